@@ -1,0 +1,44 @@
+# Everything a contributor does. Only relative paths, and modules rather than scripts: the folder's name may hold spaces.
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help venv demo check test test-all bench clean
+
+PYTHON ?= python3
+PY := .venv/bin/python
+STAMP := .venv/.installed
+
+help:  ## List what can be made
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' Makefile
+
+venv: $(STAMP)  ## Install Foreword and its tools into .venv (needs a package index, the first time only)
+
+# torch comes first and alone, so that nothing else decides which build is installed.
+$(STAMP): pyproject.toml constraints.txt
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Foreword needs Python 3.11 or newer: make venv PYTHON=python3.12")'
+	"$(PYTHON)" -m venv .venv
+	$(PY) -m pip install --quiet torch==2.13.0
+	$(PY) -m pip install --quiet --editable ".[dev,bench]" --constraint constraints.txt
+	@touch $(STAMP)
+
+demo: $(STAMP)  ## Watch the small models write, plain and ahead
+	$(PY) -m foreword demo
+
+check: $(STAMP)  ## Format, lint, types, and which module may import which
+	$(PY) -m ruff format --check .
+	$(PY) -m ruff check .
+	$(PY) -m pyright --pythonpath $(PY)
+	$(PY) -c 'from importlinter.cli import import_linter; import_linter()' lint --no-cache
+
+test: $(STAMP)  ## The tests that take seconds
+	$(PY) -m pytest -n auto
+
+test-all: $(STAMP)  ## Every test, the slow ones and (where there is one) those on the GPU too
+	$(PY) -m pytest -n auto -m ""
+
+bench: $(STAMP)  ## Measure Foreword on this machine
+	$(PY) -m foreword bench
+
+clean:  ## Remove what was installed, built and cached
+	rm -rf .venv dist build out .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

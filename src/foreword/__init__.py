@@ -1,0 +1,64 @@
+"""Foreword writes the next words ahead of a language model, and says exactly what the model would have said, sooner."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from foreword.errors import (
+        DraftError,
+        ForewordError,
+        InvalidRequest,
+        ModelError,
+        UnknownMethod,
+        VocabularyMismatch,
+    )
+    from foreword.hf import disable, enable, generate
+    from foreword.llm import LLM
+    from foreword.types import Completion, Delta, SamplingParams, Stats, TokenLogprob
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "LLM": "llm",
+    "SamplingParams": "types",
+    "Completion": "types",
+    "Delta": "types",
+    "Stats": "types",
+    "TokenLogprob": "types",
+    "generate": "hf",
+    "enable": "hf",
+    "disable": "hf",
+    "ForewordError": "errors",
+    "InvalidRequest": "errors",
+    "UnknownMethod": "errors",
+    "ModelError": "errors",
+    "VocabularyMismatch": "errors",
+    "DraftError": "errors",
+}
+
+__all__ = [
+    "LLM",
+    "Completion",
+    "Delta",
+    "DraftError",
+    "ForewordError",
+    "InvalidRequest",
+    "ModelError",
+    "SamplingParams",
+    "Stats",
+    "TokenLogprob",
+    "UnknownMethod",
+    "VocabularyMismatch",
+    "disable",
+    "enable",
+    "generate",
+]
+
+
+def __getattr__(name: str) -> object:
+    """Import a public name when it is first used, so that the command line answers without loading torch."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'foreword' has no attribute {name!r}")
+    return getattr(import_module(f"foreword.{_HOME[name]}"), name)

@@ -1,0 +1,49 @@
+"""KEEP: append what was decided, and end a sequence exactly where its stop rules say, also inside an accepted block.
+
+Knows sequences and stop rules; knows nothing about models or rules of acceptance.
+"""
+
+from __future__ import annotations
+
+from foreword.types import Delta, Origin, Sequence, TokenLogprob
+
+
+def commit(
+    sequence: Sequence, tokens: list[int], origins: list[Origin], logprobs: list[TokenLogprob], drafted: int
+) -> Delta:
+    """Append `tokens` up to the first that ends the sequence; what would follow it was never said."""
+    kept: list[int] = []
+    pieces: list[str] = []
+    for token in tokens:
+        sequence.tokens.append(token)
+        kept.append(token)
+        text = _judge(sequence, token)
+        pieces.append(text)
+        if sequence.finish_reason:
+            break
+    sequence.stats.tokens += len(kept)
+    return Delta(
+        id=sequence.id,
+        tokens=tuple(kept),
+        origins=tuple(origins[: len(kept)]),
+        text="".join(pieces),
+        pieces=tuple(pieces),
+        logprobs=tuple(logprobs[: len(kept)]),
+        finish_reason=sequence.finish_reason,
+        drafted=drafted,
+    )
+
+
+def _judge(sequence: Sequence, token: int) -> str:
+    """The text that a new token makes certain; sets finish_reason where the token ends the sequence."""
+    reader, params = sequence.reader, sequence.params
+    if token in params.stop_token_ids or (token in sequence.eos and not params.ignore_eos):
+        sequence.finish_reason = "stop"  # such a token ends the text and is not part of it
+        return reader.finish() if reader else ""
+    text, stopped = reader.push(token) if reader else ("", False)
+    if stopped:
+        sequence.finish_reason = "stop"
+    elif sequence.room <= 0:
+        sequence.finish_reason = "length"
+        text += reader.finish() if reader else ""
+    return text

@@ -1,0 +1,97 @@
+"""GUESS: the interface of every drafter, and the only two ways a guess comes to be: drawn from a law, or chosen.
+
+Knows batches and laws; knows nothing about the target, the rule or the engine.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence as List
+from pathlib import Path
+from typing import Self
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from foreword.errors import InvalidRequest
+from foreword.model import HFModel, Model, Tokenizer
+from foreword.sampling import draw, one_hot, probs, weights
+from foreword.types import Batch, Draft, Sequence, Verdict
+
+Source = str | Path | HFModel | None
+"""What a drafter is made from: a folder or hub id, a model in memory, or nothing."""
+
+
+class Drafter(ABC):
+    """Guesses the next tokens of every sequence in a batch. May keep state by sequence id."""
+
+    summary: str = ""
+    """One line for `foreword methods`."""
+
+    @classmethod
+    def load(cls, source: Source, target: Model, tokenizer: Tokenizer | None) -> Self:
+        """Make a drafter for a target. The default takes no source and needs nothing."""
+        del target, tokenizer  # for those who need them
+        if source is not None:
+            raise InvalidRequest(f"{cls.__name__} guesses without a draft model; leave draft=None")
+        return cls()
+
+    @abstractmethod
+    def propose(self, batch: Batch, nodes: List[int]) -> Draft:
+        """At most nodes[i] guesses for sequence i; 0 asks for none. A count of 0 means nothing to say."""
+
+    def observe(self, batch: Batch, draft: Draft, verdict: Verdict) -> None:  # noqa: B027 - a hook, empty by default
+        """Called after the decision of a round, before the new tokens are committed."""
+
+    def release(self, sequence: Sequence) -> None:  # noqa: B027 - a hook, empty by default
+        """The sequence has ended; forget it."""
+
+
+def chosen(guesses: List[List[int]], device: torch.device | None = None) -> Draft:
+    """A chain of chosen tokens for each sequence; chosen means: not drawn from a law that a rule must know."""
+    width = max((len(guess) for guess in guesses), default=0)
+    tokens = torch.tensor(
+        [[*guess, *[0] * (width - len(guess))] for guess in guesses], dtype=torch.int64, device=device
+    )
+    tokens = tokens.reshape(len(guesses), width)
+    parents = torch.arange(-1, width - 1, device=device).expand(len(guesses), width)
+    count = torch.tensor([len(guess) for guess in guesses], dtype=torch.int64, device=device)
+    return Draft(tokens, parents, count)
+
+
+class Chain:
+    """Draws one chain of guesses for each sequence of a batch: the only place that samples a drafted token.
+
+    The drafter's logits go through the same processing as the target's, with the path drafted so far. Under a rule that
+    shares its noise the guess is what the target would say if its law were ours; under the others the law is kept.
+    """
+
+    def __init__(self, batch: Batch) -> None:
+        self._batch = batch
+        self._guesses: list[list[int]] = [[] for _ in batch.sequences]
+        self._laws: list[list[Tensor]] = [[] for _ in batch.sequences]
+
+    def draw(self, row: int, logits: Float[Tensor, "vocab"]) -> int:
+        """Draw the next guess of sequence `row` from the drafter's raw logits."""
+        sequence, path = self._batch.sequences[row], self._guesses[row]
+        law = weights(logits[None], sequence, [path])
+        if self._batch.draws.wants_probs:
+            law = one_hot(law) if sequence.params.greedy else law
+            self._laws[row].append(probs(law)[0])
+        noise = self._batch.draws.drafting(sequence, len(path))
+        token = int(draw(law, None if noise is None else noise[None]))
+        path.append(token)
+        return token
+
+    def draft(self) -> Draft:
+        """All chains, padded."""
+        draft = chosen(self._guesses)
+        if not self._batch.draws.wants_probs or not draft.nodes:
+            return draft
+        vocab = next(law[0].shape[-1] for law in self._laws if law)
+        stacked = torch.zeros(len(self._guesses), draft.nodes, vocab)
+        for row, laws in enumerate(self._laws):
+            if laws:
+                stacked[row, : len(laws)] = torch.stack(laws)
+        return Draft(draft.tokens, draft.parents, draft.count, stacked)

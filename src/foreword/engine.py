@@ -1,0 +1,239 @@
+"""The loop: guess, score, decide, keep. Prefill, plain decoding and speculation are one path.
+
+Knows tokens; knows nothing about text or about any method by name.
+"""
+
+from __future__ import annotations
+
+import warnings
+from itertools import pairwise
+from time import perf_counter
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from foreword.commit import commit
+from foreword.draft.base import Drafter, chosen
+from foreword.draws import KeyedDraws
+from foreword.model import Mode, Model, Read
+from foreword.sampling import logprobs, one_hot, weights
+from foreword.scheduler import Scheduler, Turn
+from foreword.types import Batch, Clock, Delta, Draft, Noise, Origin, Sequence, Verdict
+from foreword.verify import Rule
+from foreword.width import Outcome, Width
+
+NODES = 64
+"""Room that is kept beyond a sequence's own tokens for guesses that may not stay."""
+
+
+class Engine:
+    """Runs sequences to their end, one round at a time, for one target, one drafter and one rule."""
+
+    def __init__(self, target: Model, drafter: Drafter, rule: Rule, width: Width, scheduler: Scheduler) -> None:
+        self.target, self.drafter, self.rule, self.width, self.scheduler = target, drafter, rule, width, scheduler
+        self.draws = KeyedDraws(target.vocab, shared=rule.shares_noise, sequences=scheduler.slots, device=target.device)
+        self.failed: str | None = None
+        """Why guessing was turned off, once a drafter has failed."""
+        self.clock = Clock()
+
+    def add(self, sequence: Sequence) -> None:
+        """Queue a sequence."""
+        self.scheduler.add(sequence)
+
+    def abort(self, sequence: Sequence) -> None:
+        """Give a sequence up; what it has written stays."""
+        sequence.finish_reason = sequence.finish_reason or "abort"
+        self._retire(sequence)
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is running or waiting."""
+        return self.scheduler.idle
+
+    def step(self) -> list[Delta]:
+        """One round: guess, score once, decide, keep. Returns what each sequence that wrote has written."""
+        turns = self.scheduler.next()
+        writers = [turn for turn in turns if turn.writes]
+        readers = [turn for turn in turns if not turn.writes]
+        batch = Batch(tuple(turn.sequence for turn in writers), self.draws)
+        times = [perf_counter()]
+        draft, asked = self._guess(batch)
+        times.append(perf_counter())
+        logits = self._score(writers, readers, draft)
+        times.append(perf_counter())
+        verdict, scores = self._decide(batch, draft, logits)
+        self._observe(batch, draft, verdict)
+        times.append(perf_counter())
+        deltas = self._keep(batch, draft, verdict, scores)
+        for turn in readers:
+            turn.sequence.cached += turn.read
+        times.append(perf_counter())
+        self.clock = Clock(*(after - before for before, after in pairwise(times)))
+        self._account(turns, draft, verdict, asked)
+        for turn in turns:
+            if turn.sequence.finish_reason:
+                self._retire(turn.sequence)
+        return deltas
+
+    # ---- guess
+
+    def _guess(self, batch: Batch) -> tuple[Draft, list[int]]:
+        asked = [self._budget(sequence, len(batch) - 1) for sequence in batch.sequences]
+        nothing = chosen([[] for _ in batch.sequences], self.target.device)
+        if not any(asked):
+            return nothing, asked
+        try:
+            draft = self.drafter.propose(batch, asked)
+            _check(draft, asked, self.target.vocab)
+        except Exception as error:  # noqa: BLE001 - whatever a drafter does wrong, the text goes on
+            self._turn_off(error)
+            return nothing, [0] * len(asked)
+        return draft, asked
+
+    def _budget(self, sequence: Sequence, company: int) -> int:
+        """How many guesses could still be of use: the target always adds one token itself."""
+        if self.failed or self.target.mode is Mode.PLAIN:
+            return 0
+        useful = min(sequence.room - 1, self.target.context - len(sequence.tokens) - 1, NODES)
+        return max(0, min(self.width.nodes(sequence, company), useful))
+
+    def _turn_off(self, error: Exception) -> None:
+        self.failed = f"{type(error).__name__}: {error}"
+        warnings.warn(
+            f"the drafter failed and is off from here on; the text is not affected, only slower. {self.failed}",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+
+    # ---- score
+
+    def _score(self, writers: list[Turn], readers: list[Turn], draft: Draft) -> list[Float[Tensor, "node+1 vocab"]]:
+        """One forward over all that is pending and guessed; logits after the last committed token and each guess."""
+        tokens, parents, count = draft.tokens.tolist(), draft.parents.tolist(), draft.count.tolist()
+        reads = []
+        for row, turn in enumerate(writers):
+            sequence, nodes = turn.sequence, count[row]
+            tree = None if draft.chain else parents[row][:nodes]
+            pending = sequence.pending + tokens[row][:nodes]
+            reads.append(Read(sequence.id, sequence.cached, pending, tree, keep=nodes + 1))
+        for turn in readers:
+            sequence, stop = turn.sequence, turn.sequence.cached + turn.read
+            reads.append(Read(sequence.id, sequence.cached, sequence.tokens[sequence.cached : stop], keep=0))
+        for turn in (*writers, *readers):
+            if turn.sequence.cached == 0:
+                self.target.open(turn.sequence.id, turn.sequence.prompt + turn.sequence.params.max_tokens + NODES)
+        if not reads:
+            return []
+        logits = self.target.read(reads)
+        return list(logits.split([nodes + 1 for nodes in count]))
+
+    # ---- decide
+
+    def _decide(self, batch: Batch, draft: Draft, logits: list[Tensor]) -> tuple[Verdict, list[Tensor]]:
+        depths = [_depths(draft, row) for row in range(len(batch))]
+        laws = []
+        for row, sequence in enumerate(batch.sequences):
+            paths = _paths(draft, row) if sequence.params.reads_path else None
+            law = weights(logits[row], sequence, paths)
+            laws.append(one_hot(law) if sequence.params.greedy and not self.rule.shares_noise else law)
+        if not laws:
+            empty = draft.count
+            return Verdict(draft.tokens, empty, empty), logits
+        noise: Noise = self.draws.deciding(batch.sequences, draft, depths)
+        return self.rule.verify(_padded(laws, draft.nodes + 1), draft, noise), logits
+
+    def _observe(self, batch: Batch, draft: Draft, verdict: Verdict) -> None:
+        if self.failed or not len(batch):
+            return
+        try:
+            self.drafter.observe(batch, draft, verdict)
+        except Exception as error:  # noqa: BLE001 - as in _guess
+            self._turn_off(error)
+
+    # ---- keep
+
+    def _keep(self, batch: Batch, draft: Draft, verdict: Verdict, logits: list[Tensor]) -> list[Delta]:
+        tokens, count = draft.tokens.tolist(), draft.count.tolist()
+        paths, accepted, bonus = verdict.path.tolist(), verdict.accepted.tolist(), verdict.bonus.tolist()
+        deltas = []
+        for row, sequence in enumerate(batch.sequences):
+            path = paths[row][: accepted[row]]
+            said = [tokens[row][node] for node in path] + [bonus[row]]
+            origins: list[Origin] = ["accepted"] * len(path) + ["bonus"]
+            if not draft.chain:
+                start = len(sequence.tokens)
+                self.target.move(sequence.id, [start + node for node in path], start)
+            measured = []
+            if sequence.params.logprobs is not None:
+                seen = logits[row][[0, *(node + 1 for node in path)]]
+                measured = logprobs(seen, said, sequence.params.logprobs)
+            sequence.cached = len(sequence.tokens) + len(path)
+            sequence.rounds += 1
+            deltas.append(commit(sequence, said, origins, measured, count[row]))
+        return deltas
+
+    def _account(self, turns: list[Turn], draft: Draft, verdict: Verdict, asked: list[int]) -> None:
+        """Statistics of the round, and what the width learns from it."""
+        count, accepted = draft.count.tolist(), verdict.accepted.tolist()
+        rows = sum(turn.read for turn in turns if turn.writes) + sum(count)
+        only_decoding = all(turn.writes for turn in turns) and rows == len(turns) + sum(count)
+        row = 0
+        for turn in turns:
+            stats = turn.sequence.stats
+            if not turn.writes:
+                stats.prefill += self.clock.total
+                continue
+            stats.add(self.clock, count[row], accepted[row])
+            if only_decoding:
+                rest = self.clock.decide + self.clock.keep
+                outcome = Outcome(asked[row], count[row], accepted[row], self.clock.guess, self.clock.score, rest, rows)
+                self.width.learn(turn.sequence, outcome)
+            row += 1
+
+    def _retire(self, sequence: Sequence) -> None:
+        self.scheduler.retire(sequence)
+        self.target.close(sequence.id)
+        self.draws.forget(sequence)
+        self.width.release(sequence)
+        try:
+            self.drafter.release(sequence)
+        except Exception as error:  # noqa: BLE001 - as in _guess
+            self._turn_off(error)
+
+
+def _check(draft: Draft, asked: list[int], vocab: int) -> None:
+    """A drafter that breaks the contract is treated like one that raises."""
+    count = draft.count.tolist()
+    if len(count) != len(asked) or any(n > most for n, most in zip(count, asked, strict=True)):
+        raise ValueError(f"asked for at most {asked} guesses, got {count}")
+    if draft.nodes and not bool(((draft.tokens >= 0) & (draft.tokens < vocab)).all()):
+        raise ValueError(f"a guess is not a token of the target's {vocab}")
+
+
+def _depths(draft: Draft, row: int) -> list[int]:
+    """Distance of each row's draw from the last committed token: 0 after it, 1 after its first guess."""
+    if draft.chain:
+        return list(range(draft.nodes + 1))
+    depths = [0]
+    for parent in draft.parents[row].tolist():
+        depths.append(depths[parent + 1] + 1)
+    return depths
+
+
+def _paths(draft: Draft, row: int) -> list[list[int]]:
+    """The guesses between the last committed token and each row."""
+    tokens, parents = draft.tokens[row].tolist(), draft.parents[row].tolist()
+    paths: list[list[int]] = [[]]
+    for node in range(int(draft.count[row])):
+        paths.append([*paths[parents[node] + 1], tokens[node]])
+    return paths
+
+
+def _padded(laws: list[Tensor], rows: int) -> Float[Tensor, "batch node+1 vocab"]:
+    if all(law.shape[0] == rows for law in laws):
+        return laws[0][None] if len(laws) == 1 else torch.stack(laws)
+    padded = laws[0].new_zeros(len(laws), rows, laws[0].shape[-1])
+    for row, law in enumerate(laws):
+        padded[row, : law.shape[0]] = law
+    return padded

@@ -1,0 +1,35 @@
+"""Every error Foreword raises on purpose, one small tree.
+
+    ForewordError
+    ├── InvalidRequest      a prompt or a parameter that cannot be served (also a ValueError)
+    ├── UnknownMethod       a drafting method or rule that does not exist (also a ValueError)
+    ├── ModelError          a model that cannot be loaded or driven
+    │   └── VocabularyMismatch   target and drafter do not share one tokenizer
+    └── DraftError          a drafter that failed; the target carries on alone
+
+Each message says what was wrong and what to do next.
+"""
+
+
+class ForewordError(Exception):
+    """Base of every error raised on purpose."""
+
+
+class InvalidRequest(ForewordError, ValueError):
+    """A prompt or a parameter that cannot be served; raised before any work starts."""
+
+
+class UnknownMethod(ForewordError, ValueError):
+    """A drafting method or a verification rule with no such name."""
+
+
+class ModelError(ForewordError, RuntimeError):
+    """A model that cannot be found, loaded or driven."""
+
+
+class VocabularyMismatch(ModelError):
+    """Target and drafter do not share one tokenizer, so token ids mean different things."""
+
+
+class DraftError(ForewordError, RuntimeError):
+    """A drafter failed. The engine turns it off and carries on with the target alone."""

@@ -1,0 +1,201 @@
+"""Text in, text out: tokenizer, chat template, checks of a request, and the engine behind them.
+
+Knows text; knows nothing about models' insides, rules or methods by name.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import defaultdict, deque
+from collections.abc import Iterator, Mapping
+from collections.abc import Sequence as List
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+
+from foreword import family
+from foreword.draft import PLAIN, WITH_DRAFT, WITHOUT_DRAFT
+from foreword.draft import method as find_method
+from foreword.draft.base import Source
+from foreword.engine import Engine
+from foreword.errors import InvalidRequest
+from foreword.model import Model, load_tokenizer, measure
+from foreword.reader import TextReader
+from foreword.scheduler import Scheduler
+from foreword.types import Completion, Delta, SamplingParams, Sequence, TokenLogprob
+from foreword.verify import rule as find_rule
+from foreword.width import Fixed, Measured, Width
+
+Prompt = str | List[int]
+"""Text, or its token ids."""
+Message = Mapping[str, str]
+"""{"role": "user", "content": "…"}, as chat templates take it."""
+
+
+class LLM:
+    """A target model, a drafter and the loop that joins them.
+
+    >>> llm = LLM()                                              # the small family that ships with Foreword
+    >>> llm.generate("The capital of France is", SamplingParams(temperature=0, max_tokens=16))[0].text
+
+    target, draft: folder or hub id. Without a draft model the prompt itself is searched for guesses; `method` names
+        another way to guess (`foreword methods` lists them), `method="none"` decodes plainly.
+    rule: how guesses are judged. "match" gives the same text as plain decoding with the same seed; the others the same
+        distribution.
+    nodes: guesses in a round; None measures and decides by itself, and stops while guessing loses.
+    dtype, device: see `Model.load`.  slots: sequences that run at a time.  chunk: prompt tokens read in one round.
+    """
+
+    def __init__(
+        self,
+        target: str | Path | None = None,
+        *,
+        draft: Source = None,
+        method: str | None = None,
+        rule: str = "match",
+        nodes: int | None = None,
+        dtype: str = "auto",
+        device: str = "auto",
+        slots: int = 8,
+        chunk: int = 512,
+    ) -> None:
+        found_rule = find_rule(rule)
+        if nodes is not None and not 0 <= nodes <= 64:
+            raise InvalidRequest(f"nodes must be None or in [0, 64], got {nodes}")
+        if target is None:
+            target = family.target()
+            draft = family.draft() if draft is None and method in (None, WITH_DRAFT) else draft
+        self.method = method or (WITH_DRAFT if draft is not None else WITHOUT_DRAFT)
+        drafter = find_method(self.method)
+        self.target = Model.load(target, dtype=dtype, device=device)
+        self.tokenizer = load_tokenizer(target)
+        width: Width = Measured(measure(self.target)) if nodes is None and self.method != PLAIN else Fixed(nodes or 0)
+        self.engine = Engine(
+            self.target,
+            drafter.load(draft, self.target, self.tokenizer),
+            found_rule,
+            width,
+            Scheduler(slots=slots, chunk=chunk),
+        )
+        self._ids = count(1)
+        self._inbox: dict[int, deque[Delta]] = defaultdict(deque)
+
+    def generate(self, prompts: Prompt | List[Prompt], params: SamplingParams | None = None) -> list[Completion]:
+        """Complete every prompt, all of them together; the answers come in the order of the prompts.
+
+        Raises InvalidRequest before any work starts when a prompt or a parameter cannot be served.
+        """
+        many = [prompts] if isinstance(prompts, str) or _is_ids(prompts) else list(prompts)
+        sequences = [self._sequence(prompt, params or SamplingParams()) for prompt in many]
+        said: dict[int, list[Delta]] = {}
+        try:
+            for sequence in sequences:
+                self.engine.add(sequence)
+            for sequence in sequences:
+                said[sequence.id] = list(self._deltas(sequence))
+        finally:
+            for sequence in sequences:
+                self._forget(sequence)
+        return [_completion(sequence, said[sequence.id]) for sequence in sequences]
+
+    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[Delta]:
+        """Complete one prompt and yield what each round adds. Closing the iterator gives the request up."""
+        sequence = self._sequence(prompt, params or SamplingParams())
+        return self._stream(sequence)
+
+    def chat(self, messages: List[Message], params: SamplingParams | None = None) -> Completion:
+        """Answer a conversation, in the model's own chat template."""
+        return self.generate([self.render(messages)], params)[0]
+
+    def render(self, messages: List[Message]) -> list[int]:
+        """Token ids of a conversation up to where the assistant speaks. Raises InvalidRequest without a template."""
+        if not self.tokenizer.chat_template:
+            raise InvalidRequest(f"{self.target.name} has no chat template; use generate with a text prompt")
+        if not messages:
+            raise InvalidRequest("a chat needs at least one message")
+        ids = self.tokenizer.apply_chat_template(list(messages), add_generation_prompt=True, return_dict=True)
+        return list(ids["input_ids"])
+
+    def _stream(self, sequence: Sequence) -> Iterator[Delta]:
+        self.engine.add(sequence)
+        try:
+            yield from self._deltas(sequence)
+        finally:
+            self._forget(sequence)
+
+    def _deltas(self, sequence: Sequence) -> Iterator[Delta]:
+        """Deltas of one sequence; those of others that run beside it are kept for whoever reads them."""
+        inbox = self._inbox[sequence.id]
+        while True:
+            while not inbox:
+                for delta in self.engine.step():
+                    self._inbox[delta.id].append(delta)
+            delta = inbox.popleft()
+            yield delta
+            if delta.finish_reason:
+                return
+
+    def _forget(self, sequence: Sequence) -> None:
+        if sequence.finish_reason is None:
+            self.engine.abort(sequence)
+        self._inbox.pop(sequence.id, None)
+
+    def _sequence(self, prompt: Prompt, params: SamplingParams) -> Sequence:
+        """Check a request and make it ready to run."""
+        tokens = self.tokenizer(prompt)["input_ids"] if isinstance(prompt, str) else list(prompt)
+        self._check(tokens, params)
+        if params.bad_words:
+            params = replace(params, bad_word_ids=params.bad_word_ids + self._bad_word_ids(params.bad_words))
+        seed = secrets.randbits(63) if params.seed is None else params.seed
+        reader = TextReader(self.tokenizer, tokens, params.stop, params.skip_special_tokens)
+        return Sequence(next(self._ids), tokens, len(tokens), params, seed, self._eos, reader)
+
+    def _check(self, tokens: list[int], params: SamplingParams) -> None:
+        context, vocab = self.target.context, self.target.vocab
+        if not tokens:
+            raise InvalidRequest("the prompt is empty; give at least one token of text to continue")
+        if any(not 0 <= token < vocab for token in tokens):
+            raise InvalidRequest(f"the prompt holds ids outside the vocabulary of {vocab} tokens")
+        if len(tokens) >= context:
+            raise InvalidRequest(
+                f"the prompt has {len(tokens)} tokens and the model reads at most {context - 1} before writing"
+            )
+        if len(tokens) + params.max_tokens > context:
+            raise InvalidRequest(
+                f"max_tokens={params.max_tokens} after a prompt of {len(tokens)} tokens exceeds the model's context of "
+                f"{context}; at most {context - len(tokens)} fit"
+            )
+        named = [*params.stop_token_ids, *params.logit_bias, *(token for word in params.bad_word_ids for token in word)]
+        outside = [token for token in named if token >= vocab]
+        if outside:
+            raise InvalidRequest(f"token ids {outside[:5]} are outside the vocabulary of {vocab} tokens")
+
+    @property
+    def _eos(self) -> frozenset[int]:
+        own = self.tokenizer.eos_token_id
+        return self.target.eos or (frozenset() if own is None else frozenset([own]))
+
+    def _bad_word_ids(self, words: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
+        """Every word as it is written at the start of a text and after a space."""
+        spellings = [spelling for word in words for spelling in (word, " " + word.lstrip())]
+        ids = (self.tokenizer(spelling, add_special_tokens=False)["input_ids"] for spelling in spellings)
+        return tuple(dict.fromkeys(tuple(word) for word in ids if word))
+
+
+def _is_ids(prompts: Prompt | List[Prompt]) -> bool:
+    return len(prompts) > 0 and all(isinstance(item, int) for item in prompts)
+
+
+def _completion(sequence: Sequence, deltas: list[Delta]) -> Completion:
+    reported: list[TokenLogprob] | None = None
+    if sequence.params.logprobs is not None:
+        reported = [logprob for delta in deltas for logprob in delta.logprobs]
+    return Completion(
+        text="".join(delta.text for delta in deltas),
+        tokens=sequence.tokens[sequence.prompt :],
+        finish_reason=sequence.finish_reason or "abort",
+        seed=sequence.seed,
+        stats=sequence.stats,
+        prompt_tokens=sequence.tokens[: sequence.prompt],
+        logprobs=reported,
+    )

@@ -1,0 +1,99 @@
+"""Keys and values of every running sequence, in one pool per layer; a sequence owns one run of rows.
+
+Knows rows and shapes; knows nothing about models, masks or tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+PAGE = 64
+"""Runs start and end on multiples of this many rows, so that a key length padded to it never leaves its run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """A run of rows that belongs to one sequence."""
+
+    start: int
+    capacity: int
+
+    @property
+    def stop(self) -> int:
+        return self.start + self.capacity
+
+
+class KVPool:
+    """Rows of keys and values, made on first use with the shapes the model really writes.
+
+    Rolling a chain back is only a smaller length on the caller's side: stale rows stay and are overwritten. They are
+    finite from the start (zeros), so a masked stale row contributes exactly nothing.
+    """
+
+    def __init__(self, rows: int = 1024) -> None:
+        self._rows = rows
+        self._free: list[Extent] = [Extent(0, rows)]
+        self._layers: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def reserve(self, tokens: int) -> Extent:
+        """A run of at least `tokens` rows, first fit; the pool grows when no gap is long enough."""
+        need = -(-tokens // PAGE) * PAGE
+        for i, gap in enumerate(self._free):
+            if gap.capacity >= need:
+                rest = Extent(gap.start + need, gap.capacity - need)
+                self._free[i : i + 1] = [rest] if rest.capacity else []
+                return Extent(gap.start, need)
+        self._grow(max(need, self._rows))
+        return self.reserve(tokens)
+
+    def release(self, extent: Extent) -> None:
+        """Give a run back; neighbouring gaps are joined."""
+        gaps = sorted([*self._free, extent], key=lambda gap: gap.start)
+        joined = gaps[:1]
+        for gap in gaps[1:]:
+            last = joined[-1]
+            if last.stop == gap.start:
+                joined[-1] = Extent(last.start, last.capacity + gap.capacity)
+            else:
+                joined.append(gap)
+        self._free = joined
+
+    def _grow(self, rows: int) -> None:
+        for index, (keys, values) in self._layers.items():
+            self._layers[index] = tuple(torch.cat([old, old.new_zeros(rows, *old.shape[1:])]) for old in (keys, values))
+        self.release(Extent(self._rows, rows))
+        self._rows += rows
+
+    def write(
+        self,
+        layer: int,
+        key: Float[Tensor, "rows heads dim"],
+        value: Float[Tensor, "rows heads value_dim"],
+        rows: Int[Tensor, "written"],
+    ) -> tuple[Float[Tensor, "pool heads dim"], Float[Tensor, "pool heads value_dim"]]:
+        """Write the first len(rows) of the new keys and values of a layer; returns all the keys and values it holds."""
+        if layer not in self._layers:
+            self._layers[layer] = (
+                key.new_zeros(self._rows, *key.shape[1:]),
+                value.new_zeros(self._rows, *value.shape[1:]),
+            )
+        keys, values = self._layers[layer]
+        keys[rows] = key[: rows.numel()]
+        values[rows] = value[: rows.numel()]
+        return keys, values
+
+    @torch.inference_mode()
+    def move(self, source: Int[Tensor, "rows"], target: Int[Tensor, "rows"]) -> None:
+        """Copy rows (an accepted branch of a tree) to where the text continues, in every layer."""
+        for keys, values in self._layers.values():
+            keys[target] = keys[source]
+            values[target] = values[source]
+
+    @property
+    def bytes(self) -> int:
+        """Memory held, in bytes."""
+        return sum(t.numel() * t.element_size() for pair in self._layers.values() for t in pair)

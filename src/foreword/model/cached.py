@@ -1,0 +1,95 @@
+"""Drives a model that cannot take our attention through transformers' own cache: one sequence at a time, chains only.
+
+A rejected guess is undone by cropping where every layer allows it, and from a copy of the state where not.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence as List
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from transformers import DynamicCache, PreTrainedModel
+from transformers.cache_utils import DynamicLayer
+
+from foreword.errors import ModelError
+from foreword.model.driver import Mode
+from foreword.model.plan import Read
+
+
+@dataclass(slots=True)
+class _State:
+    """The cache of one sequence, the tokens it has read, and a copy of both from before the last guesses."""
+
+    cache: DynamicCache
+    tokens: list[int] = field(default_factory=list)
+    saved: tuple[DynamicCache, int] | None = None
+
+
+class CachedDriver:
+    """Mode CACHE reads a chain of guesses in one forward; mode PLAIN one token at a time, after the prompt."""
+
+    def __init__(self, model: PreTrainedModel, mode: Mode) -> None:
+        self.mode = mode
+        self._model = model
+        self._device = next(model.parameters()).device
+        self._states: dict[int, _State] = {}
+
+    def open(self, id: int, capacity: int) -> None:
+        self._states[id] = _State(DynamicCache(config=self._model.config))
+
+    def close(self, id: int) -> None:
+        self._states.pop(id, None)
+
+    def move(self, id: int, source: list[int], start: int) -> None:
+        if source != list(range(start, start + len(source))):
+            raise ModelError("this model scores chains only; its branches cannot be moved")
+
+    @torch.inference_mode()
+    def read(self, reads: List[Read]) -> Float[Tensor, "kept vocab"]:
+        return torch.cat([self._read(self._states[read.id], read) for read in reads])
+
+    def _read(self, state: _State, read: Read) -> Float[Tensor, "kept vocab"]:
+        again = self._rewind(state, read.past)
+        tokens = again + read.tokens
+        guesses = max(read.keep - 1, 0)
+        trunk = tokens[: len(tokens) - guesses]
+        if guesses and not _croppable(state.cache):
+            first = self._forward(state, trunk)[-1:]
+            state.saved = (copy.deepcopy(state.cache), len(state.tokens))
+            return torch.cat([first, self._forward(state, tokens[len(trunk) :])])
+        logits = self._forward(state, tokens)
+        return logits[logits.shape[0] - read.keep :]
+
+    def _forward(self, state: _State, tokens: list[int]) -> Float[Tensor, "tokens vocab"]:
+        if self.mode is Mode.PLAIN and state.tokens and len(tokens) > 1:
+            return torch.cat([self._forward(state, [token]) for token in tokens])
+        ids = torch.tensor([tokens], device=self._device)
+        output = self._model(input_ids=ids, past_key_values=state.cache, use_cache=True)
+        state.cache = output.past_key_values
+        state.tokens += tokens
+        return output.logits[0]
+
+    def _rewind(self, state: _State, past: int) -> list[int]:
+        """Forget everything after `past`; returns the tokens that must be read again to be there."""
+        surplus = len(state.tokens) - past
+        if surplus <= 0:
+            return []
+        if _croppable(state.cache):
+            state.cache.crop(-surplus)
+            state.tokens = state.tokens[:past]
+            return []
+        if state.saved is None or state.saved[1] > past:
+            raise ModelError("this model's state cannot be rolled back so far")
+        cache, length = state.saved
+        again = state.tokens[length:past]
+        state.cache, state.tokens, state.saved = cache, state.tokens[:length], None
+        return again
+
+
+def _croppable(cache: DynamicCache) -> bool:
+    """Every layer is an ordinary growing one, whose end can be cut off (sliding and recurrent ones cannot)."""
+    return all(type(layer) is DynamicLayer for layer in cache.layers)

@@ -1,0 +1,50 @@
+"""How a model is driven: the small interface that the rest of Foreword scores through, and its four grades.
+
+Knows what each grade can do; knows nothing about how.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as List
+from enum import Enum
+from typing import Protocol
+
+from jaxtyping import Float
+from torch import Tensor
+
+from foreword.model.plan import Read
+
+
+class Mode(Enum):
+    """What a model can score exactly in one forward, best first."""
+
+    TREE = "tree"
+    """A tree of guesses, through our attention and our pool."""
+    CHAIN = "chain"
+    """A chain of guesses, through our attention and our pool."""
+    CACHE = "cache"
+    """A chain of guesses, through the cache of transformers, one sequence at a time."""
+    PLAIN = "plain"
+    """Nothing but its own next token; guesses are never asked for."""
+
+
+class Driver(Protocol):
+    """Reads tokens of many sequences and returns logits. Sequences are named by an integer id."""
+
+    mode: Mode
+
+    def open(self, id: int, capacity: int) -> None:
+        """Make room for a sequence of at most `capacity` tokens, guesses included."""
+        ...
+
+    def close(self, id: int) -> None:
+        """Forget a sequence. Unknown ids are ignored."""
+        ...
+
+    def read(self, reads: List[Read]) -> Float[Tensor, "kept vocab"]:
+        """One forward. Returns the logits of the last `keep` tokens of each read, in order."""
+        ...
+
+    def move(self, id: int, source: list[int], start: int) -> None:
+        """Make the keys of an accepted branch contiguous: position source[i] moves to start + i."""
+        ...

@@ -1,0 +1,140 @@
+"""A Hugging Face causal model that can be scored: loaded, made fast where it stands, and driven the best exact way.
+
+Every contact with transformers' models is in this folder. Knows nothing about drafting, rules or text.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from collections.abc import Sequence as List
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Self
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+from foreword.errors import ModelError
+from foreword.model.driver import Mode
+from foreword.model.linear import fast_bfloat16, swap_in, swap_out
+from foreword.model.plan import Read
+from foreword.model.probe import choose
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+class Model:
+    """A causal language model and the memory of the sequences it is reading.
+
+    Use `load` for a checkpoint, the constructor for a model that is already in memory and may be changed in place, and
+    `borrow` for one that belongs to somebody else.
+    """
+
+    def __init__(self, hf: PreTrainedModel, name: str = "") -> None:
+        if getattr(hf.config, "is_encoder_decoder", False):
+            raise ModelError(f"{name or type(hf).__name__} is an encoder-decoder; Foreword drives decoder-only models")
+        self.hf = hf.eval()
+        self.name = name or hf.config.name_or_path or type(hf).__name__
+        swap_in(hf)
+        self.driver, self.capability = choose(hf)
+        config = hf.config.get_text_config()
+        self.vocab: int = config.vocab_size
+        self.context: int = getattr(config, "max_position_embeddings", None) or 2**31
+        if self.capability.mode is not Mode.TREE:
+            warnings.warn(f"{self.name} runs in mode '{self.mode.value}'. {self.capability.reason}", stacklevel=3)
+
+    @classmethod
+    def load(cls, source: str | Path, *, dtype: str | torch.dtype = "auto", device: str = "auto") -> Self:
+        """Load a checkpoint from a folder or the hub.
+
+        `dtype="auto"` is bfloat16 on a CPU that multiplies it in hardware, float32 on any other CPU, and the
+        checkpoint's own on an accelerator. Raises ModelError when there is no such model or it cannot be loaded.
+        """
+        where = _device(device)
+        try:
+            config = AutoConfig.from_pretrained(source)
+            if getattr(config, "is_encoder_decoder", False):
+                raise ModelError(f"{source} is an encoder-decoder; Foreword drives decoder-only models")
+            hf = AutoModelForCausalLM.from_pretrained(source, dtype=_dtype(dtype, where), config=config)
+            hf.to(device=where)
+            return cls(hf, str(source))
+        except (OSError, ValueError, KeyError) as error:
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise ModelError(
+                f"cannot load a model from {str(source)!r}: {reason}. Give a folder that holds config.json and "
+                "safetensors weights, or the id of a model on the hub"
+            ) from error
+        except torch.OutOfMemoryError as error:
+            raise ModelError(
+                f"{source} does not fit on {where}: {error}. Try a smaller dtype or another device"
+            ) from error
+
+    @property
+    def mode(self) -> Mode:
+        """How guesses can be scored."""
+        return self.capability.mode
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.hf.parameters()).device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.hf.dtype
+
+    @property
+    def eos(self) -> frozenset[int]:
+        """Ids that end a text, as the checkpoint's generation settings say."""
+        settings = self.hf.generation_config
+        ids = settings.eos_token_id if settings is not None else self.hf.config.eos_token_id
+        return frozenset([ids] if isinstance(ids, int) else ids or [])
+
+    def open(self, id: int, capacity: int) -> None:
+        """Make room for a sequence of at most `capacity` tokens, guesses included."""
+        self.driver.open(id, capacity)
+
+    def close(self, id: int) -> None:
+        """Forget a sequence. Unknown ids are ignored."""
+        self.driver.close(id)
+
+    def read(self, reads: List[Read]) -> Float[Tensor, "kept vocab"]:
+        """One forward over what each sequence adds; returns the logits of the last `keep` tokens of each, in order."""
+        return self.driver.read(reads)
+
+    def move(self, id: int, source: list[int], start: int) -> None:
+        """Make the keys of an accepted branch contiguous: position source[i] moves to start + i."""
+        self.driver.move(id, source, start)
+
+
+@contextmanager
+def borrow(hf: PreTrainedModel) -> Iterator[Model]:
+    """A Model over somebody else's model, which gets its attention and its layers back afterwards."""
+    implementation, training = hf.config._attn_implementation or "eager", hf.training
+    swaps = swap_in(hf)
+    try:
+        yield Model(hf)
+    finally:
+        swap_out(swaps)
+        hf.set_attn_implementation(implementation)
+        hf.train(training)
+
+
+def _device(device: str) -> torch.device:
+    if device != "auto":
+        return torch.device(device)
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def _dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype | str:
+    if isinstance(dtype, torch.dtype):
+        return dtype
+    if dtype != "auto":
+        if dtype not in DTYPES:
+            raise ModelError(f"dtype must be 'auto' or one of {', '.join(DTYPES)}, got {dtype!r}")
+        return DTYPES[dtype]
+    if device.type == "cpu":
+        return torch.bfloat16 if fast_bfloat16() else torch.float32
+    return "auto"

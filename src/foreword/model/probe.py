@@ -1,0 +1,122 @@
+"""Finds out, on the real model, the best exact way to drive it; flags and configurations are never trusted alone.
+
+A few short forwards: tree and chain scores through our pool against the model's own, then its cache, then plain.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from foreword.model.attention import NAME
+from foreword.model.cached import CachedDriver
+from foreword.model.driver import Driver, Mode
+from foreword.model.plan import Read
+from foreword.model.pooled import PooledDriver
+
+PARENTS = [-1, 0, 1, -1, 3, 3]
+"""The tree that is tried: two branches from the root, the second one forks again."""
+BRANCH = [3, 5]
+"""The branch that is accepted, to try the move of its keys; two more tokens are read after it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Capability:
+    """How a model will be driven, and why not better."""
+
+    mode: Mode
+    error: float
+    """Largest deviation from the model's own scores in the mode chosen, in units of their standard deviation."""
+    refused: tuple[tuple[Mode, str], ...] = ()
+    """Better modes that were tried, and what was wrong."""
+
+    @property
+    def reason(self) -> str:
+        """One sentence for a person."""
+        if not self.refused:
+            return f"trees of guesses are scored exactly (deviation {self.error:.1e} of the logits' spread)"
+        return "; ".join(f"{mode.value}: {why}" for mode, why in self.refused)
+
+
+def choose(model: PreTrainedModel) -> tuple[Driver, Capability]:
+    """The best driver for a model, with its attention implementation set accordingly."""
+    own = model.config._attn_implementation or "eager"
+    tokens = _tokens(model)
+    tolerance = 1e-3 if next(model.parameters()).dtype in (torch.float32, torch.float64) else 0.2
+    refused: list[tuple[Mode, str]] = []
+    wanted = {mode: _reference(model, tokens, mode) for mode in (Mode.TREE, Mode.CHAIN)}
+    for mode in (Mode.TREE, Mode.CHAIN, Mode.CACHE):
+        try:
+            model.set_attn_implementation(own if mode is Mode.CACHE else NAME)
+            driver = CachedDriver(model, mode) if mode is Mode.CACHE else PooledDriver(model, mode)
+            found = _score(driver, tokens, mode)
+            why = _missing_window(model, driver) if isinstance(driver, PooledDriver) else None
+        except Exception as error:  # noqa: BLE001 - a model fails in ways of its own; any is a reason to go simpler
+            refused.append((mode, f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"))
+            continue
+        reference = wanted[Mode.TREE if mode is Mode.TREE else Mode.CHAIN]
+        deviation = ((found.float() - reference).abs().max() / reference.std()).item()
+        if why is None and deviation <= tolerance:
+            return driver, Capability(mode, deviation, tuple(refused))
+        refused.append((mode, why or f"scores deviate by {deviation:.1e} of their spread"))
+    model.set_attn_implementation(own)
+    return CachedDriver(model, Mode.PLAIN), Capability(Mode.PLAIN, 0.0, tuple(refused))
+
+
+def _tokens(model: PreTrainedModel) -> list[int]:
+    vocab = model.config.get_text_config().vocab_size
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(vocab // 8, vocab, (9 + len(PARENTS) + 2,), generator=generator).tolist()
+
+
+def _split(tokens: list[int]) -> tuple[list[int], list[int], list[int]]:
+    return tokens[:9], tokens[9 : 9 + len(PARENTS)], tokens[9 + len(PARENTS) :]
+
+
+@torch.inference_mode()
+def _reference(model: PreTrainedModel, tokens: list[int], mode: Mode) -> Float[Tensor, "scored vocab"]:
+    """The model's own scores, by whole forwards without a cache: of every guess, then of two tokens after a branch."""
+    trunk, guesses, after = _split(tokens)
+
+    def scores(text: list[int], last: int) -> Tensor:
+        ids = torch.tensor([text], device=next(model.parameters()).device)
+        return model(input_ids=ids, use_cache=False).logits[0, -last:].float()
+
+    if mode is not Mode.TREE:
+        return torch.cat([scores(trunk + guesses, len(guesses) + 1), scores(trunk + guesses[:2] + after, 2)])
+    paths: list[list[int]] = []
+    for node, parent in enumerate(PARENTS):
+        paths.append(([] if parent < 0 else paths[parent]) + [guesses[node]])
+    rows = [scores(trunk, 1)] + [scores(trunk + path, 1) for path in paths]
+    return torch.cat([*rows, scores(trunk + [guesses[node] for node in BRANCH] + after, 2)])
+
+
+def _score(driver: Driver, tokens: list[int], mode: Mode) -> Float[Tensor, "scored vocab"]:
+    """The same scores by the driver: prompt in two chunks, guesses in one forward, rollback, two tokens more."""
+    trunk, guesses, after = _split(tokens)
+    driver.open(0, 64)
+    try:
+        driver.read([Read(0, 0, trunk[:4], keep=0)])
+        parents = PARENTS if mode is Mode.TREE else None
+        first = driver.read([Read(0, 4, trunk[4:] + guesses, parents, keep=len(guesses) + 1)])
+        kept = BRANCH if mode is Mode.TREE else [0, 1]
+        driver.move(0, [len(trunk) + node for node in kept], len(trunk))
+        second = driver.read([Read(0, len(trunk) + 2, after, keep=2)])
+        return torch.cat([first, second])
+    finally:
+        driver.close(0)
+
+
+def _missing_window(model: PreTrainedModel, driver: PooledDriver) -> str | None:
+    """A layer that should slide but did not ask for its window; too short a text would not show it in the scores."""
+    config = model.config.get_text_config()
+    kinds = getattr(config, "layer_types", None)
+    sliding = [i for i, kind in enumerate(kinds) if kind in ("sliding_attention", "chunked_attention")] if kinds else []
+    if not kinds and getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True):
+        sliding = list(driver.asked)
+    silent = [layer for layer in sliding if driver.asked.get(layer) is None]
+    return f"layers {silent} should see a window of the text but did not ask for it" if silent else None

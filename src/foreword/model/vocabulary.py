@@ -1,0 +1,34 @@
+"""Tokenizers: loaded with a clear error, and compared before a drafter's ids are taken for the target's.
+
+Knows vocabularies; knows nothing about models or text.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from foreword.errors import ModelError, VocabularyMismatch
+
+Tokenizer = PreTrainedTokenizerBase
+
+
+def load_tokenizer(source: str | Path) -> Tokenizer:
+    """The tokenizer of a checkpoint. Raises ModelError when there is none."""
+    try:
+        return AutoTokenizer.from_pretrained(source)
+    except (OSError, ValueError, KeyError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ModelError(f"{source} has no tokenizer that can be loaded: {reason}") from error
+
+
+def check_same(target: Tokenizer, draft: Tokenizer) -> None:
+    """Raise VocabularyMismatch, with the number of tokens that differ, unless both map every token to the same id."""
+    ours, theirs = target.get_vocab(), draft.get_vocab()
+    different = len({token for token, _ in ours.items() ^ theirs.items()})
+    if different:
+        raise VocabularyMismatch(
+            f"target and draft model do not share a tokenizer: {different} tokens differ (of {len(ours)} and "
+            f"{len(theirs)}). Use a draft model of the same family, or a drafter that needs no model"
+        )

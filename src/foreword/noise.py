@@ -1,0 +1,147 @@
+"""Counter-based noise: every number is a function of (seed, position, token, stream, round) and of nothing else.
+
+Knows no models, no laws and no sequences; the same integers come out on every device and in every batch.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence as Many
+from enum import IntEnum
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+Words = tuple[Tensor, Tensor, Tensor, Tensor]
+
+_MASK = 0xFFFFFFFF
+_MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+_WEYL = (0x9E3779B9, 0xBB67AE85)
+_ROUNDS = 10
+_BLOCK_BYTES = 2**19
+
+
+class Stream(IntEnum):
+    """Independent noise for different purposes; a word of the counter."""
+
+    TARGET = 0
+    """The target's own draw, shared with the drafter under `match`."""
+    DRAFT = 1
+    """Draws of a drafter whose rule must not see the target's noise."""
+    ACCEPT = 2
+    """Acceptance tests."""
+    BONUS = 3
+    """The token that follows the accepted path."""
+
+
+def philox(counter: Words, key: tuple[Tensor, Tensor]) -> Words:
+    """Philox4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3", section 4).
+
+    `counter` and `key` are Int64 tensors holding 32-bit words; any shapes that broadcast. Returns four Int64 tensors of
+    32-bit words. Words shared by a row or a column stay small until the rounds mix them, which saves two rounds of ten.
+    """
+    c0, c1, c2, c3 = counter
+    for turn in range(_ROUNDS):
+        k0, k1 = ((word + turn * weyl) & _MASK for word, weyl in zip(key, _WEYL, strict=True))
+        # Products wrap modulo 2**64, which loses no bit; the shift drags copies of the sign along, the mask drops them.
+        # c1 and c3 keep a product's upper half until they are mixed in: only factors have to be clean.
+        p0, p1 = c0 * _MULTIPLIERS[0], c2 * _MULTIPLIERS[1]
+        c0, c1, c2, c3 = ((p1 >> 32) ^ (c1 ^ k0)) & _MASK, p1, ((p0 >> 32) ^ (c3 ^ k1)) & _MASK, p0
+    return c0, c1 & _MASK, c2, c3 & _MASK
+
+
+def gumbel(
+    seeds: Many[int],
+    positions: Many[int],
+    vocab: int,
+    *,
+    stream: Stream = Stream.TARGET,
+    rounds: Many[int] | None = None,
+    device: torch.device | str | None = None,
+) -> Float[Tensor, "rows vocab"]:
+    """Standard Gumbel noise, Float32, one row for each (seed, position, round); finite, from -3.2 to 22.9.
+
+    `seeds` are in [0, 2**63), `positions` and `rounds` in [0, 2**32). Computed in float64 so that devices, whose
+    logarithms may differ in the last bit of a double, round to the same float32.
+    """
+    quads = torch.arange((vocab + 3) // 4, device=device)
+    words = _words(seeds, positions, quads, stream=stream, rounds=rounds)
+    noise = torch.empty(len(seeds), len(quads), 4, dtype=torch.float64, device=device)
+    for place, word in enumerate(words):
+        noise[..., place] = word
+    _unit_(noise).log_().neg_().log_().neg_()
+    return noise.view(len(seeds), -1)[:, :vocab].float()
+
+
+def uniform(
+    seeds: Many[int],
+    positions: Many[int],
+    *,
+    stream: Stream,
+    rounds: Many[int] | None = None,
+    lanes: Many[int] | None = None,
+    device: torch.device | str | None = None,
+) -> Float[Tensor, "rows"]:
+    """Uniform noise in the open interval (0, 1), Float64 (in float32 the largest would round to 1).
+
+    A lane takes the token's place in the counter: use it to draw several numbers for one (seed, position, round).
+    """
+    lane = _column([0] * len(seeds) if lanes is None else lanes, device)
+    words = torch.cat(_words(seeds, positions, lane // 4, stream=stream, rounds=rounds), dim=1)
+    return _unit_(words.gather(1, lane % 4).double()).squeeze(1)
+
+
+class Tape:
+    """Rows of target noise, made in blocks of positions and kept, so that drafter and target share them.
+
+    `sequences` is how many run at a time. Only speed depends on it: the least recently read blocks beyond what that
+    many sequences read at once are dropped, and made again if ever asked for.
+    """
+
+    def __init__(self, vocab: int, *, sequences: int = 1, device: torch.device | str | None = None) -> None:
+        self.vocab = vocab
+        self.block = max(4, _BLOCK_BYTES // (4 * vocab))
+        self._sequences = sequences
+        self._device = device
+        self._widest = 2
+        self._blocks: OrderedDict[tuple[int, int], Tensor] = OrderedDict()
+
+    def rows(self, seed: int, start: int, count: int) -> Float[Tensor, "count vocab"]:
+        """Noise of `count` positions from `start`, bit for bit that of `gumbel`. Often a view: do not write."""
+        first, last = start // self.block, (start + max(count, 1) - 1) // self.block
+        blocks = [self._read(seed, index) for index in range(first, last + 1)]
+        self._widest = max(self._widest, len(blocks))
+        while len(self._blocks) > self._sequences * self._widest:
+            self._blocks.popitem(last=False)
+        noise = blocks[0] if len(blocks) == 1 else torch.cat(blocks)
+        return noise.narrow(0, start - first * self.block, count)
+
+    def forget(self, seed: int) -> None:
+        """Drop what is kept for a seed; harmless if a sequence with the same seed still runs."""
+        for key in [key for key in self._blocks if key[0] == seed]:
+            del self._blocks[key]
+
+    def _read(self, seed: int, index: int) -> Float[Tensor, "block vocab"]:
+        key = (seed, index)
+        if key not in self._blocks:
+            positions = range(index * self.block, (index + 1) * self.block)
+            self._blocks[key] = gumbel([seed] * self.block, positions, self.vocab, device=self._device)
+        self._blocks.move_to_end(key)
+        return self._blocks[key]
+
+
+def _words(seeds: Many[int], positions: Many[int], quads: Tensor, *, stream: Stream, rounds: Many[int] | None) -> Words:
+    """The four output words of each (row, quad of tokens), Int64 [rows, quads]."""
+    device = quads.device
+    position = _column(positions, device)
+    turn = _column([0] * len(seeds) if rounds is None else rounds, device)
+    key = _column([seed & _MASK for seed in seeds], device), _column([seed >> 32 for seed in seeds], device)
+    return philox((quads, position, torch.full_like(position, stream), turn), key)
+
+
+def _column(values: Many[int], device: torch.device | str | None) -> Int[Tensor, "rows 1"]:
+    return torch.tensor(values, dtype=torch.int64, device=device).unsqueeze(1)
+
+
+def _unit_(words: Tensor) -> Tensor:
+    """Float64 tensor of 32-bit words to (word + 1/2) / 2**32, in place. Exact, so a later log loses nothing near 1."""
+    return words.add_(0.5).mul_(2.0**-32)

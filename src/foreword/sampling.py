@@ -1,0 +1,231 @@
+"""From logits and parameters to the law of the next token, and from the law to a token. Pure; one sequence at a time.
+
+Rows are positions (nodes of a draft tree). A row's result never depends on its neighbours: plain decoding must agree.
+"""
+
+import math
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from foreword.errors import InvalidRequest
+from foreword.types import LogitsProcessor, SamplingParams, Sequence, TokenLogprob
+
+Logits = Float[Tensor, "rows vocab"]
+Paths = list[list[int]]
+
+_FORBIDDEN = -math.inf
+_CANDIDATES = 256
+_ONE = 2**44
+"""Probability 1 as an integer. Integer sums are exact, so neither their order nor their length can move a threshold."""
+
+
+def weights(logits: Logits, sequence: Sequence, paths: Paths | None = None) -> Logits:
+    """Log-weights of the next token after each row, Float32, unnormalised; -inf = forbidden.
+
+    `paths[r]` holds the drafted tokens between the last committed token and row r; read only where
+    `sequence.params.reads_path`. Bias, penalties and filters act in the order of transformers' `generate`; at
+    temperature 0 the filters are left out, for they cannot move the likeliest token. May return `logits` itself.
+
+    Raises InvalidRequest where a row with an empty path allows nothing (see `check_allowed` for the others).
+    """
+    params, scores = sequence.params, logits.float()
+    if params.logit_bias:
+        scores = _biased(scores, params)
+    if params.reads_path:
+        if paths is None:
+            raise InvalidRequest("these parameters read the tokens before each row: pass paths, one list for each row")
+        scores = _after_paths(scores, sequence, paths)
+        # A guess may lead where nothing is allowed; only the rows that plain decoding would reach too may raise.
+        certain = [row for row, path in enumerate(paths) if not path]
+        check_allowed(scores[certain], params)
+    return scores if params.greedy else _filtered(scores, params)
+
+
+def check_allowed(weights: Logits, params: SamplingParams) -> None:
+    """Raises InvalidRequest, naming the likely parameters, if some row allows no token at all."""
+    named = [name for name in ("bad_word_ids", "min_tokens", "processors") if getattr(params, name)]
+    if named and bool((weights == _FORBIDDEN).all(-1).any()):
+        raise InvalidRequest(f"every token is forbidden at a position; relax {' or '.join(named)}")
+
+
+def one_hot(weights: Logits) -> Logits:
+    """The law at temperature 0 as log-weights: 0 at each row's argmax, -inf elsewhere."""
+    return torch.full_like(weights, _FORBIDDEN).scatter_(-1, weights.argmax(-1, keepdim=True), 0.0)
+
+
+def probs(weights: Logits) -> Logits:
+    """Probabilities of log-weights, Float32; each row sums to 1."""
+    return weights.softmax(-1, dtype=torch.float32)
+
+
+def draw(weights: Logits, gumbel: Logits | None) -> Int[Tensor, "rows"]:
+    """The token of each row, Int64: argmax(weights + gumbel), which follows softmax(weights) (Gumbel-max; Gumbel 1954).
+
+    None stands for temperature 0. The first index wins ties.
+    """
+    return (weights if gumbel is None else weights + gumbel).argmax(-1)
+
+
+def logprobs(logits: Logits, tokens: list[int], top: int) -> list[TokenLogprob]:
+    """Log-probability (nats) of tokens[r] in row r and of that row's `top` likeliest tokens, under the raw target."""
+    laws = logits.float().log_softmax(-1)
+    index = torch.tensor(tokens, dtype=torch.int64, device=laws.device).unsqueeze(1)
+    written = laws.gather(1, index).squeeze(1).tolist()
+    best = laws.topk(min(top, laws.shape[-1]))
+    likeliest = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+    return [
+        TokenLogprob(token, value, tuple(zip(ids, values, strict=True)))
+        for token, value, (ids, values) in zip(tokens, written, likeliest, strict=True)
+    ]
+
+
+def _biased(scores: Logits, params: SamplingParams) -> Logits:
+    ids, values = list(params.logit_bias), list(params.logit_bias.values())
+    if max(ids) >= scores.shape[-1]:
+        raise InvalidRequest(f"logit_bias has token id {max(ids)}, but the vocabulary has {scores.shape[-1]} tokens")
+    bias = scores.new_zeros(scores.shape[-1])
+    bias[torch.tensor(ids, device=scores.device)] = torch.tensor(values, dtype=scores.dtype, device=scores.device)
+    return scores + bias
+
+
+def _after_paths(scores: Logits, sequence: Sequence, paths: Paths) -> Logits:
+    """Everything that depends on the tokens before a row."""
+    params = sequence.params
+    if len(paths) != scores.shape[0]:
+        raise InvalidRequest(f"paths must hold one list for each row of logits: {scores.shape[0]}, got {len(paths)}")
+    if params.repetition_penalty != 1:
+        seen = _counts(scores, sequence.tokens, paths) > 0
+        penalty = params.repetition_penalty
+        scores = torch.where(seen, torch.where(scores < 0, scores * penalty, scores / penalty), scores)
+    if params.presence_penalty or params.frequency_penalty:
+        counts = _counts(scores, sequence.tokens[sequence.prompt :], paths)
+        scores = scores - params.frequency_penalty * counts - params.presence_penalty * (counts > 0)
+    if params.bad_word_ids or sequence.produced < params.min_tokens:
+        scores = scores.masked_fill(_forbidden(scores, sequence, paths), _FORBIDDEN)
+    for processor in params.processors:
+        scores = _processed(scores, processor, sequence.tokens, paths)
+    return scores
+
+
+def _counts(scores: Logits, tokens: list[int], paths: Paths) -> Logits:
+    """How often each token occurs in `tokens` and the row's path, Float32 (exact below 2**24)."""
+    vocab = scores.shape[-1]
+    counts = torch.zeros_like(scores)
+    shared = torch.tensor([token for token in tokens if token < vocab], dtype=torch.int64, device=scores.device)
+    counts += torch.bincount(shared, minlength=vocab)
+    for row, path in enumerate(paths):
+        for token in path:
+            counts[row, token] += 1
+    return counts
+
+
+def _forbidden(scores: Logits, sequence: Sequence, paths: Paths) -> Bool[Tensor, "rows vocab"]:
+    """Last tokens of bad words whose beginning the row's text ends with, and the end of text before min_tokens."""
+    params, vocab = sequence.params, scores.shape[-1]
+    ends = {*sequence.eos, *params.stop_token_ids}
+    reach = max(map(len, params.bad_word_ids), default=0)
+    tail = sequence.tokens[-reach:] if reach else []
+    cells = []
+    for row, path in enumerate(paths):
+        text = [*tail, *path]
+        words = (word for word in params.bad_word_ids if list(word[:-1]) == text[max(0, len(text) - len(word) + 1) :])
+        banned = {word[-1] for word in words}
+        if sequence.produced + len(path) < params.min_tokens:
+            banned |= ends
+        cells += [(row, token) for token in banned if token < vocab]
+    mask = torch.zeros_like(scores, dtype=torch.bool)
+    if cells:
+        rows, tokens = torch.tensor(cells, device=scores.device).unbind(1)
+        mask[rows, tokens] = True
+    return mask
+
+
+def _processed(scores: Logits, processor: LogitsProcessor, tokens: list[int], paths: Paths) -> Logits:
+    """One call for each row, on copies: a processor may write to what it is given."""
+    rows = []
+    for row, path in enumerate(paths):
+        text = torch.tensor([[*tokens, *path]], dtype=torch.int64, device=scores.device)
+        result = processor(text, scores[row : row + 1].clone())
+        if result.shape != (1, scores.shape[-1]):
+            expected, got = (1, scores.shape[-1]), tuple(result.shape)
+            raise InvalidRequest(
+                f"a logits processor must return logits of the shape it was given, {expected}, got {got}"
+            )
+        rows.append(result.float())
+    return torch.cat(rows)
+
+
+def _filtered(scores: Logits, params: SamplingParams) -> Logits:
+    """Temperature and the filters after it; a parameter at its neutral value costs nothing."""
+    if params.temperature != 1:
+        scores = scores / params.temperature
+    if 0 < params.top_k < scores.shape[-1]:
+        scores = scores.masked_fill(scores < scores.topk(params.top_k).values[:, -1:], _FORBIDDEN)
+    if params.top_p < 1:
+        scores = _top_p(scores, params.top_p, min(params.top_k or _CANDIDATES, _CANDIDATES))
+    if params.min_p > 0:
+        floor = scores.amax(-1, keepdim=True) + math.log(params.min_p)
+        scores = scores.masked_fill(scores < floor, _FORBIDDEN)
+    return _typical(scores, params.typical_p) if params.typical_p < 1 else scores
+
+
+def _top_p(scores: Logits, top_p: float, candidates: int = _CANDIDATES) -> Logits:
+    """`_top_p_sorted` (nucleus sampling, Holtzman et al. 2020) without sorting rows that a few candidates decide."""
+    vocab = scores.shape[-1]
+    if candidates * 8 > vocab:
+        return _top_p_sorted(scores, top_p)
+    best = scores.topk(candidates)
+    masses = _fixed(probs(scores).gather(1, best.indices)).cumsum(-1)
+    kept = _nucleus(scores, best.values, masses, top_p)
+    undecided = (masses[:, -1] < _goal(top_p)).nonzero().squeeze(1)
+    if len(undecided):
+        kept[undecided] = _top_p_sorted(scores[undecided], top_p)
+    return kept
+
+
+def _top_p_sorted(scores: Logits, top_p: float) -> Logits:
+    """The plain definition: keep the smallest set of likeliest tokens whose probability reaches `top_p`."""
+    ordered = scores.sort(descending=True)
+    masses = _fixed(probs(scores).gather(1, ordered.indices)).cumsum(-1)
+    return _nucleus(scores, ordered.values, masses, top_p)
+
+
+def _nucleus(
+    scores: Logits, ordered: Float[Tensor, "rows best"], masses: Int[Tensor, "rows best"], top_p: float
+) -> Logits:
+    """Cut below the token where `masses`, cumulative over `ordered` (descending), reach `top_p`.
+
+    Of tokens that tie at the cut the last ids stay, as many as are needed (what transformers' ascending sort leaves).
+    """
+    count = ((masses < _goal(top_p)).sum(-1, keepdim=True) + 1).clamp_(max=ordered.shape[-1])
+    cut = ordered.gather(1, count - 1)
+    tied = scores == cut
+    spare = tied.sum(-1, keepdim=True) + (scores > cut).sum(-1, keepdim=True) - count
+    dropped = scores < cut
+    if bool((spare > 0).any()):
+        dropped |= tied & (tied.cumsum(-1) <= spare)
+    return scores.masked_fill(dropped, _FORBIDDEN)
+
+
+def _typical(scores: Logits, mass: float) -> Logits:
+    """Locally typical sampling (Meister et al. 2022, section 4): keep what surprises most nearly as expected."""
+    laws = scores.log_softmax(-1)
+    masses = laws.exp()
+    surprise = torch.where(masses > 0, -laws * masses, 0.0)
+    entropy = (_fixed(surprise).sum(-1, keepdim=True).double() / _ONE).float()
+    distance = (-laws - entropy).abs()
+    ordered, order = distance.sort(stable=True)
+    count = (_fixed(masses.gather(1, order)).cumsum(-1) < _goal(mass)).sum(-1, keepdim=True)
+    cut = ordered.gather(1, count.clamp_(max=scores.shape[-1] - 1))
+    return scores.masked_fill(distance > cut, _FORBIDDEN)
+
+
+def _fixed(values: Float[Tensor, "rows any"]) -> Int[Tensor, "rows any"]:
+    """Non-negative floats as multiples of 1 / _ONE, Int64."""
+    return (values.double() * _ONE).long()
+
+
+def _goal(mass: float) -> int:
+    return max(1, round(mass * _ONE))

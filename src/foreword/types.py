@@ -1,0 +1,273 @@
+"""The vocabulary of the loop: what is asked for, what is guessed, what is decided, what comes out.
+
+Knows shapes and invariants; knows nothing about models, tokenizers or methods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, runtime_checkable
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from foreword.params import LogitsProcessor, SamplingParams
+
+__all__ = [
+    "Batch",
+    "Clock",
+    "Completion",
+    "Delta",
+    "Draft",
+    "Draws",
+    "FinishReason",
+    "LogitsProcessor",
+    "Noise",
+    "Origin",
+    "Reader",
+    "SamplingParams",
+    "Sequence",
+    "Stats",
+    "TokenLogprob",
+    "Verdict",
+    "Verify",
+]
+
+FinishReason = Literal["stop", "length", "abort"]
+Origin = Literal["accepted", "bonus"]
+"""Where a token came from: *accepted* was drafted and agreed to; *bonus* is the one the target itself adds."""
+
+
+@runtime_checkable
+class Reader(Protocol):
+    """Turns a growing list of tokens into text; llm.py owns the tokenizer behind it."""
+
+    def push(self, token: int) -> tuple[str, bool]:
+        """Read one token. Returns the text that is now certain, and whether a stop string was completed."""
+        ...
+
+    def finish(self) -> str:
+        """Returns what was held back: an unfinished character, or the beginning of a stop string."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """One request while it runs. The only mutable type; written by commit.py and scheduler.py alone."""
+
+    id: int
+    tokens: list[int]
+    """The prompt and everything committed."""
+    prompt: int
+    """Length of the prompt, in tokens."""
+    params: SamplingParams
+    seed: int
+    """What every draw is keyed by; params.seed, or a random one."""
+    eos: frozenset[int] = frozenset()
+    """Token ids that end this sequence."""
+    reader: Reader | None = None
+    """Set when text is wanted or a stop string must be seen."""
+    cached: int = 0
+    """Tokens whose keys and values the target holds: 0 <= cached < len(tokens). The rest is *pending*."""
+    rounds: int = 0
+    """Rounds of guess and score so far; keys the noise of rules that must not reuse it."""
+    finish_reason: FinishReason | None = None
+    stats: Stats = field(default_factory=lambda: Stats())
+
+    @property
+    def pending(self) -> list[int]:
+        """Committed tokens that the next forward must read."""
+        return self.tokens[self.cached :]
+
+    @property
+    def produced(self) -> int:
+        """Tokens written so far, the prompt not counted."""
+        return len(self.tokens) - self.prompt
+
+    @property
+    def room(self) -> int:
+        """Tokens that may still be written."""
+        return self.params.max_tokens - self.produced
+
+
+@dataclass(slots=True)
+class Clock:
+    """Seconds of one round, step by step."""
+
+    guess: float = 0.0
+    score: float = 0.0
+    decide: float = 0.0
+    keep: float = 0.0
+
+    @property
+    def total(self) -> float:
+        return self.guess + self.score + self.decide + self.keep
+
+
+@dataclass(slots=True)
+class Stats:
+    """What one completion cost and earned. Times are seconds of the rounds this sequence took part in."""
+
+    rounds: int = 0
+    """Rounds that wrote at least one token (prefill rounds that only read are not counted)."""
+    drafted: int = 0
+    """Guesses that the target scored."""
+    accepted: int = 0
+    """Guesses that were kept, before any cut by a stop rule."""
+    drafted_at: list[int] = field(default_factory=list)
+    """Rounds in which a guess of depth i + 1 was scored."""
+    accepted_at: list[int] = field(default_factory=list)
+    """Rounds in which a guess of depth i + 1 was kept."""
+    tokens: int = 0
+    """Tokens written."""
+    guess: float = 0.0
+    score: float = 0.0
+    decide: float = 0.0
+    keep: float = 0.0
+    prefill: float = 0.0
+    """Seconds of rounds that only read the prompt, all steps together."""
+
+    def add(self, clock: Clock, drafted: int, accepted: int) -> None:
+        """Count one round that wrote."""
+        self.rounds += 1
+        self.drafted += drafted
+        self.accepted += accepted
+        self.guess += clock.guess
+        self.score += clock.score
+        self.decide += clock.decide
+        self.keep += clock.keep
+        for counts in (self.drafted_at, self.accepted_at):
+            counts.extend([0] * (drafted - len(counts)))
+        for depth in range(drafted):
+            self.drafted_at[depth] += 1
+            self.accepted_at[depth] += depth < accepted
+
+    @property
+    def tokens_per_pass(self) -> float:
+        """Tokens written per target pass that wrote any."""
+        return self.tokens / self.rounds if self.rounds else 0.0
+
+    @property
+    def acceptance(self) -> float:
+        """Share of the guesses that were kept; 0 where nothing was guessed."""
+        return self.accepted / self.drafted if self.drafted else 0.0
+
+
+@runtime_checkable
+class Draws(Protocol):
+    """What a drafter draws its guesses with."""
+
+    wants_probs: bool
+    """The rule compares laws: a drawn guess must come with the law it was drawn from."""
+
+    def drafting(self, sequence: Sequence, depth: int) -> Float[Tensor, "vocab"] | None:
+        """Gumbel noise for the guess `depth` tokens after the last committed one (0 = the next); None when greedy."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Everything a drafter may look at: the sequences that run this round, read-only, and what it may draw with."""
+
+    sequences: tuple[Sequence, ...]
+    draws: Draws
+
+    def __len__(self) -> int:
+        return len(self.sequences)
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """Guesses for one round, padded. Parents come before children; a chain is a tree with one branch."""
+
+    tokens: Int[Tensor, "batch node"]
+    parents: Int[Tensor, "batch node"]
+    """Index of the node each guess follows; -1 = the last committed token."""
+    count: Int[Tensor, "batch"]
+    """Nodes in use; 0 = nothing to say."""
+    probs: Float[Tensor, "batch node vocab"] | None = None
+    """The law each token was drawn from. None = chosen, or foreseen with the target's own noise."""
+    chain: bool = True
+    """Every node follows the one before it."""
+
+    @property
+    def nodes(self) -> int:
+        """Width of the padding."""
+        return self.tokens.shape[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Which guesses stay, and the token the target adds after them."""
+
+    path: Int[Tensor, "batch depth"]
+    """Accepted nodes from the root on, padded with -1."""
+    accepted: Int[Tensor, "batch"]
+    """How many; 0 <= accepted <= depth."""
+    bonus: Int[Tensor, "batch"]
+    """The target's own next token."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """Log-probability of a written token under the raw target (no temperature, no filters), and the likeliest ones."""
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+    """(token id, log-probability), likeliest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """What one round added to one sequence."""
+
+    id: int
+    tokens: tuple[int, ...]
+    origins: tuple[Origin, ...]
+    """One for each token."""
+    text: str
+    """Text that became certain this round."""
+    pieces: tuple[str, ...]
+    """The same text, one piece for each token (some may be empty); "".join(pieces) == text."""
+    logprobs: tuple[TokenLogprob, ...] = ()
+    finish_reason: FinishReason | None = None
+    drafted: int = 0
+    """Guesses scored this round."""
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """The answer to one request."""
+
+    text: str
+    tokens: list[int]
+    """Ids of the tokens written, an end-of-text token included."""
+    finish_reason: FinishReason
+    seed: int
+    stats: Stats
+    prompt_tokens: list[int]
+    logprobs: list[TokenLogprob] | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """All the randomness of one decision, as numbers: a rule that gets the same noise decides the same.
+
+    `gumbel` belongs to `match` and is shared with the drafter; the uniform streams belong to the other rules and are
+    independent of it, of each other and of what the drafter drew with (see docs/laws.md).
+    """
+
+    gumbel: Float[Tensor, "batch node+1 vocab"] | None
+    """Standard Gumbel noise of the position after each node; column 0 follows the last committed token. None = zero."""
+    accept: Float[Tensor, "batch node+1"]
+    """Uniform in (0, 1): one for each node's acceptance test (the last column is spare)."""
+    bonus: Float[Tensor, "batch node+1"]
+    """Uniform in (0, 1): the draw of the token that follows the accepted path ending at each node."""
+
+
+Verify = Callable[[Float[Tensor, "batch node+1 vocab"], Draft, Noise], Verdict]
+"""A rule. Takes the target's log-weights after each node (unnormalised log-probabilities, -inf = forbidden; column 0
+follows the last committed token, column i + 1 follows node i), the draft and the noise; decides. Pure."""

@@ -1,0 +1,55 @@
+"""Sample and match: draw the target's own token after every node, and keep the guesses that foresaw it.
+
+Knows chains and trees; does not care how a guess was made, so every way of guessing is exact.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from foreword.types import Draft, Noise, Verdict
+
+
+def match(weights: Float[Tensor, "batch column vocab"], draft: Draft, noise: Noise) -> Verdict:
+    """Follow the target's own draws through the draft; the first one that nobody guessed is the bonus.
+
+    `weights` are log-weights (floating point; -inf = forbidden), column 0 after the last committed token and column
+    i + 1 after node i. The target's token after a node is argmax(weights + noise.gumbel), which has the target's law
+    (Gumbel-max) and does not depend on the draft: the text is that of plain decoding with the same noise. A drafter
+    that reads the same noise agrees more often (Daliri, Musco, Suresh, arXiv 2408.07978). `noise.gumbel` None decodes
+    greedily. Where siblings hold the same token the first one is followed. The path is as wide as the draft.
+    """
+    scores = weights if noise.gumbel is None else weights + noise.gumbel
+    drawn = scores.argmax(dim=-1)
+    return _follow_chain(drawn, draft) if draft.chain else _follow_tree(drawn, draft)
+
+
+def _follow_chain(drawn: Int[Tensor, "batch column"], draft: Draft) -> Verdict:
+    """The tree walk where there is one branch: keep the guesses before the first that differs."""
+    node = torch.arange(draft.nodes, device=drawn.device)
+    agrees = (draft.tokens == drawn[:, :-1]) & (node < draft.count[:, None])
+    kept = agrees.cumprod(dim=1)
+    accepted = kept.sum(dim=1)
+    bonus = drawn.gather(1, accepted[:, None])[:, 0]
+    return Verdict(path=node.where(kept.bool(), -1), accepted=accepted, bonus=bonus)
+
+
+def _follow_tree(drawn: Int[Tensor, "batch column"], draft: Draft) -> Verdict:
+    """From the root on, step into the child that holds the drawn token, as long as some row finds one."""
+    node = torch.arange(draft.nodes, device=drawn.device)
+    used = node < draft.count[:, None]
+    path = torch.full_like(draft.tokens, -1)
+    here = torch.full_like(draft.count, -1)
+    token = drawn[:, 0]
+    for depth in range(draft.nodes):
+        child = used & (draft.parents == here[:, None]) & (draft.tokens == token[:, None])
+        found, first = child.byte().max(dim=1)
+        if not found.any():
+            break
+        # A row that stopped looks for the same token again and finds no child again.
+        here = first.where(found.bool(), here)
+        path[:, depth] = here.where(found.bool(), -1)
+        token = drawn.gather(1, here[:, None] + 1)[:, 0]
+    return Verdict(path=path, accepted=(path >= 0).sum(dim=1), bonus=token)

@@ -1,0 +1,167 @@
+"""Tiny random causal language models, one for each way of building them that Foreword must meet. Weights are float32
+and a function of the name alone; nothing is downloaded. Knows transformers; knows nothing of Foreword.
+"""
+
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import partial
+from typing import Any
+
+import torch
+import transformers as hf
+from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+
+VOCAB = 320
+WINDOW = 8
+"""Small enough that a sliding window hides part of every prompt a test uses."""
+
+
+class Support(Enum):
+    """The most that a family allows, best first."""
+
+    TREE = "tree, own attention and cache"
+    MASK = "tree, through a 4-D float mask and the cache of transformers"
+    CHAIN = "chain, several tokens in one forward from a saved state"
+    PLAIN = "one token at a time"
+
+
+@dataclass(frozen=True)
+class Family:
+    """A config class, how it departs from the sizes all share, and what it allows."""
+
+    config: type[PreTrainedConfig]
+    expected: Support = Support.TREE
+    options: Mapping[str, Any] = field(default_factory=dict)
+    llama_names: bool = True
+    """Sizes are called as in Llama; otherwise `options` names all of them."""
+
+
+_SIZES = dict(
+    hidden_size=64,
+    intermediate_size=96,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    max_position_embeddings=256,
+    initializer_range=0.3,
+)
+_GPT = dict(n_embd=64, n_layer=2, n_head=4, n_positions=256, initializer_range=0.3)
+_EXPERTS = dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32)
+_LOCAL_GLOBAL = dict(
+    num_hidden_layers=4,
+    sliding_window=WINDOW,
+    layer_types=["sliding_attention", "full_attention", "sliding_attention", "full_attention"],
+)
+_HEAD = dict(head_dim=16)
+"""For families whose heads do not follow from hidden size and head count."""
+_GEMMA = _LOCAL_GLOBAL | _HEAD | dict(query_pre_attn_scalar=8, tie_word_embeddings=False)
+"""Untied: Gemma scales its embedding up, and with random tied weights would repeat its last token for ever."""
+_LATENT = dict(
+    num_key_value_heads=4,
+    q_lora_rank=24,
+    kv_lora_rank=16,
+    qk_rope_head_dim=8,
+    qk_nope_head_dim=16,
+    v_head_dim=16,
+    n_routed_experts=4,
+    num_experts_per_tok=2,
+    n_group=2,
+    topk_group=1,
+    n_shared_experts=1,
+    moe_intermediate_size=32,
+    first_k_dense_replace=1,
+)
+_DELTA_NET = dict(
+    num_hidden_layers=4,
+    layer_types=["linear_attention", "full_attention", "linear_attention", "full_attention"],
+    head_dim=16,
+    linear_num_key_heads=2,
+    linear_num_value_heads=4,
+    linear_key_head_dim=16,
+    linear_value_head_dim=16,
+    shared_expert_intermediate_size=32,
+)
+
+FAMILIES: dict[str, Family] = {
+    "llama": Family(hf.LlamaConfig, options=dict(num_key_value_heads=4)),
+    "llama-gqa": Family(hf.LlamaConfig, options=dict(tie_word_embeddings=True)),
+    "qwen2": Family(hf.Qwen2Config),
+    "qwen3": Family(hf.Qwen3Config, options=_HEAD),
+    "mistral": Family(hf.MistralConfig, options=dict(sliding_window=WINDOW)),
+    "gemma": Family(hf.GemmaConfig, options=_HEAD),
+    "gemma2": Family(hf.Gemma2Config, options=dict(_GEMMA, attn_logit_softcapping=2.0)),
+    "gemma3": Family(hf.Gemma3TextConfig, options=_GEMMA),
+    "phi": Family(hf.PhiConfig),
+    "phi3": Family(hf.Phi3Config),
+    "gpt2": Family(hf.GPT2Config, options=_GPT, llama_names=False),
+    "gpt-neox": Family(hf.GPTNeoXConfig),
+    "opt": Family(
+        hf.OPTConfig,
+        options=dict(hidden_size=64, ffn_dim=96, num_hidden_layers=2, num_attention_heads=4, word_embed_proj_dim=64)
+        | dict(max_position_embeddings=256, init_std=0.3),
+        llama_names=False,
+    ),
+    "olmo2": Family(hf.Olmo2Config),
+    "cohere": Family(hf.CohereConfig, options=dict(logit_scale=1.0)),
+    "cohere2": Family(hf.Cohere2Config, options=dict(_LOCAL_GLOBAL, logit_scale=1.0)),
+    "mixtral": Family(hf.MixtralConfig, options=dict(num_local_experts=4, num_experts_per_tok=2)),
+    "qwen2-moe": Family(hf.Qwen2MoeConfig, options=_EXPERTS | dict(shared_expert_intermediate_size=32)),
+    "qwen3-moe": Family(hf.Qwen3MoeConfig, options=_EXPERTS | _HEAD),
+    "deepseek-v3": Family(hf.DeepseekV3Config, options=_LATENT),
+    "gpt-oss": Family(
+        hf.GptOssConfig, options=_LOCAL_GLOBAL | _HEAD | dict(num_local_experts=4, num_experts_per_tok=2)
+    ),
+    "granite": Family(hf.GraniteConfig),
+    "starcoder2": Family(hf.Starcoder2Config),
+    "smollm3": Family(hf.SmolLM3Config, options=dict(num_hidden_layers=4)),
+    "glm4": Family(hf.Glm4Config, options=_HEAD),
+    "stablelm": Family(hf.StableLmConfig, Support.MASK),
+    "falcon": Family(hf.FalconConfig, Support.MASK),
+    "gptj": Family(hf.GPTJConfig, Support.MASK, dict(_GPT, rotary_dim=8), llama_names=False),
+    "bloom": Family(
+        hf.BloomConfig,
+        Support.CHAIN,
+        dict(hidden_size=64, n_layer=2, n_head=4, initializer_range=0.3, tie_word_embeddings=False),
+        llama_names=False,
+    ),
+    "mpt": Family(
+        hf.MptConfig,
+        Support.CHAIN,
+        dict(d_model=64, n_layers=2, n_heads=4, max_seq_len=256, initializer_range=0.3, tie_word_embeddings=False),
+        llama_names=False,
+    ),
+    "qwen3-next": Family(hf.Qwen3NextConfig, Support.CHAIN, _EXPERTS | _DELTA_NET),
+    "mamba": Family(
+        hf.MambaConfig,
+        Support.PLAIN,
+        dict(hidden_size=64, num_hidden_layers=2, state_size=8, initializer_range=0.3),
+        llama_names=False,
+    ),
+}
+
+
+def build(name: str) -> PreTrainedModel:
+    """The model called `name` in FAMILIES: float32, CPU, eval mode; nothing in it ends a text before the limit."""
+    family = FAMILIES[name]
+    sizes = dict(_SIZES, **family.options) if family.llama_names else dict(family.options)
+    ends = dict(bos_token_id=None, eos_token_id=None, pad_token_id=None)
+    config = family.config(vocab_size=VOCAB, **ends, **sizes)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(zlib.crc32(name.encode()))
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        _disturb(model)
+    return model.eval()
+
+
+def _disturb(model: PreTrainedModel) -> None:
+    """Move biases and norms off 0 and 1, where an implementation that forgets them would go unnoticed."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 1:
+                parameter.add_(torch.randn_like(parameter), alpha=0.1)
+
+
+ARCHITECTURES: dict[str, Callable[[], PreTrainedModel]] = {name: partial(build, name) for name in FAMILIES}
+EXPECTED: dict[str, Support] = {name: family.expected for name, family in FAMILIES.items()}

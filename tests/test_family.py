@@ -1,0 +1,33 @@
+"""The two models that ship: they load, they share one tokenizer, and they may be given away."""
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from foreword import family
+
+
+def test_both_models_load_and_have_the_sizes_the_card_says():
+    sizes = {}
+    for folder in (family.target(), family.draft()):
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16, local_files_only=True)
+        sizes[folder.name] = sum(parameter.numel() for parameter in model.parameters())
+    assert sizes == {"target": 16_128_384, "draft": 1_475_200}
+
+
+def test_the_tokenizer_is_shared_byte_for_byte():
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        assert (family.target() / name).read_bytes() == (family.draft() / name).read_bytes()
+
+
+def test_the_chat_template_is_the_one_the_card_describes():
+    tokenizer = AutoTokenizer.from_pretrained(family.draft(), local_files_only=True)
+    message = [{"role": "user", "content": "Hello"}]
+    text = tokenizer.apply_chat_template(message, add_generation_prompt=True, tokenize=False)
+    assert text == "<|user|>\nHello<|end|>\n<|assistant|>\n"
+    assert tokenizer.eos_token_id == tokenizer("<|end|>").input_ids[0] == 0
+
+
+def test_card_and_attribution_travel_with_the_weights():
+    folder = family.target().parent
+    assert "16,128,384" in (folder / "CARD.md").read_text(encoding="utf-8")
+    assert "CC-BY-SA-4.0" in (folder / "ATTRIBUTION.md").read_text(encoding="utf-8")

@@ -1,0 +1,145 @@
+"""The noise is Philox's, depends on its counter alone, and is distributed as it says."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from foreword.noise import Stream, Tape, gumbel, philox, uniform
+
+ONES = 0xFFFFFFFF
+LEVEL = 1e-4
+"""Seeds are fixed, so a test either always passes or always fails; this is its chance of being unlucky."""
+
+
+@pytest.mark.parametrize(
+    ("counter", "key", "expected"),
+    [
+        ((0, 0, 0, 0), (0, 0), (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),
+        ((ONES,) * 4, (ONES,) * 2, (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD)),
+        (
+            (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344),
+            (0xA4093822, 0x299F31D0),
+            (0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1),
+        ),
+    ],
+)
+def test_philox_gives_the_published_vectors(counter, key, expected):
+    words = philox(tuple(torch.tensor(word) for word in counter), tuple(torch.tensor(word) for word in key))
+    assert tuple(int(word) for word in words) == expected
+
+
+def test_gumbel_is_the_counter_it_says():
+    seed, position, token, turn = 2**62 + 5, 77, 1234, 9
+    counter = tuple(torch.tensor(word) for word in (token // 4, position, int(Stream.BONUS), turn))
+    word = philox(counter, (torch.tensor(seed & ONES), torch.tensor(seed >> 32)))[token % 4]
+    u = (int(word) + 0.5) / 2**32
+    row = gumbel([seed], [position], 1999, stream=Stream.BONUS, rounds=[turn])[0]
+    assert row.shape == (1999,)
+    assert row.dtype == torch.float32
+    assert row[token].item() == pytest.approx(-math.log(-math.log(u)), abs=1e-6)
+    drawn = uniform([seed], [position], stream=Stream.BONUS, rounds=[turn], lanes=[token])
+    assert drawn.dtype == torch.float64
+    assert drawn.item() == u
+
+
+def test_a_row_does_not_depend_on_its_company():
+    seeds, positions, rounds = [3, 2**63 - 1, 3, 8], [5, 0, 6, 2**31], [0, 1, 2, 3]
+    together = gumbel(seeds, positions, 1001, rounds=rounds)
+    drawn = uniform(seeds, positions, stream=Stream.ACCEPT, rounds=rounds, lanes=[4, 3, 2, 1])
+    for row, (seed, position, turn) in enumerate(zip(seeds, positions, rounds, strict=True)):
+        assert torch.equal(gumbel([seed], [position], 1001, rounds=[turn])[0], together[row])
+        assert torch.equal(gumbel([seed], [position], 77, rounds=[turn])[0], together[row, :77])
+        lane = [4 - row]
+        assert uniform([seed], [position], stream=Stream.ACCEPT, rounds=[turn], lanes=lane)[0] == drawn[row]
+
+
+def test_gumbel_is_distributed_as_gumbel():
+    noise = gumbel([11] * 64, range(64), 4096).flatten()
+    assert noise.min() > -3.2
+    assert noise.max() < 22.9
+    assert stats.kstest(noise.numpy(), "gumbel_r").pvalue > LEVEL
+
+
+def test_uniform_is_distributed_as_uniform_and_open():
+    drawn = uniform(range(100_000), [1] * 100_000, stream=Stream.ACCEPT)
+    assert drawn.min() > 0
+    assert drawn.max() < 1
+    assert stats.kstest(drawn.numpy(), "uniform").pvalue > LEVEL
+
+
+def _dependence(left, right):
+    """p-value of independence: chi-square over 16 x 16 cells, of known edges."""
+    cells = [(torch.exp(-torch.exp(-side.double())) * 16).long().flatten() for side in (left, right)]
+    counts = torch.bincount(cells[0] * 16 + cells[1], minlength=256)
+    return stats.chisquare(counts.numpy()).pvalue
+
+
+def test_neighbours_are_independent():
+    base = gumbel([7] * 64, range(64), 4096)
+    one = [1] * 64
+    neighbours = {
+        "token": (base[:, :-1], base[:, 1:]),
+        "quad": (base[:, :-4], base[:, 4:]),
+        "position": (base[:-1], base[1:]),
+        "seed": (base, gumbel([8] * 64, range(64), 4096)),
+        "high seed": (base, gumbel([7 + 2**32] * 64, range(64), 4096)),
+        "round": (base, gumbel([7] * 64, range(64), 4096, rounds=one)),
+        "stream": (base, gumbel([7] * 64, range(64), 4096, stream=Stream.DRAFT)),
+    }
+    unlucky = {name: p for name, pair in neighbours.items() if (p := _dependence(*pair)) < LEVEL}
+    assert not unlucky
+
+
+def test_the_independence_test_has_power():
+    base, other = gumbel([7] * 64, range(64), 4096), gumbel([8] * 64, range(64), 4096)
+    mixed = torch.where(torch.arange(4096) % 50 == 0, base, other)
+    assert _dependence(base, mixed) < LEVEL
+
+
+def test_argmax_follows_the_law():
+    law = torch.tensor([0.4, 0.25, 0.15, 0.1, 0.06, 0.03, 0.009, 0.001], dtype=torch.float64)
+    drawn = (law.log().float() + gumbel([5] * 200_000, range(200_000), 8)).argmax(-1)
+    counts = torch.bincount(drawn, minlength=8)
+    assert stats.chisquare(counts.numpy(), (law * 200_000).numpy()).pvalue > LEVEL
+    biased = law + torch.tensor([0.005, -0.005, 0, 0, 0, 0, 0, 0])
+    assert stats.chisquare(counts.numpy(), (biased * 200_000).numpy()).pvalue < LEVEL
+
+
+VOCAB = 40_001
+"""Wide enough for the shortest block, so that short requests cross its edges; odd, so that the last quad is cut."""
+
+reads = st.lists(st.tuples(st.sampled_from([1, 2]), st.integers(0, 30), st.integers(1, 14)), min_size=1, max_size=6)
+
+
+@settings(max_examples=15, deadline=None)
+@given(reads, st.integers(1, 2))
+def test_tape_equals_gumbel_in_any_order(requests, sequences):
+    tape = Tape(VOCAB, sequences=sequences)
+    for turn, (seed, start, count) in enumerate(requests):
+        expected = gumbel([seed] * count, range(start, start + count), VOCAB)
+        assert torch.equal(tape.rows(seed, start, count), expected)
+        if turn == 3:
+            tape.forget(seed)
+
+
+def test_tape_makes_each_block_once_and_keeps_few():
+    tape = Tape(VOCAB, sequences=2)
+    leader, trailer = tape.rows(1, 4 * tape.block, 2), tape.rows(1, 0, 2)
+    for _ in range(2):
+        tape.rows(1, 4 * tape.block + 2, tape.block)
+        tape.rows(1, 2, tape.block)
+        assert tape.rows(1, 4 * tape.block, 2).data_ptr() == leader.data_ptr()
+        assert tape.rows(1, 1, 2).data_ptr() == trailer[1].data_ptr()
+    for start in range(0, 200, 3):
+        tape.rows(1, start, 4)
+    assert len(tape._blocks) == 4
+    newest = tape.rows(1, 400, 1)
+    assert tape.rows(1, 400, 1).data_ptr() == newest.data_ptr()
+    tape.forget(2)
+    assert len(tape._blocks) == 4
+    tape.forget(1)
+    assert len(tape._blocks) == 0

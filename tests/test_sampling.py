@@ -1,0 +1,227 @@
+"""Every parameter means what it means in transformers, and no row depends on another."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers.generation import logits_process as hf
+
+from foreword.errors import InvalidRequest
+from foreword.sampling import _top_p, _top_p_sorted, check_allowed, draw, logprobs, one_hot, probs, weights
+from foreword.types import SamplingParams, Sequence
+
+VOCAB = 1003
+PROMPT, OUTPUT = [1, 2, 3, 2], [7, 5, 7]
+PATHS = [[], [7], [7, 5], [9, 9, 5, 7], [2]]
+EOS = 4
+BAD = ((6,), (5, 7, 8), (7, 11), (9, 9, 5, 7, 12), (1, 2, 3, 2, 7, 5, 7, 13), (0,) * 12)
+
+
+def _logits(rows=5, vocab=VOCAB, scale=4.0, seed=0):
+    return torch.randn(rows, vocab, generator=torch.Generator().manual_seed(seed)) * scale
+
+
+def _sequence(**params):
+    params = SamplingParams(**params)
+    return Sequence(0, PROMPT + OUTPUT, len(PROMPT), params, seed=0, eos=frozenset({EOS}))
+
+
+def _halve(tokens, scores):
+    """A processor that reads the text, and writes to its argument as some do."""
+    scores[:, tokens[0, -1]] -= 1.5 * tokens.shape[1]
+    return scores
+
+
+def _by_transformers(logits, paths, processors):
+    rows = []
+    for row, path in enumerate(paths):
+        text = torch.tensor([PROMPT + OUTPUT + path])
+        scores = logits[row : row + 1].clone()
+        for processor in processors:
+            scores = processor(text, scores)
+        rows.append(scores)
+    return torch.cat(rows)
+
+
+def _min_tokens(count, ends):
+    return hf.MinNewTokensLengthLogitsProcessor(len(PROMPT), count, ends)
+
+
+CASES = {
+    "nothing": ({}, []),
+    "temperature": ({"temperature": 0.7}, [hf.TemperatureLogitsWarper(0.7)]),
+    "top_k": ({"top_k": 20}, [hf.TopKLogitsWarper(20)]),
+    "top_k beyond the vocabulary": ({"top_k": 5000}, [hf.TopKLogitsWarper(5000)]),
+    "top_p": ({"top_p": 0.9}, [hf.TopPLogitsWarper(0.9)]),
+    "top_p small": ({"top_p": 0.01}, [hf.TopPLogitsWarper(0.01)]),
+    "min_p": ({"min_p": 0.03}, [hf.MinPLogitsWarper(0.03)]),
+    "typical_p": ({"typical_p": 0.8}, [hf.TypicalLogitsWarper(0.8)]),
+    "logit_bias": ({"logit_bias": {3: 5.0, 9: -100.0}}, [hf.SequenceBiasLogitsProcessor({(3,): 5.0, (9,): -100.0})]),
+    "repetition_penalty": ({"repetition_penalty": 1.3}, [hf.RepetitionPenaltyLogitsProcessor(1.3)]),
+    "bad_word_ids": ({"bad_word_ids": BAD}, [hf.NoBadWordsLogitsProcessor([list(word) for word in BAD])]),
+    "min_tokens": ({"min_tokens": 5, "stop_token_ids": (8,)}, [_min_tokens(5, [EOS, 8])]),
+    "processors": ({"processors": (_halve,)}, [_halve]),
+}
+ALL = {
+    "logit_bias": {3: 5.0, 9: -2.0},
+    "repetition_penalty": 1.2,
+    "bad_word_ids": BAD,
+    "min_tokens": 5,
+    "processors": (_halve,),
+    "temperature": 0.8,
+    "top_k": 300,
+    "top_p": 0.95,
+    "min_p": 0.002,
+    "typical_p": 0.9,
+}
+CASES["everything"] = (
+    ALL,
+    [
+        hf.SequenceBiasLogitsProcessor({(3,): 5.0, (9,): -2.0}),
+        hf.RepetitionPenaltyLogitsProcessor(1.2),
+        hf.NoBadWordsLogitsProcessor([list(word) for word in BAD]),
+        _min_tokens(5, [EOS]),
+        _halve,
+        hf.TemperatureLogitsWarper(0.8),
+        hf.TopKLogitsWarper(300),
+        hf.TopPLogitsWarper(0.95),
+        hf.MinPLogitsWarper(0.002),
+        hf.TypicalLogitsWarper(0.9),
+    ],
+)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_each_parameter_means_what_it_means_in_transformers(name):
+    params, processors = CASES[name]
+    for seed, scale in enumerate((4.0, 1.0, 0.2)):
+        logits = _logits(scale=scale, seed=seed)
+        kept = logits.clone()
+        result = weights(logits, _sequence(**params), PATHS)
+        assert torch.equal(logits, kept)
+        torch.testing.assert_close(result, _by_transformers(logits, PATHS, processors), rtol=1e-6, atol=1e-6)
+
+
+def test_presence_and_frequency_count_the_output_only():
+    logits = _logits()
+    result = weights(logits, _sequence(presence_penalty=0.5, frequency_penalty=0.25), PATHS)
+    for row, path in enumerate(PATHS):
+        expected = logits[row].clone()
+        for token in set(OUTPUT + path):
+            expected[token] -= 0.5 + 0.25 * (OUTPUT + path).count(token)
+        torch.testing.assert_close(result[row], expected)
+
+
+@pytest.mark.parametrize("params", [*(params for params, _ in CASES.values()), {"frequency_penalty": 0.3}])
+@pytest.mark.parametrize("vocab", [1003, 8192, 8209])
+def test_a_row_does_not_depend_on_the_others(params, vocab):
+    logits, sequence = _logits(vocab=vocab, scale=2.0), _sequence(**params)
+    together = weights(logits, sequence, PATHS)
+    for row, path in enumerate(PATHS):
+        assert torch.equal(weights(logits[row : row + 1].clone(), sequence, [path])[0], together[row])
+    committed = Sequence(1, PROMPT + OUTPUT + PATHS[3], len(PROMPT), sequence.params, seed=0, eos=sequence.eos)
+    assert torch.equal(weights(logits[3:4], committed, [[]])[0], together[3])
+
+
+def test_half_precision_comes_out_in_float32_and_neutral_parameters_cost_nothing():
+    assert weights(_logits().bfloat16(), _sequence()).dtype == torch.float32
+    logits = _logits()
+    assert weights(logits, _sequence()) is logits
+
+
+def test_temperature_zero_leaves_the_filters_out():
+    logits = _logits()
+    result = weights(logits, _sequence(temperature=0.0, top_k=1, top_p=0.1, logit_bias={3: 50.0}), PATHS)
+    assert result.isfinite().all()
+    assert draw(result, None).tolist() == [3] * len(PATHS)
+
+
+def _adversarial(kind, rows=4, vocab=2500):
+    logits = _logits(rows, vocab, scale=3.0, seed=1)
+    match kind:
+        case "flat":
+            return torch.zeros(rows, vocab)
+        case "ties":
+            return logits.round()
+        case "bfloat16":
+            return logits.bfloat16().float()
+        case "one hot":
+            return torch.where(logits == logits.amax(-1, keepdim=True), 40.0, 0.0)
+        case "few allowed":
+            return logits.masked_fill(torch.arange(vocab) % 500 != 0, -math.inf)
+        case "mixed":
+            return logits * torch.tensor([0.0, 0.3, 1.0, 9.0]).unsqueeze(1)
+    return logits
+
+
+@pytest.mark.parametrize("top_p", [1e-30, 0.1, 0.5, 0.9, 0.999, 1 - 1e-9])
+@pytest.mark.parametrize("kind", ["random", "flat", "ties", "bfloat16", "one hot", "few allowed", "mixed"])
+def test_fast_top_p_equals_the_sorted_one(kind, top_p):
+    logits = _adversarial(kind)
+    assert torch.equal(_top_p(logits, top_p), _top_p_sorted(logits, top_p))
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(0, 2**31), st.floats(0.01, 0.999), st.floats(0.05, 10), st.integers(1, 40), st.booleans())
+def test_fast_top_p_equals_the_sorted_one_on_random_rows(seed, top_p, scale, candidates, coarse):
+    logits = _logits(3, 400, scale, seed)
+    logits = logits.round() if coarse else logits
+    assert torch.equal(_top_p(logits, top_p, candidates), _top_p_sorted(logits, top_p))
+
+
+def test_top_p_breaks_ties_as_transformers_does():
+    flat = torch.zeros(1, 8)
+    kept = _top_p_sorted(flat, 0.5).isfinite()
+    assert torch.equal(kept, hf.TopPLogitsWarper(0.5)(None, flat).isfinite())
+    assert kept.sum() == 4
+
+
+def test_top_p_keeps_the_smallest_set_that_reaches_it():
+    law = torch.tensor([[0.1, 0.5, 0.15, 0.25]]).log()
+    assert _top_p_sorted(law, 0.7).isfinite().tolist() == [[False, True, False, True]]
+    assert _top_p_sorted(law, 0.8).isfinite().tolist() == [[False, True, True, True]]
+
+
+def test_forbidding_everything_is_an_error_only_where_plain_decoding_would_meet_it():
+    sequence = _sequence(bad_word_ids=tuple((7, token) for token in range(VOCAB)))
+    with pytest.raises(InvalidRequest, match="bad_word_ids"):
+        weights(_logits(1), sequence, [[]])
+    result = weights(_logits(1), sequence, [[7]])
+    with pytest.raises(InvalidRequest, match="bad_word_ids"):
+        check_allowed(result, sequence.params)
+    assert weights(_logits(1), sequence, [[5]]).isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("params", "paths", "message"),
+    [
+        ({"min_tokens": 2}, None, "pass paths"),
+        ({"min_tokens": 2}, [[]], "one list for each row"),
+        ({"logit_bias": {VOCAB: 1.0}}, None, "logit_bias"),
+        ({"processors": (lambda tokens, scores: scores[0],)}, PATHS, "shape"),
+    ],
+)
+def test_wrong_use_says_what_to_do(params, paths, message):
+    with pytest.raises(InvalidRequest, match=message):
+        weights(_logits(), _sequence(**params), paths)
+
+
+def test_laws_and_draws():
+    law = torch.tensor([[1.0, 3.0, 3.0], [0.0, -math.inf, -1.0]])
+    assert one_hot(law).tolist() == [[-math.inf, 0.0, -math.inf], [0.0, -math.inf, -math.inf]]
+    torch.testing.assert_close(probs(law), law.exp() / law.exp().sum(-1, keepdim=True))
+    assert draw(law, None).tolist() == [1, 0]
+    assert draw(law, torch.tensor([[2.5, 0.0, 0.0], [0.0, 22.0, 1.5]])).tolist() == [0, 2]
+
+
+def test_logprobs_are_the_raw_targets():
+    logits = _logits(2).bfloat16()
+    expected = logits.float().log_softmax(-1)
+    first, second = logprobs(logits, [5, 9], top=3)
+    assert (first.token, second.token) == (5, 9)
+    assert second.logprob == pytest.approx(expected[1, 9].item())
+    assert [value for _, value in first.top] == expected[0].topk(3).values.tolist()
+    assert [expected[0, token].item() for token, _ in first.top] == [value for _, value in first.top]
+    assert logprobs(logits, [5, 9], top=0)[0].top == ()

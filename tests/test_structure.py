@@ -1,0 +1,125 @@
+"""The shape of the code: small files, small functions, one place for each method, words for what is public.
+
+Reads the source as text and syntax; knows none of it.
+"""
+
+import ast
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import foreword
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "foreword"
+REGISTRY = SOURCE / "draft" / "__init__.py"
+FILES = sorted(SOURCE.rglob("*.py"))
+CORE = "types params errors noise draws sampling model draft verify commit scheduler width engine reader llm".split()
+COMMON_WORDS = {"none", "lm", "layers"}
+"""Names of methods that are also words of everyday code; a search for them would say nothing."""
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def where(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def lines(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8").splitlines()
+
+
+def syntax(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def functions(path: Path) -> Iterator[Function]:
+    return (node for node in ast.walk(syntax(path)) if isinstance(node, Function))
+
+
+def code_lines(function: Function) -> int:
+    """Lines of a function, its docstring not counted: saying more must never cost."""
+    first = function.body[0]
+    said = first.end_lineno - first.lineno + 1 if ast.get_docstring(function) else 0
+    return function.end_lineno - function.lineno + 1 - said
+
+
+def written(path: Path) -> int:
+    """Lines of a file that hold code: neither blank, nor a comment, nor a docstring."""
+    said = {
+        line
+        for node in ast.walk(syntax(path))
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        for line in range(node.lineno, node.end_lineno + 1)
+    }
+    held = (line.strip() for number, line in enumerate(lines(path), 1) if number not in said)
+    return sum(bool(line) and not line.startswith("#") for line in held)
+
+
+def positional(function: Function) -> int:
+    """Parameters that a caller may pass by position; those after `*` are named at every call, and read well."""
+    names = [argument.arg for argument in (*function.args.posonlyargs, *function.args.args)]
+    return len(names) - (names[:1] in (["self"], ["cls"]))
+
+
+def registry() -> dict[str, str]:
+    """The methods and where they live, name -> "module:Class", read without importing them."""
+    for node in syntax(REGISTRY).body:
+        targets = [node.target] if isinstance(node, ast.AnnAssign) else getattr(node, "targets", [])
+        if any(isinstance(target, ast.Name) and target.id == "METHODS" for target in targets):
+            return ast.literal_eval(node.value)
+    raise AssertionError(f"{where(REGISTRY)} has no METHODS = {{...}} of plain strings")
+
+
+def test_there_is_something_to_look_at():
+    assert SOURCE / "types.py" in FILES
+
+
+@pytest.mark.parametrize("path", FILES, ids=where)
+def test_files_and_functions_are_small(path):
+    assert len(lines(path)) <= 300
+    assert {f.name: code_lines(f) for f in functions(path) if code_lines(f) > 50} == {}
+    assert {f.name: positional(f) for f in functions(path) if positional(f) > 6} == {}
+
+
+@pytest.mark.parametrize("path", FILES, ids=where)
+def test_nothing_is_left_to_do_and_only_the_command_line_prints(path):
+    unfinished = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
+    assert [line for line in lines(path) if unfinished.search(line)] == []
+    calls = (node.func for node in ast.walk(syntax(path)) if isinstance(node, ast.Call))
+    prints = [call.lineno for call in calls if isinstance(call, ast.Name) and call.id == "print"]
+    assert prints == [] or path.relative_to(SOURCE).parts[0].startswith("cli")
+
+
+def test_the_core_stays_within_three_thousand_lines():
+    core = [path for path in FILES if path.relative_to(SOURCE).parts[0].removesuffix(".py") in CORE]
+    assert sum(map(written, core)) <= 3000
+
+
+@pytest.mark.skipif(not REGISTRY.exists(), reason="there are no drafting methods yet")
+def test_a_method_is_named_in_its_own_file_and_the_registry_only():
+    leaks = []
+    for name, place in registry().items():
+        home = REGISTRY.parent / (place.partition(":")[0].rpartition(".")[2] + ".py")
+        assert home.exists(), f"METHODS sends {name!r} to {place}, and there is no {where(home)}"
+        if name in COMMON_WORDS:
+            continue
+        word = re.compile(rf"\b{re.escape(name)}\b", re.IGNORECASE)
+        elsewhere = (path for path in FILES if path not in (home, REGISTRY))
+        leaks += [f"{name}: {where(path)}" for path in elsewhere if any(map(word.search, lines(path)))]
+    assert leaks == []
+
+
+def test_what_is_public_is_described():
+    public = {name: getattr(foreword, name) for name in getattr(foreword, "__all__", ())}
+    described = (inspect.isclass, inspect.isroutine)
+    silent = [
+        name
+        for name, thing in public.items()
+        # A dataclass without words gets its signature as a docstring; that describes nothing.
+        if any(kind(thing) for kind in described) and (thing.__doc__ or f"{name}(").startswith(f"{name}(")
+    ]
+    assert silent == []

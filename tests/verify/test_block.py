@@ -1,0 +1,49 @@
+"""Block verification: the paper's example, and never fewer tokens than token by token."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from foreword.types import Noise, Verify
+from foreword.verify import block, rejection
+
+from .laws import World, along, chain, chosen, drawn, over_uniforms
+
+
+def expected_length(verify: Verify, world: World) -> float:
+    """Guesses kept on average, exactly."""
+    draft, likely = drawn(world)
+    decided = over_uniforms(verify, along(world.target, draft.tokens).log(), draft).sum(dim=-1)
+    return (likely[:, None] * decided * torch.arange(world.depth + 1)).sum().item()
+
+
+def test_the_example_of_the_paper() -> None:
+    """Sun et al., the example that motivates the rule: p = (1/3, 2/3), q = (2/3, 1/3), two guesses; 10/9 stay token by token, 11/9 as a block."""
+    p, q = (torch.tensor(law, dtype=torch.float64) / 3 for law in ([1, 2], [2, 1]))
+    world = World((p, p.expand(2, 2), p.expand(2, 2, 2)), (q, q.expand(2, 2)))
+    assert expected_length(rejection, world) == pytest.approx(10 / 9, abs=1e-9)
+    assert expected_length(block, world) == pytest.approx(11 / 9, abs=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_more_guesses_stay_than_token_by_token(seed: int) -> None:
+    world = World.random(seed, vocab=3, depth=3)
+    assert expected_length(block, world) > expected_length(rejection, world)
+
+
+def test_chosen_guesses_are_judged_as_token_by_token() -> None:
+    """A point mass leaves nothing to gain: both keep each prefix with the target's probability of it."""
+    world = World.random(0, vocab=3, depth=3)
+    draft, _ = chosen(world)
+    weights = along(world.target, draft.tokens).log()
+    assert torch.allclose(over_uniforms(block, weights, draft), over_uniforms(rejection, weights, draft), atol=1e-9)
+
+
+def test_a_guess_that_fails_alone_is_carried_by_the_next() -> None:
+    """p/q is 1/2 and then 2: the block is as likely under both laws, so it stays whatever the noise."""
+    p = torch.tensor([[[0.4, 0.6], [0.8, 0.2], [0.5, 0.5]]])
+    draft = chain(torch.tensor([[0, 0]]), torch.tensor([[[0.8, 0.2], [0.4, 0.6]]]))
+    noise = Noise(None, torch.full((1, 3), 0.99), torch.full((1, 3), 0.3))
+    assert rejection(p.log(), draft, noise).accepted.tolist() == [0]
+    assert block(p.log(), draft, noise).accepted.tolist() == [2]

@@ -1,0 +1,103 @@
+"""Sample and match: the walk through a tree, the shorter one through a chain, and what shared noise is worth."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foreword.types import Draft, Noise, Verdict
+from foreword.verify import match
+
+from .laws import chain
+
+VOCAB = 3
+
+
+def quiet(rows: int, columns: int) -> Noise:
+    """No noise at all: the likeliest token."""
+    return Noise(None, torch.full((rows, columns), 0.5), torch.full((rows, columns), 0.5))
+
+
+def saying(tokens: torch.Tensor) -> torch.Tensor:
+    """Log-weights under which the target says these tokens [row, column]."""
+    return torch.nn.functional.one_hot(tokens, VOCAB).double()
+
+
+def walk(says: list[int], tokens: list[int], parents: list[int], count: int) -> tuple[list[int], int]:
+    """The definition: from the root on, follow the first child that holds what the target says."""
+    path, here = [], -1
+    while True:
+        children = [n for n in range(count) if parents[n] == here and tokens[n] == says[here + 1]]
+        if not children:
+            return path, says[here + 1]
+        here = children[0]
+        path.append(here)
+
+
+@st.composite
+def forests(draw: st.DrawFn) -> list[tuple[list[int], list[int], list[int], int]]:
+    """Rows of (what the target says after each node, tokens, parents, count), padded to one width."""
+    width = draw(st.integers(0, 10))
+    token = st.integers(0, VOCAB - 1)
+    row = st.tuples(
+        st.lists(token, min_size=width + 1, max_size=width + 1),
+        st.lists(token, min_size=width, max_size=width),
+        st.tuples(*(st.integers(-1, node - 1) for node in range(width))).map(list),
+        st.integers(0, width),
+    )
+    return draw(st.lists(row, min_size=1, max_size=4))
+
+
+def judge(rows: list[tuple[list[int], list[int], list[int], int]]) -> Verdict:
+    says, tokens, parents, count = (torch.tensor(part, dtype=torch.long) for part in zip(*rows, strict=True))
+    return match(saying(says), Draft(tokens, parents, count, chain=False), quiet(*says.shape))
+
+
+@given(forests())
+def test_trees_are_walked_as_defined(rows: list[tuple[list[int], list[int], list[int], int]]) -> None:
+    verdict = judge(rows)
+    for index, row in enumerate(rows):
+        path, bonus = walk(*row)
+        assert verdict.path[index].tolist() == path + [-1] * (len(row[1]) - len(path))
+        assert (verdict.accepted[index], verdict.bonus[index]) == (len(path), bonus)
+
+
+@given(forests())
+def test_a_chain_is_a_tree_with_one_branch(rows: list[tuple[list[int], list[int], list[int], int]]) -> None:
+    says, tokens, _, count = (torch.tensor(part, dtype=torch.long) for part in zip(*rows, strict=True))
+    draft = replace(chain(tokens, None), count=count)
+    fast = match(saying(says), draft, quiet(*says.shape))
+    plain = match(saying(says), replace(draft, chain=False), quiet(*says.shape))
+    assert torch.equal(fast.path, plain.path)
+    assert torch.equal(fast.accepted, plain.accepted)
+    assert torch.equal(fast.bonus, plain.bonus)
+
+
+def test_the_first_of_equal_siblings_is_followed() -> None:
+    verdict = judge([([1, 0, 2, 2], [1, 1, 0], [-1, -1, 1], 3)])
+    assert verdict.path.tolist() == [[0, -1, -1]]
+    assert verdict.bonus.tolist() == [0]
+
+
+def test_the_last_node_of_a_full_path_is_followed_by_a_bonus() -> None:
+    verdict = judge([([0, 1, 2, 1], [0, 1, 2], [-1, 0, 1], 3)])
+    assert verdict.path.tolist() == [[0, 1, 2]]
+    assert verdict.bonus.tolist() == [1]
+
+
+def test_shared_noise_is_worth_what_theory_says() -> None:
+    """Daliri, Musco, Suresh (arXiv 2408.07978): P(match) = sum_x 1 / sum_y max(p_y / p_x, q_y / q_x)."""
+    rng = torch.Generator().manual_seed(0)
+    rows, vocab = 200_000, 6
+    p, q = torch.randn(2, vocab, generator=rng, dtype=torch.float64).softmax(-1)
+    gumbel = -torch.empty(rows, 2, vocab, dtype=torch.float64).exponential_(generator=rng).log()
+    guess = (q.log() + gumbel[:, 0]).argmax(dim=1, keepdim=True)
+    verdict = match(p.log().expand(rows, 2, -1), chain(guess, None), replace(quiet(rows, 2), gumbel=gumbel))
+    theory = (1 / torch.maximum(p / p[:, None], q / q[:, None]).sum(dim=1)).sum().item()
+    overlap = torch.minimum(p, q).sum().item()
+    assert overlap / (2 - overlap) <= theory <= overlap
+    # Four standard errors of a share.
+    assert abs(verdict.accepted.double().mean().item() - theory) < 4 * (theory * (1 - theory) / rows) ** 0.5

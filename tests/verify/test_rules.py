@@ -1,0 +1,137 @@
+"""What every rule owes: a name, and a verdict that depends on the guesses in use and on nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from foreword.errors import InvalidRequest, UnknownMethod
+from foreword.types import Draft, Noise, Verdict
+from foreword.verify import RULES, rule
+
+from .laws import along, chain, random_noise
+
+ROWS, DEPTH, VOCAB = 300, 4, 5
+
+every_rule = pytest.mark.parametrize("name", RULES)
+every_probs = pytest.mark.parametrize("with_probs", [True, False], ids=["drawn", "chosen"])
+
+
+def problem(seed: int, with_probs: bool) -> tuple[torch.Tensor, Draft, Noise]:
+    """Ragged drafts, from nothing to full width, that resemble what the target says."""
+    rng = torch.Generator().manual_seed(seed)
+    weights = 2 * torch.randn(ROWS, DEPTH + 1, VOCAB, generator=rng)
+    laws = (weights[:, :-1] + 0.5 * torch.randn(ROWS, DEPTH, VOCAB, generator=rng)).softmax(-1)
+    tokens = laws.flatten(0, 1).multinomial(1, generator=rng).reshape(ROWS, DEPTH)
+    draft = replace(chain(tokens, laws if with_probs else None), count=torch.arange(ROWS) % (DEPTH + 1))
+    return weights, draft, random_noise(weights.shape, rng)
+
+
+def assert_same(a: Verdict, b: Verdict) -> None:
+    assert torch.equal(a.accepted, b.accepted)
+    assert torch.equal(a.bonus, b.bonus)
+    assert torch.equal(a.path, b.path)
+
+
+def test_rules_are_found_by_name() -> None:
+    assert all(rule(name) is RULES[name] and rule(name).name == name for name in RULES)
+
+
+def test_only_rules_that_share_noise_keep_the_text() -> None:
+    assert all((found.keeps == "same-text") == found.shares_noise for found in RULES.values())
+
+
+def test_an_unknown_rule_names_its_neighbour_and_the_rest() -> None:
+    with pytest.raises(UnknownMethod, match="did you mean 'rejection'") as error:
+        rule("rejecton")
+    assert all(name in str(error.value) for name in RULES)
+    with pytest.raises(UnknownMethod) as error:
+        rule("zzz")
+    assert "did you mean" not in str(error.value)
+
+
+@every_rule
+@every_probs
+def test_greedy_rules_agree_row_by_row(name: str, with_probs: bool) -> None:
+    weights, draft, noise = problem(1, with_probs)
+    certain = torch.full_like(weights, -torch.inf).scatter_(2, weights.argmax(-1, keepdim=True), 0.0)
+    expected = RULES["match"].verify(weights, draft, replace(noise, gumbel=None))
+    assert expected.accepted.unique().tolist() == list(range(DEPTH + 1))
+    assert_same(RULES[name].verify(certain, draft, noise), expected)
+
+
+@every_rule
+@every_probs
+def test_the_path_is_the_first_accepted_nodes(name: str, with_probs: bool) -> None:
+    weights, draft, noise = problem(2, with_probs)
+    verdict = RULES[name].verify(weights, draft, noise)
+    expected = torch.arange(DEPTH).expand(ROWS, -1).clone()
+    expected[expected >= verdict.accepted[:, None]] = -1
+    assert (verdict.accepted <= draft.count).all()
+    assert (verdict.accepted > 0).any()
+    assert torch.equal(verdict.path, expected)
+
+
+@every_rule
+@every_probs
+@pytest.mark.parametrize("garbage", ["random", "impossible"])
+def test_padding_never_matters(name: str, with_probs: bool, garbage: str) -> None:
+    weights, draft, noise = problem(3, with_probs)
+    rng = torch.Generator().manual_seed(4)
+    padded = torch.arange(DEPTH) >= draft.count[:, None]
+    junk = torch.randint(VOCAB, (ROWS, DEPTH), generator=rng) if garbage == "random" else torch.tensor(10**9)
+    number = 9.0 if garbage == "random" else torch.nan
+    after = torch.cat((torch.zeros(ROWS, 1, dtype=torch.bool), padded), dim=1)
+    dirty = replace(
+        draft,
+        tokens=torch.where(padded, junk, draft.tokens),
+        parents=draft.parents.masked_fill(padded, -1),
+        probs=None if draft.probs is None else draft.probs.masked_fill(padded[..., None], number),
+    )
+    verdict = RULES[name].verify(weights.masked_fill(after[..., None], number), dirty, noise)
+    assert_same(verdict, RULES[name].verify(weights, draft, noise))
+
+
+@every_rule
+@every_probs
+def test_a_row_does_not_depend_on_the_width_or_on_its_company(name: str, with_probs: bool) -> None:
+    weights, draft, noise = problem(5, with_probs)
+    together = RULES[name].verify(weights, draft, noise)
+    assert noise.gumbel is not None
+    for row in range(2 * (DEPTH + 1)):
+        one, width = slice(row, row + 1), int(draft.count[row])
+        alone = RULES[name].verify(
+            weights[one, : width + 1],
+            Draft(
+                tokens=draft.tokens[one, :width],
+                parents=draft.parents[one, :width],
+                count=draft.count[one],
+                probs=None if draft.probs is None else draft.probs[one, :width],
+            ),
+            Noise(noise.gumbel[one, : width + 1], noise.accept[one, : width + 1], noise.bonus[one, : width + 1]),
+        )
+        assert (alone.accepted, alone.bonus) == (together.accepted[row], together.bonus[row])
+
+
+@every_rule
+def test_without_guesses_the_target_speaks(name: str) -> None:
+    rng = torch.Generator().manual_seed(6)
+    law = torch.tensor([0.1, 0.0, 0.6, 0.3], dtype=torch.float64)
+    rows = 20_000
+    nothing = Draft(*torch.zeros(2, rows, 0, dtype=torch.long), torch.zeros(rows, dtype=torch.long))
+    weights = along((law,), nothing.tokens).log()
+    verdict = RULES[name].verify(weights, nothing, random_noise(weights.shape, rng))
+    seen = verdict.bonus.bincount(minlength=4) / rows
+    assert verdict.path.shape == (rows, 0)
+    assert not verdict.accepted.any()
+    assert seen[1] == 0
+    assert (seen - law).abs().max() < 0.02
+
+
+@pytest.mark.parametrize("name", [name for name in RULES if not RULES[name].trees])
+def test_rules_for_chains_refuse_trees(name: str) -> None:
+    weights, draft, noise = problem(7, with_probs=True)
+    with pytest.raises(InvalidRequest, match="chains only"):
+        RULES[name].verify(weights, replace(draft, chain=False), noise)
