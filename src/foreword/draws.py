@@ -59,7 +59,7 @@ class KeyedDraws:
         """The sequence has ended."""
         self._tape.forget(sequence.seed)
 
-    def _target(self, sequence: Sequence, depths: list[int], width: int) -> Float[Tensor, "node+1 vocab"]:
+    def _target(self, sequence: Sequence, depths: list[int], width: int) -> Float[Tensor, "column vocab"]:
         if sequence.params.greedy:
             return torch.zeros(width, self._vocab, device=self._device)
         rows = self._tape.rows(sequence.seed, len(sequence.tokens), max(depths) + 1)
@@ -67,7 +67,7 @@ class KeyedDraws:
             return rows
         return rows[torch.tensor(depths + [0] * (width - len(depths)), device=self._device)]
 
-    def _uniform(self, sequences: tuple[Sequence, ...], draft: Draft, stream: Stream) -> Float[Tensor, "batch node+1"]:
+    def _uniform(self, sequences: tuple[Sequence, ...], draft: Draft, stream: Stream) -> Float[Tensor, "batch column"]:
         lanes = list(range(draft.nodes + 1))
         rows = [
             uniform(

@@ -14,10 +14,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from foreword.commit import commit
-from foreword.draft.base import Drafter, chosen
+from foreword.draft.base import Drafter, chosen, first_chain
 from foreword.draws import KeyedDraws
+from foreword.errors import InvalidRequest
 from foreword.model import Mode, Model, Read
-from foreword.sampling import logprobs, one_hot, weights
+from foreword.sampling import check_allowed, logprobs, one_hot, weights
 from foreword.scheduler import Scheduler, Turn
 from foreword.types import Batch, Clock, Delta, Draft, Noise, Origin, Sequence, Verdict
 from foreword.verify import Rule
@@ -86,6 +87,8 @@ class Engine:
         try:
             draft = self.drafter.propose(batch, asked)
             _check(draft, asked, self.target.vocab)
+            if not (draft.chain or (self.rule.trees and self.target.mode is Mode.TREE)):
+                draft = first_chain(draft)
         except Exception as error:  # noqa: BLE001 - whatever a drafter does wrong, the text goes on
             self._turn_off(error)
             return nothing, [0] * len(asked)
@@ -99,6 +102,8 @@ class Engine:
         return max(0, min(self.width.nodes(sequence, company), useful))
 
     def _turn_off(self, error: Exception) -> None:
+        if self.failed:
+            return
         self.failed = f"{type(error).__name__}: {error}"
         warnings.warn(
             f"the drafter failed and is off from here on; the text is not affected, only slower. {self.failed}",
@@ -108,7 +113,7 @@ class Engine:
 
     # ---- score
 
-    def _score(self, writers: list[Turn], readers: list[Turn], draft: Draft) -> list[Float[Tensor, "node+1 vocab"]]:
+    def _score(self, writers: list[Turn], readers: list[Turn], draft: Draft) -> list[Float[Tensor, "column vocab"]]:
         """One forward over all that is pending and guessed; logits after the last committed token and each guess."""
         tokens, parents, count = draft.tokens.tolist(), draft.parents.tolist(), draft.count.tolist()
         reads = []
@@ -135,13 +140,35 @@ class Engine:
         laws = []
         for row, sequence in enumerate(batch.sequences):
             paths = _paths(draft, row) if sequence.params.reads_path else None
-            law = weights(logits[row], sequence, paths)
+            law = self._law(sequence, logits[row], paths)
             laws.append(one_hot(law) if sequence.params.greedy and not self.rule.shares_noise else law)
         if not laws:
             empty = draft.count
             return Verdict(draft.tokens, empty, empty), logits
         noise: Noise = self.draws.deciding(batch.sequences, draft, depths)
-        return self.rule.verify(_padded(laws, draft.nodes + 1), draft, noise), logits
+        verdict = self.rule.verify(_padded(laws, draft.nodes + 1), draft, noise)
+        for row, sequence in enumerate(batch.sequences):
+            if sequence.params.reads_path:
+                last = int(verdict.path[row, int(verdict.accepted[row]) - 1]) + 1 if verdict.accepted[row] else 0
+                self._allowed(sequence, laws[row][last : last + 1])
+        return verdict, logits
+
+    def _law(self, sequence: Sequence, logits: Tensor, paths: list[list[int]] | None) -> Float[Tensor, "column vocab"]:
+        try:
+            return weights(logits, sequence, paths)
+        except Exception:
+            self.abort(
+                sequence
+            )  # its own parameters or processors failed; the others go on when they are stepped again
+            raise
+
+    def _allowed(self, sequence: Sequence, law: Float[Tensor, "1 vocab"]) -> None:
+        """A guess may lead where nothing is allowed, and that is no fault; a text may not."""
+        try:
+            check_allowed(law, sequence.params)
+        except InvalidRequest:
+            self.abort(sequence)
+            raise
 
     def _observe(self, batch: Batch, draft: Draft, verdict: Verdict) -> None:
         if self.failed or not len(batch):
@@ -160,7 +187,7 @@ class Engine:
         for row, sequence in enumerate(batch.sequences):
             path = paths[row][: accepted[row]]
             said = [tokens[row][node] for node in path] + [bonus[row]]
-            origins: list[Origin] = ["accepted"] * len(path) + ["bonus"]
+            origins: list[Origin] = [*("accepted" for _ in path), "bonus"]
             if not draft.chain:
                 start = len(sequence.tokens)
                 self.target.move(sequence.id, [start + node for node in path], start)
@@ -184,7 +211,8 @@ class Engine:
             if not turn.writes:
                 stats.prefill += self.clock.total
                 continue
-            stats.add(self.clock, count[row], accepted[row])
+            depth = max(_depths(draft, row)[: count[row] + 1])
+            stats.add(self.clock, count[row], accepted[row], depth)
             if only_decoding:
                 rest = self.clock.decide + self.clock.keep
                 outcome = Outcome(asked[row], count[row], accepted[row], self.clock.guess, self.clock.score, rest, rows)
@@ -204,11 +232,16 @@ class Engine:
 
 def _check(draft: Draft, asked: list[int], vocab: int) -> None:
     """A drafter that breaks the contract is treated like one that raises."""
-    count = draft.count.tolist()
-    if len(count) != len(asked) or any(n > most for n, most in zip(count, asked, strict=True)):
-        raise ValueError(f"asked for at most {asked} guesses, got {count}")
+    count, shape = draft.count.tolist(), (len(asked), draft.nodes)
+    if tuple(draft.tokens.shape) != shape or tuple(draft.parents.shape) != shape or len(count) != len(asked):
+        raise ValueError(f"tokens and parents must be of one shape with {len(asked)} rows, and count of that length")
+    if any(not 0 <= n <= min(most, draft.nodes) for n, most in zip(count, asked, strict=True)):
+        raise ValueError(f"asked for at most {asked} guesses, got {count} in a draft of width {draft.nodes}")
     if draft.nodes and not bool(((draft.tokens >= 0) & (draft.tokens < vocab)).all()):
         raise ValueError(f"a guess is not a token of the target's {vocab}")
+    order = torch.arange(draft.nodes, device=draft.parents.device)
+    if not bool(((draft.parents >= -1) & (draft.parents < order)).all()):
+        raise ValueError("a node's parent must come before it, or be -1")
 
 
 def _depths(draft: Draft, row: int) -> list[int]:
@@ -230,7 +263,7 @@ def _paths(draft: Draft, row: int) -> list[list[int]]:
     return paths
 
 
-def _padded(laws: list[Tensor], rows: int) -> Float[Tensor, "batch node+1 vocab"]:
+def _padded(laws: list[Tensor], rows: int) -> Float[Tensor, "batch column vocab"]:
     if all(law.shape[0] == rows for law in laws):
         return laws[0][None] if len(laws) == 1 else torch.stack(laws)
     padded = laws[0].new_zeros(len(laws), rows, laws[0].shape[-1])

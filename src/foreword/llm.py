@@ -12,6 +12,9 @@ from collections.abc import Sequence as List
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
+from typing import TypeGuard, cast
+
+from transformers import BatchEncoding
 
 from foreword import family
 from foreword.draft import PLAIN, WITH_DRAFT, WITHOUT_DRAFT
@@ -85,7 +88,7 @@ class LLM:
 
         Raises InvalidRequest before any work starts when a prompt or a parameter cannot be served.
         """
-        many = [prompts] if isinstance(prompts, str) or _is_ids(prompts) else list(prompts)
+        many: List[Prompt] = [prompts] if _is_one(prompts) else cast("List[Prompt]", prompts)
         sequences = [self._sequence(prompt, params or SamplingParams()) for prompt in many]
         said: dict[int, list[Delta]] = {}
         try:
@@ -113,8 +116,9 @@ class LLM:
             raise InvalidRequest(f"{self.target.name} has no chat template; use generate with a text prompt")
         if not messages:
             raise InvalidRequest("a chat needs at least one message")
-        ids = self.tokenizer.apply_chat_template(list(messages), add_generation_prompt=True, return_dict=True)
-        return list(ids["input_ids"])
+        turns = [dict(message) for message in messages]
+        ids = self.tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=True)
+        return list(cast("BatchEncoding", ids)["input_ids"])
 
     def _stream(self, sequence: Sequence) -> Iterator[Delta]:
         self.engine.add(sequence)
@@ -173,7 +177,7 @@ class LLM:
     @property
     def _eos(self) -> frozenset[int]:
         own = self.tokenizer.eos_token_id
-        return self.target.eos or (frozenset() if own is None else frozenset([own]))
+        return self.target.eos or (frozenset([own]) if isinstance(own, int) else frozenset())
 
     def _bad_word_ids(self, words: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
         """Every word as it is written at the start of a text and after a space."""
@@ -182,8 +186,9 @@ class LLM:
         return tuple(dict.fromkeys(tuple(word) for word in ids if word))
 
 
-def _is_ids(prompts: Prompt | List[Prompt]) -> bool:
-    return len(prompts) > 0 and all(isinstance(item, int) for item in prompts)
+def _is_one(prompts: Prompt | List[Prompt]) -> TypeGuard[Prompt]:
+    """Text, or a list of ids, and not a list of prompts."""
+    return isinstance(prompts, str) or (len(prompts) > 0 and all(isinstance(item, int) for item in prompts))
 
 
 def _completion(sequence: Sequence, deltas: list[Delta]) -> Completion:

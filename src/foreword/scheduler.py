@@ -18,11 +18,8 @@ class Turn:
     sequence: Sequence
     read: int
     """Pending tokens to read this round."""
-
-    @property
-    def writes(self) -> bool:
-        """All that is pending is read, so this round writes tokens."""
-        return self.read == len(self.sequence.tokens) - self.sequence.cached
+    writes: bool
+    """All that is pending is read, so this round writes tokens. Settled here: the round changes what is pending."""
 
 
 class Scheduler:
@@ -50,7 +47,7 @@ class Scheduler:
             pending = len(sequence.tokens) - sequence.cached
             read = pending if pending == 1 else min(pending, left)
             if read:
-                turns.append(Turn(sequence, read))
+                turns.append(Turn(sequence, read, writes=read == pending))
                 left -= read if pending > 1 else 0
         return turns
 

@@ -128,8 +128,9 @@ class Stats:
     prefill: float = 0.0
     """Seconds of rounds that only read the prompt, all steps together."""
 
-    def add(self, clock: Clock, drafted: int, accepted: int) -> None:
-        """Count one round that wrote."""
+    def add(self, clock: Clock, drafted: int, accepted: int, depth: int | None = None) -> None:
+        """Count one round that wrote; its guesses reached `depth` tokens ahead (None: they were a chain)."""
+        depth = drafted if depth is None else depth
         self.rounds += 1
         self.drafted += drafted
         self.accepted += accepted
@@ -138,10 +139,10 @@ class Stats:
         self.decide += clock.decide
         self.keep += clock.keep
         for counts in (self.drafted_at, self.accepted_at):
-            counts.extend([0] * (drafted - len(counts)))
-        for depth in range(drafted):
-            self.drafted_at[depth] += 1
-            self.accepted_at[depth] += depth < accepted
+            counts.extend([0] * (depth - len(counts)))
+        for place in range(depth):
+            self.drafted_at[place] += 1
+            self.accepted_at[place] += place < accepted
 
     @property
     def tokens_per_pass(self) -> float:
@@ -256,18 +257,20 @@ class Completion:
 class Noise:
     """All the randomness of one decision, as numbers: a rule that gets the same noise decides the same.
 
+    A column is a place to draw at: 0 after the last committed token, i + 1 after node i.
+
     `gumbel` belongs to `match` and is shared with the drafter; the uniform streams belong to the other rules and are
     independent of it, of each other and of what the drafter drew with (see docs/laws.md).
     """
 
-    gumbel: Float[Tensor, "batch node+1 vocab"] | None
-    """Standard Gumbel noise of the position after each node; column 0 follows the last committed token. None = zero."""
-    accept: Float[Tensor, "batch node+1"]
-    """Uniform in (0, 1): one for each node's acceptance test (the last column is spare)."""
-    bonus: Float[Tensor, "batch node+1"]
+    gumbel: Float[Tensor, "batch column vocab"] | None
+    """Standard Gumbel noise of the position of each column; None = zero."""
+    accept: Float[Tensor, "batch column"]
+    """Uniform in (0, 1): one for each node's acceptance test (the last one is spare)."""
+    bonus: Float[Tensor, "batch column"]
     """Uniform in (0, 1): the draw of the token that follows the accepted path ending at each node."""
 
 
-Verify = Callable[[Float[Tensor, "batch node+1 vocab"], Draft, Noise], Verdict]
+Verify = Callable[[Float[Tensor, "batch column vocab"], Draft, Noise], Verdict]
 """A rule. Takes the target's log-weights after each node (unnormalised log-probabilities, -inf = forbidden; column 0
 follows the last committed token, column i + 1 follows node i), the draft and the noise; decides. Pure."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from foreword.types import Sequence
 
@@ -18,6 +18,7 @@ DECAY = 0.95
 """Weight of the past, per round: about twenty rounds are remembered."""
 
 
+@runtime_checkable
 class Width(Protocol):
     """Decides how many guesses a sequence gets and learns from what became of them."""
 

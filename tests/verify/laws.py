@@ -211,7 +211,7 @@ def over_gumbel(verify: Verify, weights: Tensor, draft: Draft) -> Float[Tensor, 
 
 
 def surprise(verify: Verify, guessing: Guessing, world: World, seed: int = 0, rows: int = 200_000) -> float:
-    """Chi-square of the first `depth` tokens of many runs, over its 99.99 % quantile: above 1 the law is not the target's."""
+    """Chi-square of the first `depth` tokens of many runs, over its 99.99 % quantile: above 1, the law differs."""
     rng = torch.Generator().manual_seed(seed)
     guesses = guessing(world)
     draft = repeat(guesses.draft, guesses.likely.multinomial(rows, replacement=True, generator=rng))

@@ -7,6 +7,7 @@ import torch
 
 from foreword.types import Noise, Verify
 from foreword.verify import block, rejection
+from foreword.verify.block import prefix_acceptance
 
 from .laws import World, along, chain, chosen, drawn, over_uniforms
 
@@ -19,7 +20,7 @@ def expected_length(verify: Verify, world: World) -> float:
 
 
 def test_the_example_of_the_paper() -> None:
-    """Sun et al., the example that motivates the rule: p = (1/3, 2/3), q = (2/3, 1/3), two guesses; 10/9 stay token by token, 11/9 as a block."""
+    """Sun et al., the example that motivates the rule: 10/9 guesses of two stay token by token, 11/9 as a block."""
     p, q = (torch.tensor(law, dtype=torch.float64) / 3 for law in ([1, 2], [2, 1]))
     world = World((p, p.expand(2, 2), p.expand(2, 2, 2)), (q, q.expand(2, 2)))
     assert expected_length(rejection, world) == pytest.approx(10 / 9, abs=1e-9)
@@ -47,3 +48,9 @@ def test_a_guess_that_fails_alone_is_carried_by_the_next() -> None:
     noise = Noise(None, torch.full((1, 3), 0.99), torch.full((1, 3), 0.3))
     assert rejection(p.log(), draft, noise).accepted.tolist() == [0]
     assert block(p.log(), draft, noise).accepted.tolist() == [2]
+
+
+def test_a_prefix_with_nothing_left_to_add_passes() -> None:
+    draft = chain(torch.tensor([[0, 0, 0]]), None)
+    passes = prefix_acceptance(torch.tensor([[1.0, 1.0, 0.5, 0.25]]), torch.zeros(1, 4, 2), draft)
+    assert passes.tolist() == [[1.0, 0.0, 0.25]]

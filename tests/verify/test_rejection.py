@@ -7,7 +7,7 @@ import torch
 
 from foreword.types import Noise
 from foreword.verify import rejection
-from foreword.verify.rejection import draw
+from foreword.verify.rejection import chain_laws, draw, ratios
 
 from .laws import chain, random_noise
 
@@ -45,7 +45,8 @@ def test_a_draw_inverts_the_cumulative_sum() -> None:
 def test_the_tail_of_a_large_vocabulary_is_drawn() -> None:
     law = torch.full((1, 200_000), 1e-9)
     law[0, 0] = 1.0
-    assert draw(law, torch.tensor([1 - 1e-4], dtype=torch.float64)).item() == pytest.approx(100_000, rel=0.01)
+    uniform = (1 + 1e-9 * (torch.tensor([1000], dtype=torch.float64) - 0.5)) / (1 + 1e-9 * 199_999)
+    assert abs(draw(law, uniform).item() - 1000) <= 1
 
 
 def test_where_nothing_is_left_the_target_is_drawn_from() -> None:
@@ -62,6 +63,17 @@ def test_a_guess_that_the_target_forbids_goes_and_one_that_only_the_drafter_forb
     weights = torch.tensor([1.0, 0.0]).log().expand(2, 2, -1)
     probs = torch.tensor([[0.0, 1.0], [0.0, 1.0]])[:, None]
     noise = Noise(None, torch.full((2, 2), 1e-30), torch.full((2, 2), 0.5))
-    verdict = rejection(weights, chain(torch.tensor([[1], [0]]), probs), noise)
+    draft = chain(torch.tensor([[1], [0]]), probs)
+    verdict = rejection(weights, draft, noise)
+    assert ratios(*chain_laws(weights, draft), draft).isfinite().all()
     assert verdict.accepted.tolist() == [0, 1]
     assert verdict.bonus.tolist() == [0, 0]
+
+
+def test_a_guess_that_nobody_can_say_goes() -> None:
+    weights = torch.tensor([1.0, 0.0]).log().expand(1, 2, -1)
+    draft = chain(torch.tensor([[1]]), torch.tensor([[[1.0, 0.0]]]))
+    assert ratios(*chain_laws(weights, draft), draft).tolist() == [[0.0]]
+    assert rejection(
+        weights, draft, Noise(None, torch.full((1, 2), 1e-30), torch.full((1, 2), 0.5))
+    ).bonus.tolist() == [0]

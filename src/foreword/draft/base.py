@@ -8,7 +8,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence as List
 from pathlib import Path
-from typing import Self
 
 import torch
 from jaxtyping import Float
@@ -19,8 +18,8 @@ from foreword.model import HFModel, Model, Tokenizer
 from foreword.sampling import draw, one_hot, probs, weights
 from foreword.types import Batch, Draft, Sequence, Verdict
 
-Source = str | Path | HFModel | None
-"""What a drafter is made from: a folder or hub id, a model in memory, or nothing."""
+Source = str | Path | HFModel | Model | None
+"""What a drafter is made from: a folder or hub id, a model in memory (driven already or not), or nothing."""
 
 
 class Drafter(ABC):
@@ -30,7 +29,7 @@ class Drafter(ABC):
     """One line for `foreword methods`."""
 
     @classmethod
-    def load(cls, source: Source, target: Model, tokenizer: Tokenizer | None) -> Self:
+    def load(cls, source: Source, target: Model, tokenizer: Tokenizer | None) -> Drafter:
         """Make a drafter for a target. The default takes no source and needs nothing."""
         del target, tokenizer  # for those who need them
         if source is not None:
@@ -58,6 +57,21 @@ def chosen(guesses: List[List[int]], device: torch.device | None = None) -> Draf
     parents = torch.arange(-1, width - 1, device=device).expand(len(guesses), width)
     count = torch.tensor([len(guess) for guess in guesses], dtype=torch.int64, device=device)
     return Draft(tokens, parents, count)
+
+
+def first_chain(draft: Draft) -> Draft:
+    """The chain of a tree's first children, for a target or a rule that judges chains only."""
+    rows: list[list[int]] = []
+    for parents, count in zip(draft.parents.tolist(), draft.count.tolist(), strict=True):
+        row: list[int] = []
+        for node in range(count):
+            if parents[node] == (row[-1] if row else -1):
+                row.append(node)
+        rows.append(row)
+    nodes = chosen(rows, draft.tokens.device)
+    tokens = draft.tokens.gather(1, nodes.tokens)
+    probs = None if draft.probs is None else draft.probs[torch.arange(len(rows))[:, None], nodes.tokens]
+    return Draft(tokens, nodes.parents, nodes.count, probs)
 
 
 class Chain:

@@ -5,10 +5,12 @@ Keeps its own memory of every sequence and knows how much of it is still true.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence as List
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+
+import torch.nn.functional as F
 
 from foreword.draft.base import Chain, Drafter, Source
 from foreword.errors import InvalidRequest, VocabularyMismatch
@@ -34,6 +36,7 @@ class _Memory:
                 break
             self.length += 1
         self.guesses = ()
+        self.length = min(self.length, len(tokens) - 1)  # the last token is always read, for what it says comes next
         return self.length
 
 
@@ -42,12 +45,14 @@ class LanguageModelDrafter(Drafter):
 
     summary = "a smaller model with the same tokenizer writes ahead"
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, vocab: int | None = None) -> None:
+        """`vocab` is the target's, if larger: families pad their embeddings to different sizes, without new tokens."""
         self.model = model
+        self._missing = (vocab or model.vocab) - model.vocab
         self._memories: dict[int, _Memory] = {}
 
     @classmethod
-    def load(cls, source: Source, target: Model, tokenizer: Tokenizer | None) -> Self:
+    def load(cls, source: Source, target: Model, tokenizer: Tokenizer | None) -> LanguageModelDrafter:
         if source is None:
             raise InvalidRequest("this method needs a draft model: give draft='folder or hub id'")
         if isinstance(source, str | Path):
@@ -55,13 +60,13 @@ class LanguageModelDrafter(Drafter):
                 check_same(tokenizer, load_tokenizer(source))
             model = Model.load(source, dtype=target.dtype, device=str(target.device))
         else:
-            model = Model(source)
+            model = source if isinstance(source, Model) else Model(source)
         if model.vocab > target.vocab:
             raise VocabularyMismatch(
                 f"the draft model knows {model.vocab} tokens and the target only {target.vocab}; "
                 "they must share one tokenizer, or use a drafter that needs no model"
             )
-        return cls(model)
+        return cls(model, target.vocab)
 
     def propose(self, batch: Batch, nodes: List[int]) -> Draft:
         chain = Chain(batch)
@@ -69,7 +74,7 @@ class LanguageModelDrafter(Drafter):
         reads = {row: self._catch_up(batch.sequences[row]) for row, count in enumerate(budget) if count}
         for depth in range(max(budget, default=0)):
             reads = {row: read for row, read in reads.items() if depth < budget[row]}
-            logits = self.model.read(list(reads.values()))
+            logits = F.pad(self.model.read(list(reads.values())), (0, self._missing), value=-math.inf)
             for row, scores in zip(list(reads), logits, strict=True):
                 read, token = reads[row], chain.draw(row, scores)
                 reads[row] = Read(read.id, read.past + len(read.tokens), [token])

@@ -6,9 +6,11 @@ from foreword.model.cost import measure
 from foreword.model.driver import Mode
 from foreword.model.model import Model, borrow
 from foreword.model.plan import Read
+from foreword.model.probe import Capability
 from foreword.model.vocabulary import Tokenizer, check_same, load_tokenizer
 
 __all__ = [
+    "Capability",
     "HFModel",
     "Mode",
     "Model",

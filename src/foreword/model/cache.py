@@ -27,27 +27,25 @@ class Extent:
         return self.start + self.capacity
 
 
-class KVPool:
-    """Rows of keys and values, made on first use with the shapes the model really writes.
-
-    Rolling a chain back is only a smaller length on the caller's side: stale rows stay and are overwritten. They are
-    finite from the start (zeros), so a masked stale row contributes exactly nothing.
-    """
+class Extents:
+    """Hands out runs of rows, first fit, and grows when no gap is long enough. Subclasses hold what the rows hold."""
 
     def __init__(self, rows: int = 1024) -> None:
-        self._rows = rows
+        self.rows = rows
         self._free: list[Extent] = [Extent(0, rows)]
-        self._layers: dict[int, tuple[Tensor, Tensor]] = {}
 
     def reserve(self, tokens: int) -> Extent:
-        """A run of at least `tokens` rows, first fit; the pool grows when no gap is long enough."""
+        """A run of at least `tokens` rows."""
         need = -(-tokens // PAGE) * PAGE
         for i, gap in enumerate(self._free):
             if gap.capacity >= need:
                 rest = Extent(gap.start + need, gap.capacity - need)
                 self._free[i : i + 1] = [rest] if rest.capacity else []
                 return Extent(gap.start, need)
-        self._grow(max(need, self._rows))
+        added = max(need, self.rows)
+        self.resize(self.rows + added)
+        self.release(Extent(self.rows, added))
+        self.rows += added
         return self.reserve(tokens)
 
     def release(self, extent: Extent) -> None:
@@ -62,11 +60,24 @@ class KVPool:
                 joined.append(gap)
         self._free = joined
 
-    def _grow(self, rows: int) -> None:
+    def resize(self, rows: int) -> None:
+        """Make room for this many rows; the ones there are stay as they are."""
+
+
+class KVPool(Extents):
+    """Keys and values, [rows, heads, dim] a layer, made on first use with the shapes the model really writes.
+
+    Rolling a chain back is only a smaller length on the caller's side: stale rows stay and are overwritten. They are
+    finite from the start (zeros), so a masked stale row contributes exactly nothing.
+    """
+
+    def __init__(self, rows: int = 1024) -> None:
+        super().__init__(rows)
+        self._layers: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def resize(self, rows: int) -> None:
         for index, (keys, values) in self._layers.items():
-            self._layers[index] = tuple(torch.cat([old, old.new_zeros(rows, *old.shape[1:])]) for old in (keys, values))
-        self.release(Extent(self._rows, rows))
-        self._rows += rows
+            self._layers[index] = (grown(keys, rows), grown(values, rows))
 
     def write(
         self,
@@ -78,8 +89,8 @@ class KVPool:
         """Write the first len(rows) of the new keys and values of a layer; returns all the keys and values it holds."""
         if layer not in self._layers:
             self._layers[layer] = (
-                key.new_zeros(self._rows, *key.shape[1:]),
-                value.new_zeros(self._rows, *value.shape[1:]),
+                key.new_zeros(self.rows, *key.shape[1:]),
+                value.new_zeros(self.rows, *value.shape[1:]),
             )
         keys, values = self._layers[layer]
         keys[rows] = key[: rows.numel()]
@@ -97,3 +108,8 @@ class KVPool:
     def bytes(self) -> int:
         """Memory held, in bytes."""
         return sum(t.numel() * t.element_size() for pair in self._layers.values() for t in pair)
+
+
+def grown(held: Tensor, rows: int) -> Tensor:
+    """The same tensor with zeros after it, `rows` long in its first dimension."""
+    return torch.cat([held, held.new_zeros(rows - held.shape[0], *held.shape[1:])])

@@ -6,6 +6,7 @@ A rejected guess is undone by cropping where every layer allows it, and from a c
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Sequence as List
 from dataclasses import dataclass, field
 
@@ -36,6 +37,8 @@ class CachedDriver:
         self.mode = mode
         self._model = model
         self._device = next(model.parameters()).device
+        names = inspect.signature(model.forward).parameters
+        self._keyword = "cache_params" if "cache_params" in names else "past_key_values"  # as state space models say
         self._states: dict[int, _State] = {}
 
     def open(self, id: int, capacity: int) -> None:
@@ -68,8 +71,8 @@ class CachedDriver:
         if self.mode is Mode.PLAIN and state.tokens and len(tokens) > 1:
             return torch.cat([self._forward(state, [token]) for token in tokens])
         ids = torch.tensor([tokens], device=self._device)
-        output = self._model(input_ids=ids, past_key_values=state.cache, use_cache=True)
-        state.cache = output.past_key_values
+        output = self._model(input_ids=ids, use_cache=True, **{self._keyword: state.cache})
+        state.cache = output[self._keyword]
         state.tokens += tokens
         return output.logits[0]
 

@@ -13,27 +13,29 @@ from foreword.model.model import Model
 from foreword.model.plan import Read
 
 WIDTHS = (1, 2, 4, 8, 16, 32)
+REPEATS = 4
 PROBE_ID = -1
 """The id of the sequence that is measured; no request has it."""
 
 
 def measure(model: Model, *, context: int = 128, seconds: float = 2.0) -> dict[int, float]:
-    """Median seconds of a forward over 1, 2, 4 … rows after `context` tokens. Stops widening when time runs out."""
+    """Median seconds of a forward over 1, 2, 4 … rows after `context` tokens. Stops widening when time or room runs out."""
     context = min(context, model.context // 2)
-    text = [token % model.vocab for token in range(7, 7 + context + max(WIDTHS))]
+    text = [token % model.vocab for token in range(7, 7 + context + REPEATS * sum(WIDTHS))]
     model.open(PROBE_ID, len(text))
     cost: dict[int, float] = {}
-    started = perf_counter()
+    started, past = perf_counter(), context
     try:
         model.read([Read(PROBE_ID, 0, text[:context], keep=0)])
         for width in WIDTHS if model.mode is not Mode.PLAIN else WIDTHS[:1]:
-            if cost and perf_counter() - started > seconds:
+            if cost and (perf_counter() - started > seconds or past + REPEATS * width > model.context):
                 break
             times = []
-            for _ in range(4):
+            for _ in range(REPEATS):  # one after the other, as if all were kept: some models cannot go back
                 before = perf_counter()
-                model.read([Read(PROBE_ID, context, text[context : context + width], keep=width)])
+                model.read([Read(PROBE_ID, past, text[past : past + width], keep=width)])
                 times.append(perf_counter() - before)
+                past += width
             cost[width] = median(times[1:])
     finally:
         model.close(PROBE_ID)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as List
 from enum import Enum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from jaxtyping import Float
 from torch import Tensor
@@ -28,6 +28,7 @@ class Mode(Enum):
     """Nothing but its own next token; guesses are never asked for."""
 
 
+@runtime_checkable
 class Driver(Protocol):
     """Reads tokens of many sequences and returns logits. Sequences are named by an integer id."""
 

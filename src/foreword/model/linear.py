@@ -36,12 +36,13 @@ class PackedLinear(nn.Module):
 
 
 def packable(module: nn.Module) -> bool:
-    """A plain linear layer on CPU in a dtype that oneDNN multiplies."""
+    """A plain linear layer on CPU in a dtype that oneDNN multiplies, with nothing hooked into it by its owner."""
     return (
         type(module) is nn.Linear
         and module.weight.device.type == "cpu"
         and (module.weight.dtype == torch.float32 or (module.weight.dtype == torch.bfloat16 and fast_bfloat16()))
         and torch.backends.mkldnn.is_available()
+        and not (module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module))
     )
 
 
@@ -69,6 +70,13 @@ def swap_out(swaps: list[Swap]) -> None:
     """Put the original layers back."""
     for swap in swaps:
         setattr(swap.parent, swap.name, swap.original)
+
+
+def drop_weights(model: nn.Module) -> None:
+    """Forget the weights of all linear layers, once they are held in another form."""
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            module.weight = nn.Parameter(module.weight.new_empty(0), requires_grad=False)
 
 
 def fast_bfloat16() -> bool:

@@ -10,18 +10,18 @@ from collections.abc import Iterator
 from collections.abc import Sequence as List
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Self
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from foreword.errors import ModelError
 from foreword.model.driver import Mode
-from foreword.model.linear import fast_bfloat16, swap_in, swap_out
+from foreword.model.linear import Swap, drop_weights, fast_bfloat16, swap_out
+from foreword.model.native import NativeDriver
 from foreword.model.plan import Read
-from foreword.model.probe import choose
+from foreword.model.probe import Capability, choose, drive
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -29,25 +29,34 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 class Model:
     """A causal language model and the memory of the sequences it is reading.
 
-    Use `load` for a checkpoint, the constructor for a model that is already in memory and may be changed in place, and
-    `borrow` for one that belongs to somebody else.
+    Use `load` for a checkpoint, the constructor for a model that is already in memory and may be changed in place (it
+    does not work without us afterwards), and `borrow` for one that belongs to somebody else.
     """
 
-    def __init__(self, hf: PreTrainedModel, name: str = "") -> None:
+    def __init__(
+        self,
+        hf: PreTrainedModel,
+        name: str = "",
+        *,
+        known: Capability | None = None,
+        swaps: list[Swap] | None = None,
+    ) -> None:
         if getattr(hf.config, "is_encoder_decoder", False):
             raise ModelError(f"{name or type(hf).__name__} is an encoder-decoder; Foreword drives decoder-only models")
         self.hf = hf.eval()
         self.name = name or hf.config.name_or_path or type(hf).__name__
-        swap_in(hf)
-        self.driver, self.capability = choose(hf)
+        replaced: list[Swap] = [] if swaps is None else swaps
+        self.driver, self.capability = choose(hf, replaced) if known is None else (drive(hf, known, replaced), known)
+        if swaps is None and isinstance(self.driver, NativeDriver):
+            drop_weights(hf)
         config = hf.config.get_text_config()
         self.vocab: int = config.vocab_size
         self.context: int = getattr(config, "max_position_embeddings", None) or 2**31
-        if self.capability.mode is not Mode.TREE:
+        if known is None and self.mode is not Mode.TREE:
             warnings.warn(f"{self.name} runs in mode '{self.mode.value}'. {self.capability.reason}", stacklevel=3)
 
     @classmethod
-    def load(cls, source: str | Path, *, dtype: str | torch.dtype = "auto", device: str = "auto") -> Self:
+    def load(cls, source: str | Path, *, dtype: str | torch.dtype = "auto", device: str = "auto") -> Model:
         """Load a checkpoint from a folder or the hub.
 
         `dtype="auto"` is bfloat16 on a CPU that multiplies it in hardware, float32 on any other CPU, and the
@@ -59,7 +68,7 @@ class Model:
             if getattr(config, "is_encoder_decoder", False):
                 raise ModelError(f"{source} is an encoder-decoder; Foreword drives decoder-only models")
             hf = AutoModelForCausalLM.from_pretrained(source, dtype=_dtype(dtype, where), config=config)
-            hf.to(device=where)
+            nn.Module.to(hf, where)
             return cls(hf, str(source))
         except (OSError, ValueError, KeyError) as error:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
@@ -110,16 +119,21 @@ class Model:
 
 
 @contextmanager
-def borrow(hf: PreTrainedModel) -> Iterator[Model]:
-    """A Model over somebody else's model, which gets its attention and its layers back afterwards."""
-    implementation, training = hf.config._attn_implementation or "eager", hf.training
-    swaps = swap_in(hf)
+def borrow(hf: PreTrainedModel, known: Capability | None = None) -> Iterator[Model]:
+    """A Model over somebody else's model, which gets its attention, layers and modes back afterwards.
+
+    `known` is what an earlier loan of a model built the same way found out; with it nothing is tried again.
+    """
+    implementation = hf.config._attn_implementation or "eager"
+    modes = [(module, module.training) for module in hf.modules()]
+    swaps: list[Swap] = []
     try:
-        yield Model(hf)
+        yield Model(hf, known=known, swaps=swaps)
     finally:
         swap_out(swaps)
         hf.set_attn_implementation(implementation)
-        hf.train(training)
+        for module, training in modes:
+            module.training = training
 
 
 def _device(device: str) -> torch.device:

@@ -1,6 +1,6 @@
 """Finds out, on the real model, the best exact way to drive it; flags and configurations are never trusted alone.
 
-A few short forwards: tree and chain scores through our pool against the model's own, then its cache, then plain.
+A few short forwards: tree and chain scores through our own ways against the model's own, then its cache, then plain.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from transformers import PreTrainedModel
 from foreword.model.attention import NAME
 from foreword.model.cached import CachedDriver
 from foreword.model.driver import Driver, Mode
+from foreword.model.linear import Swap, swap_in, swap_out
+from foreword.model.native import NativeDriver, refused
 from foreword.model.plan import Read
 from foreword.model.pooled import PooledDriver
 
@@ -24,47 +26,71 @@ BRANCH = [3, 5]
 """The branch that is accepted, to try the move of its keys; two more tokens are read after it."""
 
 
+WAYS = {"native": Mode.TREE, "pool": Mode.TREE, "pool (chains)": Mode.CHAIN, "cache": Mode.CACHE}
+"""The ways to drive a model and what each can score, best first; "plain" is what is left when all of them fail."""
+
+
 @dataclass(frozen=True, slots=True)
 class Capability:
     """How a model will be driven, and why not better."""
 
     mode: Mode
+    way: str
+    """Which of WAYS, or "plain"."""
     error: float
-    """Largest deviation from the model's own scores in the mode chosen, in units of their standard deviation."""
-    refused: tuple[tuple[Mode, str], ...] = ()
-    """Better modes that were tried, and what was wrong."""
+    """Largest deviation from the model's own scores in this way, in units of their standard deviation."""
+    refused: tuple[tuple[str, str], ...] = ()
+    """Better ways, and why they are not taken."""
 
     @property
     def reason(self) -> str:
         """One sentence for a person."""
-        if not self.refused:
-            return f"trees of guesses are scored exactly (deviation {self.error:.1e} of the logits' spread)"
-        return "; ".join(f"{mode.value}: {why}" for mode, why in self.refused)
+        best = f"its scores deviate from the model's own by at most {self.error:.1e} of their spread"
+        return "; ".join([best, *(f"not {way}: {why}" for way, why in self.refused)])
 
 
-def choose(model: PreTrainedModel) -> tuple[Driver, Capability]:
-    """The best driver for a model, with its attention implementation set accordingly."""
+def choose(model: PreTrainedModel, swaps: list[Swap]) -> tuple[Driver, Capability]:
+    """The best driver for a model. Layers that are replaced inside the model are added to `swaps`."""
     own = model.config._attn_implementation or "eager"
-    tokens = _tokens(model)
-    tolerance = 1e-3 if next(model.parameters()).dtype in (torch.float32, torch.float64) else 0.2
-    refused: list[tuple[Mode, str]] = []
-    wanted = {mode: _reference(model, tokens, mode) for mode in (Mode.TREE, Mode.CHAIN)}
-    for mode in (Mode.TREE, Mode.CHAIN, Mode.CACHE):
+    tokens, references = _tokens(model), {mode: _reference(model, mode) for mode in (Mode.TREE, Mode.CHAIN)}
+    tolerance = 1e-3 if next(model.parameters()).dtype in (torch.float32, torch.float64) else 0.3
+    why_not: list[tuple[str, str]] = []
+    unsuited = refused(model)
+    if unsuited:
+        why_not.append(("native", unsuited))
+    for way, mode in list(WAYS.items())[bool(unsuited) :]:
         try:
-            model.set_attn_implementation(own if mode is Mode.CACHE else NAME)
-            driver = CachedDriver(model, mode) if mode is Mode.CACHE else PooledDriver(model, mode)
+            driver = _make(model, way, mode, swaps, own)
             found = _score(driver, tokens, mode)
             why = _missing_window(model, driver) if isinstance(driver, PooledDriver) else None
         except Exception as error:  # noqa: BLE001 - a model fails in ways of its own; any is a reason to go simpler
-            refused.append((mode, f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"))
+            why_not.append((way, f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"))
             continue
-        reference = wanted[Mode.TREE if mode is Mode.TREE else Mode.CHAIN]
+        reference = references[Mode.TREE if mode is Mode.TREE else Mode.CHAIN]
         deviation = ((found.float() - reference).abs().max() / reference.std()).item()
         if why is None and deviation <= tolerance:
-            return driver, Capability(mode, deviation, tuple(refused))
-        refused.append((mode, why or f"scores deviate by {deviation:.1e} of their spread"))
-    model.set_attn_implementation(own)
-    return CachedDriver(model, Mode.PLAIN), Capability(Mode.PLAIN, 0.0, tuple(refused))
+            return driver, Capability(mode, way, deviation, tuple(why_not))
+        why_not.append((way, why or f"scores deviate by {deviation:.1e} of their spread"))
+    return _make(model, "plain", Mode.PLAIN, swaps, own), Capability(Mode.PLAIN, "plain", 0.0, tuple(why_not))
+
+
+def drive(model: PreTrainedModel, known: Capability, swaps: list[Swap]) -> Driver:
+    """The driver of a model whose capability was found before."""
+    return _make(model, known.way, known.mode, swaps, model.config._attn_implementation or "eager")
+
+
+def _make(model: PreTrainedModel, way: str, mode: Mode, swaps: list[Swap], own: str) -> Driver:
+    """A driver of one way; leaves the model as that way needs it."""
+    if way == "native":
+        return NativeDriver(model)
+    if way in ("cache", "plain"):
+        swap_out(swaps)  # some models compute with a layer's weight themselves
+        swaps.clear()
+        model.set_attn_implementation(own)
+        return CachedDriver(model, mode)
+    swaps.extend(swap_in(model))
+    model.set_attn_implementation(NAME)
+    return PooledDriver(model, mode)
 
 
 def _tokens(model: PreTrainedModel) -> list[int]:
@@ -78,9 +104,9 @@ def _split(tokens: list[int]) -> tuple[list[int], list[int], list[int]]:
 
 
 @torch.inference_mode()
-def _reference(model: PreTrainedModel, tokens: list[int], mode: Mode) -> Float[Tensor, "scored vocab"]:
+def _reference(model: PreTrainedModel, mode: Mode) -> Float[Tensor, "scored vocab"]:
     """The model's own scores, by whole forwards without a cache: of every guess, then of two tokens after a branch."""
-    trunk, guesses, after = _split(tokens)
+    trunk, guesses, after = _split(_tokens(model))
 
     def scores(text: list[int], last: int) -> Tensor:
         ids = torch.tensor([text], device=next(model.parameters()).device)

@@ -84,6 +84,7 @@ def chain_verdict(
 def draw(law: Float[Tensor, "batch vocab"], uniform: Float[Tensor, "batch"]) -> Int[Tensor, "batch"]:
     """Draw by inverse CDF from an unnormalised law; never a token of weight zero, even for a uniform of 0 or 1."""
     # float64: in float32 the tail of a large vocabulary would drown in the rounding of the sum before it.
+    # The mask is for devices that sum in parallel, where rounding lets the sum move at a token of weight zero.
     cdf = law.double().cumsum(dim=-1).masked_fill(law <= 0, 0.0)
     total = cdf.amax(dim=-1, keepdim=True)
     reached = (cdf > uniform[:, None].double() * total) | (cdf == total)

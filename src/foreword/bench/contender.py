@@ -1,0 +1,102 @@
+"""Our engine as a contender: drives it round by round and sees how much of each round models' forwards take.
+
+Knows the engine and its models; knows nothing about prompts, peers or statistics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as List
+from itertools import count
+from time import perf_counter
+
+from jaxtyping import Float
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from foreword.bench.trial import Request, Round, Trial
+from foreword.engine import Engine
+from foreword.errors import DraftError
+from foreword.model import Model, Read
+from foreword.model.driver import Driver
+from foreword.reader import TextReader
+from foreword.types import SamplingParams, Sequence
+
+
+class TimedDriver:
+    """A driver that adds up the seconds spent in another one's forwards. On a CPU a forward is over when it returns."""
+
+    def __init__(self, inner: Driver) -> None:
+        self.mode = inner.mode
+        self.seconds = 0.0
+        self.reads = 0
+        self._inner = inner
+
+    def open(self, id: int, capacity: int) -> None:
+        self._inner.open(id, capacity)
+
+    def close(self, id: int) -> None:
+        self._inner.close(id)
+
+    def read(self, reads: List[Read]) -> Float[Tensor, "kept vocab"]:
+        before = perf_counter()
+        logits = self._inner.read(reads)
+        self.seconds += perf_counter() - before
+        self.reads += 1
+        return logits
+
+    def move(self, id: int, source: list[int], start: int) -> None:
+        self._inner.move(id, source, start)
+
+
+def timed(model: Model) -> TimedDriver:
+    """The model's driver, timed from now on; asking twice gives the same one."""
+    if not isinstance(model.driver, TimedDriver):
+        model.driver = TimedDriver(model.driver)
+    return model.driver
+
+
+class EngineContender:
+    """Answers one request at a time, text included, as a user's stream would."""
+
+    def __init__(self, name: str, engine: Engine, tokenizer: PreTrainedTokenizerBase) -> None:
+        self.name = name
+        self._engine, self._tokenizer = engine, tokenizer
+        self._target = timed(engine.target)
+        self._drafts = [timed(part) for part in vars(engine.drafter).values() if isinstance(part, Model)]
+        self._ids = count(1)
+
+    def run(self, request: Request) -> Trial:
+        """Answer one request. Raises DraftError when the drafter failed: what then ran would not be this method."""
+        params = SamplingParams(temperature=request.temperature, seed=request.seed, max_tokens=request.max_tokens)
+        prompt, eos, reads = list(request.prompt), self._engine.target.eos, self._target.reads
+        started = perf_counter()
+        reader = TextReader(self._tokenizer, prompt, (), True)
+        sequence = Sequence(next(self._ids), prompt, len(prompt), params, request.seed, eos, reader)
+        self._engine.add(sequence)
+        rounds = []
+        while sequence.finish_reason is None:
+            rounds.append(self._round(sequence))
+        seconds = perf_counter() - started
+        if self._engine.failed:
+            raise DraftError(f"{self.name} failed on {request.name}, so it cannot be measured: {self._engine.failed}")
+        return Trial(sequence.tokens[sequence.prompt :], seconds, self._target.reads - reads, tuple(rounds))
+
+    def _round(self, sequence: Sequence) -> Round:
+        stats, written, reading = sequence.stats, sequence.produced, len(sequence.pending) > 1
+        drafted, accepted = stats.drafted, stats.accepted
+        target, draft, started = self._target.seconds, self._draft_seconds, perf_counter()
+        self._engine.step()
+        return Round(
+            tokens=sequence.produced - written,
+            drafted=stats.drafted - drafted,
+            accepted=stats.accepted - accepted,
+            seconds=perf_counter() - started,
+            clock=self._engine.clock,
+            target=self._target.seconds - target,
+            draft=self._draft_seconds - draft,
+            reading=reading,
+        )
+
+    @property
+    def _draft_seconds(self) -> float:
+        return sum(driver.seconds for driver in self._drafts)

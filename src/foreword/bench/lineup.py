@@ -1,0 +1,150 @@
+"""Who takes part: loads the weights once, enlarges them when asked, and builds every contender on them.
+
+Knows how contenders are made; knows nothing about prompts or timing.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from collections.abc import Sequence as List
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
+
+from foreword import family
+from foreword.bench import peers
+from foreword.bench.contender import EngineContender
+from foreword.bench.inflate import SHAPES, inflate
+from foreword.bench.oracle import NAME as ORACLE
+from foreword.bench.oracle import NODES, Oracle
+from foreword.bench.trial import Contender
+from foreword.draft import METHODS, PLAIN, Drafter, method
+from foreword.engine import Engine
+from foreword.errors import ForewordError, InvalidRequest, ModelError, UnknownMethod
+from foreword.model import Model, measure
+from foreword.model.linear import fast_bfloat16
+from foreword.model.model import DTYPES
+from foreword.scheduler import Scheduler
+from foreword.verify import rule
+from foreword.width import Fixed, Measured, Width
+
+PLAIN_ROW = "plain"
+BASELINES = (PLAIN_ROW, peers.GENERATE)
+"""Always measured: every ratio is over one of them."""
+GUESSING = tuple(name for name in METHODS if name != PLAIN)
+CONTENDERS = (PLAIN_ROW, *GUESSING, ORACLE, peers.GENERATE, peers.ASSISTED, peers.LOOKUP)
+"""Every name that may be asked for, in the order of the rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """The pair that is measured, by where it lies and how it is loaded."""
+
+    target: str | Path
+    draft: str | Path | None
+    dtype: torch.dtype
+    shape: str | None
+    """A name in SHAPES; None leaves the target as it is."""
+
+    @property
+    def name(self) -> str:
+        """What the report calls the target."""
+        name = "the family" if self.target == family.target() else str(self.target)
+        return f"{name} as {self.shape}" if self.shape else name
+
+    def load(self) -> PreTrainedModel:
+        """The target as transformers has it, enlarged when asked."""
+        model = _load(self.target, self.dtype)
+        if self.shape is None:
+            return model
+        if not isinstance(model, LlamaForCausalLM):
+            raise ModelError(f"only a Llama can be enlarged, and {self.target} is a {type(model).__name__}")
+        return inflate(model, SHAPES[self.shape])
+
+
+@dataclass(frozen=True, slots=True)
+class Lineup:
+    """The contenders, in the order of their rows."""
+
+    contenders: tuple[Contender, ...]
+    oracle: Oracle
+    tokenizer: PreTrainedTokenizerBase
+    context: int
+    """Tokens that the target reads at most."""
+
+
+def weights(target: str | None, draft: str | None, dtype: str, shape: str | None) -> Weights:
+    """The pair to measure: the family that ships unless named. Raises InvalidRequest or ModelError for bad names."""
+    if shape is not None and shape not in SHAPES:
+        raise InvalidRequest(f"there is no shape {shape!r} to inflate to; choose one of {', '.join(SHAPES)}")
+    if dtype != "auto" and dtype not in DTYPES:
+        raise ModelError(f"dtype must be 'auto' or one of {', '.join(DTYPES)}, got {dtype!r}")
+    kind = DTYPES[dtype] if dtype != "auto" else torch.bfloat16 if fast_bfloat16() else torch.float32
+    if target is None:
+        return Weights(family.target(), draft or family.draft(), kind, shape)
+    return Weights(target, draft, kind, shape)
+
+
+def wanted(methods: List[str] | None, quick: bool) -> tuple[str, ...]:
+    """Names of the rows: all, or the ones asked for and the baselines. Raises UnknownMethod for others."""
+    if methods is None:
+        return tuple(name for name in CONTENDERS if not (quick and name == peers.LOOKUP))
+    names = {PLAIN_ROW if name == PLAIN else name for name in methods}
+    unknown = sorted(names - set(CONTENDERS))
+    if unknown:
+        raise UnknownMethod(f"there is no contender {unknown[0]!r}; choose from {', '.join(CONTENDERS)}")
+    return tuple(name for name in CONTENDERS if name in names or name in BASELINES)
+
+
+def lineup(source: Weights, names: List[str], progress: Callable[[str], None]) -> Lineup:
+    """Build the contenders of these names. One that cannot run with these weights is left out, and said to be."""
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source.target)
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{source.target} has no tokenizer that can be loaded: {error}") from error
+    untouched = source.load()
+    target = Model(copy.deepcopy(untouched), source.name)  # packs its layers in place, so the peers get their own
+    oracle, cost = Oracle(target.vocab), measure(target)
+    contenders: list[Contender] = []
+    for name in names:
+        try:
+            if name in peers.NAMES:
+                contenders.append(_peer(name, untouched, source))
+                continue
+            drafter = oracle if name == ORACLE else _drafter(name, target, tokenizer, source)
+            width: Width = Fixed(NODES) if name == ORACLE else Fixed(0) if name == PLAIN_ROW else Measured(cost)
+            engine = Engine(target, drafter, rule("match"), width, Scheduler(slots=1))
+            contenders.append(EngineContender(name, engine, tokenizer))
+        except ForewordError as error:
+            progress(f"{name} is left out: {error}")
+    return Lineup(tuple(contenders), oracle, tokenizer, target.context)
+
+
+def _drafter(name: str, target: Model, tokenizer: PreTrainedTokenizerBase, source: Weights) -> Drafter:
+    """A method that can do without a draft model gets none."""
+    found = method(PLAIN if name == PLAIN_ROW else name)
+    try:
+        return found.load(None, target, tokenizer)
+    except InvalidRequest:
+        if source.draft is None:
+            raise
+        return found.load(source.draft, target, tokenizer)
+
+
+def _peer(name: str, target: PreTrainedModel, source: Weights) -> peers.Peer:
+    if name == peers.ASSISTED:
+        if source.draft is None:
+            raise InvalidRequest("it needs a draft model; name one")
+        return peers.assisted(target, _load(source.draft, source.dtype))
+    return peers.lookup(target) if name == peers.LOOKUP else peers.generate(target)
+
+
+def _load(source: str | Path, dtype: torch.dtype) -> PreTrainedModel:
+    try:
+        return AutoModelForCausalLM.from_pretrained(source, dtype=dtype).eval()
+    except (OSError, ValueError, KeyError) as error:
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise ModelError(f"cannot load a model from {str(source)!r}: {reason}. Give a folder or a hub id") from error

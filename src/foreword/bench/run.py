@@ -1,0 +1,162 @@
+"""`foreword bench`: the same prompts for every contender, turn by turn, and a report of what came of it.
+
+Knows the order of things; knows nothing about how a contender works.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, cast
+
+from transformers import BatchEncoding
+
+from foreword.bench import peers
+from foreword.bench.lineup import PLAIN_ROW, Lineup, lineup, wanted, weights
+from foreword.bench.machine import machine, versions
+from foreword.bench.oracle import NAME as ORACLE
+from foreword.bench.prompts import Kind, Prompt, load
+from foreword.bench.report import Report, Results, rows
+from foreword.bench.trial import Request
+from foreword.errors import InvalidRequest
+
+QUICK_PROMPTS, QUICK_TOKENS = 6, 48
+WARM_TOKENS = 16
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to measure."""
+
+    quick: bool = False
+    """Six prompts of different sources, 48 tokens each: less than a minute on two cores."""
+    inflate: str | None = None
+    """Enlarge the target to this shape, a name in foreword.bench.inflate.SHAPES."""
+    temperatures: tuple[float, ...] = (0.0, 1.0)
+    methods: tuple[str, ...] | None = None
+    """Names of rows; None = all. Plain decoding and transformers' generate always take part."""
+    prompts: Kind = "in-domain"
+    limit_prompts: int | None = None
+    """Use this many, spread over the sources."""
+    max_tokens: int = 128
+    repeats: int = 1
+    """Times that every prompt is run; once when quick."""
+    seed: int = 0
+    dtype: str = "auto"
+    target: str | None = None
+    """Folder or hub id; None = the family that ships."""
+    draft: str | None = None
+    plot: str | None = None
+    """Write a picture of the speed-ups to this PNG file."""
+
+    @property
+    def tokens(self) -> int:
+        """At most this many new tokens in each answer."""
+        return min(self.max_tokens, QUICK_TOKENS) if self.quick else self.max_tokens
+
+    @property
+    def times(self) -> int:
+        """How often every prompt is run."""
+        return 1 if self.quick else self.repeats
+
+    @property
+    def limit(self) -> int | None:
+        """At most this many prompts; None = all."""
+        return QUICK_PROMPTS if self.quick and self.limit_prompts is None else self.limit_prompts
+
+
+def run(options: Options, progress: Callable[[str], None] = lambda _: None) -> Report:
+    """Measure every contender on every prompt, interleaved, after a warm-up.
+
+    `progress` gets a line now and then. Raises InvalidRequest, UnknownMethod or ModelError before any measuring.
+    """
+    _check(options)
+    names = wanted(options.methods, options.quick)
+    source = weights(options.target, options.draft, options.dtype, options.inflate)
+    chosen = spread(load(options.prompts), options.limit)
+    progress(f"loading {source.name}")
+    entrants = lineup(source, names, progress)
+    requests = _requests(entrants, chosen, options)
+    progress("warming up")
+    for temperature in options.temperatures:
+        _race(entrants, Request("warm-up", requests[0].prompt, temperature, options.seed, WARM_TOKENS), 0, {})
+    results: Results = {}
+    turns = [(repeat, request) for repeat in range(options.times) for request in requests]
+    for turn, (repeat, request) in enumerate(turns):
+        # Over the repeats too, each contender should come at every place of the order.
+        _race(entrants, request, turn + repeat, results)
+        progress(f"{turn + 1} of {len(turns)}: {request.name} at temperature {request.temperature:g}")
+    report = Report(machine(), versions(), source.name, options.seed, rows(results), _settings(options, chosen))
+    if options.plot:
+        from foreword.bench.plot import draw  # needs matplotlib, which few installations have
+
+        draw(report, Path(options.plot))
+    return report
+
+
+def spread(prompts: list[Prompt], limit: int | None) -> list[Prompt]:
+    """At most `limit` prompts, evenly from the whole list, which is ordered by source."""
+    if limit is None or limit >= len(prompts):
+        return prompts
+    return [prompts[place * len(prompts) // limit] for place in range(limit)]
+
+
+def _race(entrants: Lineup, request: Request, turn: int, results: Results) -> None:
+    """Every contender answers one request. The order rotates; the oracle comes last, for it must hear plain first."""
+    first = turn % len(entrants.contenders)
+    order = [*entrants.contenders[first:], *entrants.contenders[:first]]
+    for contender in sorted(order, key=lambda entrant: entrant.name != ORACLE):
+        trial = contender.run(request)
+        results.setdefault((contender.name, request.temperature), {}).setdefault(request.name, []).append(trial)
+        if contender.name == PLAIN_ROW:
+            entrants.oracle.foresee(request.prompt, request.temperature, request.seed, trial.tokens)
+
+
+def _requests(entrants: Lineup, prompts: list[Prompt], options: Options) -> list[Request]:
+    """One request for each prompt and temperature, with a seed of the prompt's own."""
+    requests: list[Request] = []
+    for place, prompt in enumerate(prompts):
+        tokens = _render(entrants, prompt)
+        if len(tokens) + options.tokens > entrants.context:
+            raise InvalidRequest(
+                f"{prompt.id} has {len(tokens)} tokens, and max_tokens={options.tokens} after it exceeds the target's "
+                f"context of {entrants.context}; lower max_tokens"
+            )
+        seed = options.seed + place
+        requests += [Request(prompt.id, tokens, heat, seed, options.tokens) for heat in options.temperatures]
+    return requests
+
+
+def _render(entrants: Lineup, prompt: Prompt) -> tuple[int, ...]:
+    """The conversation in the target's chat template; without one, its turns as paragraphs."""
+    tokenizer, turns = entrants.tokenizer, [dict(message) for message in prompt.messages]
+    if tokenizer.chat_template:
+        ids = cast(BatchEncoding, tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=True))
+    else:
+        ids = tokenizer("\n\n".join(turn["content"] for turn in turns))
+    return tuple(cast(list[int], ids["input_ids"]))
+
+
+def _check(options: Options) -> None:
+    for name in ("max_tokens", "repeats", "limit_prompts"):
+        value = getattr(options, name)
+        if value is not None and value < 1:
+            raise InvalidRequest(f"{name} must be at least 1, got {value}")
+    if not options.temperatures or min(options.temperatures) < 0:
+        raise InvalidRequest(f"temperatures must be one or more numbers from 0 on, got {options.temperatures}")
+    if options.plot is None:
+        return
+    if find_spec("matplotlib") is None:
+        raise InvalidRequest("a plot needs matplotlib; install it with: pip install 'foreword[bench]'")
+    if not Path(options.plot).resolve().parent.is_dir():
+        raise InvalidRequest(f"the folder of {options.plot} does not exist; create it or plot elsewhere")
+
+
+def _settings(options: Options, prompts: list[Prompt]) -> dict[str, Any]:
+    """All that a reader needs to repeat the run."""
+    used = {**asdict(options), "max_tokens": options.tokens, "repeats": options.times}
+    used["prompt_ids"] = [prompt.id for prompt in prompts]
+    del used["seed"], used["plot"]
+    return {**used, "peers": peers.settings()}

@@ -1,0 +1,75 @@
+"""The command line. Knows arguments, streams and exit codes; every command imports the library only when it runs.
+
+Exit codes: 0 done, 1 failed, 2 asked for something impossible, 130 stopped with Ctrl-C (what was written stays).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from foreword.cli import edge
+from foreword.cli.bench import bench
+from foreword.cli.chat import chat
+from foreword.cli.demo import demo
+from foreword.cli.env import env
+from foreword.cli.generate import generate
+from foreword.cli.inspect import inspect
+from foreword.cli.methods import methods
+from foreword.cli.options import examples
+
+WRITE, LOOK, MEASURE = "Write", "Look", "Measure"
+
+app = typer.Typer(
+    name="foreword",
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    epilog=examples(
+        "foreword demo",
+        'foreword generate "Define the word gasolene." --temperature 0',
+        "foreword chat --model path/or/hub-id --draft path/or/hub-id",
+        "foreword COMMAND --help",
+    ),
+)
+
+
+@app.callback()
+def root(
+    _version: Annotated[
+        bool, typer.Option("--version", "-V", is_eager=True, callback=edge.version, help="Say the version and exit.")
+    ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show where an error came from. Also FOREWORD_DEBUG=1.")
+    ] = False,
+) -> None:
+    """Says what a language model would have said, word for word, several times sooner."""
+    edge.prepare(debug=debug)
+
+
+for panel, command, example in (
+    (
+        WRITE,
+        generate,
+        ('foreword generate "Shell command: list files" -t 0', "cat letter.txt | foreword generate - --raw"),
+    ),
+    (WRITE, chat, ("foreword chat --temperature 0.7 --seed 7", "foreword chat -m path/or/hub-id -d path/or/hub-id")),
+    (LOOK, methods, ("foreword methods", "foreword methods --json")),
+    (LOOK, inspect, ("foreword inspect path/or/hub-id", "foreword inspect path/or/hub-id --draft path/or/hub-id")),
+    (LOOK, env, ("foreword env", "foreword env --json > environment.json")),
+    (MEASURE, demo, ("foreword demo", "foreword demo --temperature 0.8 --seed 7", "foreword demo --svg demo.svg")),
+    (
+        MEASURE,
+        bench,
+        ("foreword bench --quick --json quick.json", "foreword bench --inflate llama-350m --plot 350m.png"),
+    ),
+):
+    app.command(rich_help_panel=panel, epilog=examples(*example))(command)
+
+
+def main() -> None:
+    """Run the command line; always ends in SystemExit."""
+    edge.run(app)

@@ -1,0 +1,132 @@
+"""One request followed to its end, or to Ctrl-C: everything it wrote, and what that cost.
+
+Knows the stream of an LLM; knows nothing about how it is shown.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Generator
+from contextlib import closing
+from dataclasses import asdict, dataclass, field, replace
+from time import perf_counter
+from typing import TYPE_CHECKING, cast
+
+from foreword.types import Clock, Delta, FinishReason, Origin, SamplingParams
+
+if TYPE_CHECKING:
+    from foreword.llm import LLM, Prompt
+
+MAX_TOKENS = 256
+"""Length of an answer when nobody says how long it may be; less where the context is nearly full."""
+
+
+@dataclass(slots=True)
+class Answer:
+    """What one request has written so far."""
+
+    seed: int
+    tokens: list[int] = field(default_factory=list)
+    pieces: list[tuple[str, Origin]] = field(default_factory=list)
+    """The text of each token, and where the token came from."""
+    finish_reason: FinishReason = "abort"
+    seconds: float = 0.0
+    """From the request to its end, the reading of the prompt included."""
+    figures: Figures = field(default_factory=lambda: Figures())
+
+    @property
+    def text(self) -> str:
+        return "".join(piece for piece, _ in self.pieces)
+
+    @property
+    def interrupted(self) -> bool:
+        """Ctrl-C came before the end."""
+        return self.finish_reason == "abort"
+
+    def add(self, delta: Delta, clock: Clock) -> None:
+        """Take note of one round and of what it cost."""
+        self.figures.add(delta, clock)
+        self.tokens += delta.tokens
+        self.pieces += zip(delta.pieces, delta.origins, strict=True)
+        self.finish_reason = delta.finish_reason or "abort"
+
+    def as_json(self) -> dict[str, object]:
+        """Everything, as plain values."""
+        figures = self.figures
+        ratios = {"tokens_per_pass": figures.tokens_per_pass, "acceptance": figures.acceptance}
+        return {
+            "text": self.text,
+            "tokens": self.tokens,
+            "finish_reason": self.finish_reason,
+            "seed": self.seed,
+            "seconds": self.seconds,
+            "stats": {**asdict(figures), **ratios},
+            "pieces": [
+                {"token": token, "text": text, "origin": origin}
+                for token, (text, origin) in zip(self.tokens, self.pieces, strict=True)
+            ],
+        }
+
+
+@dataclass(slots=True)
+class Figures:
+    """What the rounds of one request cost and earned, counted from what was shown."""
+
+    rounds: int = 0
+    tokens: int = 0
+    drafted: int = 0
+    """Guesses that the target scored."""
+    accepted: int = 0
+    """Guesses that became text."""
+    accepted_at: list[int] = field(default_factory=list)
+    """Rounds in which at least i + 1 guesses became text."""
+    guess: float = 0.0
+    score: float = 0.0
+    decide: float = 0.0
+    keep: float = 0.0
+    """Seconds, step by step."""
+
+    def add(self, delta: Delta, clock: Clock) -> None:
+        """Count one round."""
+        accepted = delta.origins.count("accepted")
+        self.rounds += 1
+        self.tokens += len(delta.tokens)
+        self.drafted += delta.drafted
+        self.accepted += accepted
+        self.accepted_at.extend([0] * (accepted - len(self.accepted_at)))
+        for depth in range(accepted):
+            self.accepted_at[depth] += 1
+        for step in ("guess", "score", "decide", "keep"):
+            setattr(self, step, getattr(self, step) + getattr(clock, step))
+
+    @property
+    def tokens_per_pass(self) -> float:
+        """Tokens written per target pass that wrote any."""
+        return self.tokens / self.rounds if self.rounds else 0.0
+
+    @property
+    def acceptance(self) -> float:
+        """Share of the guesses that became text; 0 where nothing was guessed."""
+        return self.accepted / self.drafted if self.drafted else 0.0
+
+
+def follow(llm: LLM, prompt: Prompt, params: SamplingParams, show: Callable[[Delta], None]) -> Answer:
+    """Stream one completion, showing each delta as it comes. Ctrl-C ends it and keeps what is there."""
+    if params.seed is None:
+        params = replace(params, seed=secrets.randbits(32))  # short enough to type again
+    answer = Answer(seed=params.seed or 0)
+    started = perf_counter()
+    try:
+        with closing(cast("Generator[Delta]", llm.stream(prompt, params))) as deltas:
+            for delta in deltas:
+                answer.add(delta, llm.engine.clock)
+                show(delta)
+    except KeyboardInterrupt:
+        pass
+    answer.seconds = perf_counter() - started
+    return answer
+
+
+def fitting(llm: LLM, prompt: list[int], max_tokens: int | None) -> int:
+    """How long an answer may be: as asked for; else the default, or what the context still holds."""
+    return max_tokens if max_tokens is not None else max(1, min(MAX_TOKENS, llm.target.context - len(prompt)))

@@ -1,0 +1,97 @@
+"""Where the program meets the shell: environment, warnings, errors and exit codes.
+
+Knows our errors by name; knows nothing about what the commands do.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+
+import typer
+
+import foreword
+from foreword.errors import ForewordError, InvalidRequest, UnknownMethod
+
+DEBUG = "FOREWORD_DEBUG"
+QUIET = {
+    "TRANSFORMERS_VERBOSITY": "error",
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+"""Read by transformers and its companions when they are imported; a user's own settings win."""
+
+
+def run(app: typer.Typer) -> None:
+    """Run the app, turn whatever it raises into one line on stderr and an exit code."""
+    try:
+        app(prog_name="foreword")
+    except Exception as error:  # the last place that can say it in words
+        if _debugging():
+            raise
+        complain(_in_words(error))
+        sys.exit(2 if isinstance(error, InvalidRequest | UnknownMethod) else 1)
+
+
+def prepare(*, debug: bool) -> None:
+    """Set up the process before a command runs."""
+    if debug:
+        os.environ[DEBUG] = "1"
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
+        if reconfigure := getattr(stream, "reconfigure", None):
+            reconfigure(encoding="utf-8", errors="strict" if stream is sys.stdin else "replace")
+    if not sys.warnoptions:
+        warnings.filterwarnings("ignore", module=r"(torch|transformers|huggingface_hub|tokenizers)\b")
+        for category in (DeprecationWarning, FutureWarning):
+            warnings.simplefilter("ignore", category)
+    warnings.showwarning = _warn
+
+
+def version(wanted: bool) -> None:
+    """Say the version and stop."""
+    if wanted:
+        typer.echo(f"foreword {foreword.__version__}")
+        raise typer.Exit
+
+
+def complain(message: str) -> None:
+    """One line of trouble on stderr."""
+    _line("error", "bold red", message)
+
+
+def note(message: str) -> None:
+    """One line of information on stderr."""
+    from foreword.cli.show import stderr
+
+    stderr().print(message, style="dim", markup=False, highlight=False, soft_wrap=True)
+
+
+def _line(kind: str, style: str, message: str) -> None:
+    from rich.text import Text
+
+    from foreword.cli.show import stderr
+
+    text = Text.assemble((f"{kind}: ", style), (" ".join(message.split()), "red" if kind == "error" else ""))
+    stderr().print(text, soft_wrap=True, highlight=False)
+
+
+def _warn(message: Warning | str, *_: object) -> None:
+    """Stands in for `warnings.showwarning`: no file, no line of code."""
+    _line("warning", "bold yellow", str(message))
+
+
+def _in_words(error: Exception) -> str:
+    if isinstance(error, ForewordError):
+        return str(error)
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
+    said = str(error).strip().partition("\n")[0]
+    return f"{type(error).__name__}: {said}. Run `foreword --debug …` to see where it came from"
+
+
+def _debugging() -> bool:
+    return os.environ.get(DEBUG, "0") not in ("", "0")

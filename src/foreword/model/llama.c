@@ -1,0 +1,338 @@
+/* One forward of a Llama-like model in one call: bfloat16 weights, float32 sums, keys and values read where they lie.
+ *
+ * Every number is computed for its own row in one fixed order, so a row's bits do not depend on how many rows a forward
+ * has, on the rows beside it, or on the number of threads. Plain definition: the Hugging Face model this was built from.
+ */
+#include <immintrin.h>
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+typedef uint16_t bf16;
+#define LANES 16
+
+typedef struct {
+    const bf16 *qkv, *out, *gate_up, *down; /* packed, see pack() */
+    const float *qkv_bias, *norm, *mlp_norm, *query_norm, *key_norm; /* NULL where the model has none */
+    bf16 *keys, *values;
+    int64_t window; /* 0 = none */
+} Layer;
+
+typedef struct {
+    int64_t layers, hidden, heads, kv_heads, dim, intermediate, vocab;
+    float eps, scale;
+    const bf16 *embedding; /* [vocab, hidden] */
+    const float *norm;
+    const bf16 *head; /* packed */
+    const Layer *layer;
+} Model;
+
+/* One sequence's rows of a packed forward. Row r of the span, counted from `start`, may see the pool rows
+ * [0, past + trunk_r) of its extent and then `tail`, its ancestors among the guesses, in text order. */
+typedef struct {
+    int64_t start, stop, extent, past, trunk;
+    const int32_t *parents; /* of the rows after the trunk; NULL = a chain */
+} Span;
+
+typedef struct {
+    int64_t rows, spans, kept;
+    const int64_t *tokens, *keep;
+    const float *cos, *sin; /* [rows, dim] */
+    const Span *span;
+    float *logits; /* [kept, vocab] */
+    float *residual, *wide, *scores; /* scratch: [rows, hidden], [rows, (heads + 2 kv_heads) dim], [threads, longest] */
+    bf16 *narrow; /* scratch: [rows, max(hidden, heads dim, intermediate)] */
+    int64_t longest;
+} Forward;
+
+static inline __m512 widen(__m256i half) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16)); }
+static inline void narrow_store(bf16 *to, __m512 value) { _mm256_storeu_si256((__m256i *)to, (__m256i)_mm512_cvtneps_pbh(value)); }
+
+/* exp in float32: 2^n times a polynomial of degree 6 on |r| <= ln(2)/2; relative error about 2e-7. */
+static inline __m512 vexp(__m512 x) {
+    x = _mm512_max_ps(x, _mm512_set1_ps(-100.0f));
+    __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(1.442695041f)), 0);
+    __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693359375f), x);
+    r = _mm512_fnmadd_ps(n, _mm512_set1_ps(-2.12194440e-4f), r);
+    __m512 p = _mm512_set1_ps(1.0f / 720);
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f / 120));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f / 24));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f / 6));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.5f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f));
+    return _mm512_scalef_ps(p, n);
+}
+
+/* ---- products: x [rows, depth] times a packed weight. A panel is 16 outputs: [depth / 2][16][2]. */
+
+enum { STORE, ADD, GATE };
+
+typedef struct {
+    const bf16 *x, *weight;
+    int64_t rows, depth, outputs;
+    int kind;
+    float *to;         /* STORE, ADD: [rows, outputs] */
+    const float *bias; /* STORE */
+    bf16 *gated;       /* GATE: [rows, outputs / 2]; gate and up panels alternate */
+} Product;
+
+static inline __attribute__((always_inline)) void finish(const Product *p, int64_t row, int64_t panel, __m512 first, __m512 second) {
+    int64_t column = panel * LANES;
+    if (p->kind == GATE) {
+        __m512 one = _mm512_set1_ps(1.0f), sigmoid = _mm512_div_ps(one, _mm512_add_ps(one, vexp(_mm512_sub_ps(_mm512_setzero_ps(), first))));
+        narrow_store(p->gated + row * (p->outputs / 2) + column / 2, _mm512_mul_ps(_mm512_mul_ps(first, sigmoid), second));
+        return;
+    }
+    float *to = p->to + row * p->outputs + column;
+    if (p->kind == ADD) first = _mm512_add_ps(first, _mm512_loadu_ps(to));
+    if (p->kind == STORE && p->bias) first = _mm512_add_ps(first, _mm512_loadu_ps(p->bias + column));
+    _mm512_storeu_ps(to, first);
+}
+
+static inline __attribute__((always_inline)) void tile(const Product *p, int64_t row, int64_t panel, const int R, const int P) {
+    const int64_t pairs = p->depth / 2;
+    const bf16 *w = p->weight + panel * pairs * 2 * LANES;
+    const bf16 *x = p->x + row * p->depth;
+    __m512 sum[R][P];
+#pragma GCC unroll 16
+    for (int r = 0; r < R; r++)
+#pragma GCC unroll 4
+        for (int i = 0; i < P; i++) sum[r][i] = _mm512_setzero_ps();
+    for (int64_t k = 0; k < pairs; k++) {
+        __m512bh weight[P];
+#pragma GCC unroll 4
+        for (int i = 0; i < P; i++) {
+            const bf16 *at = w + (i * pairs + k) * 2 * LANES;
+            weight[i] = (__m512bh)_mm512_loadu_si512(at);
+            _mm_prefetch((const char *)(at + 64 * LANES), _MM_HINT_T0);
+        }
+#pragma GCC unroll 16
+        for (int r = 0; r < R; r++) {
+            int32_t pair;
+            memcpy(&pair, x + r * p->depth + 2 * k, 4);
+            __m512bh both = (__m512bh)_mm512_set1_epi32(pair);
+#pragma GCC unroll 4
+            for (int i = 0; i < P; i++) sum[r][i] = _mm512_dpbf16_ps(sum[r][i], weight[i], both);
+        }
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < R; r++) {
+        if (p->kind == GATE) {
+#pragma GCC unroll 4
+            for (int i = 0; i + 1 < P; i += 2) finish(p, row + r, panel + i, sum[r][i], sum[r][i + 1]);
+        } else {
+#pragma GCC unroll 4
+            for (int i = 0; i < P; i++) finish(p, row + r, panel + i, sum[r][i], sum[r][i]);
+        }
+    }
+}
+
+#define ROWS(n, P) case n: tile(p, row, panel, n, P); break;
+static void tile4(const Product *p, int64_t row, int64_t panel, int rows) { switch (rows) { ROWS(1, 4) ROWS(2, 4) ROWS(3, 4) ROWS(4, 4) ROWS(5, 4) ROWS(6, 4) } }
+static void tile2(const Product *p, int64_t row, int64_t panel, int rows) {
+    switch (rows) { ROWS(1, 2) ROWS(2, 2) ROWS(3, 2) ROWS(4, 2) ROWS(5, 2) ROWS(6, 2) ROWS(7, 2) ROWS(8, 2) ROWS(9, 2) ROWS(10, 2) ROWS(11, 2) ROWS(12, 2) }
+}
+static void tile1(const Product *p, int64_t row, int64_t panel, int rows) {
+    switch (rows) { ROWS(1, 1) ROWS(2, 1) ROWS(3, 1) ROWS(4, 1) ROWS(5, 1) ROWS(6, 1) ROWS(7, 1) ROWS(8, 1) ROWS(9, 1) ROWS(10, 1) ROWS(11, 1) ROWS(12, 1) ROWS(13, 1) ROWS(14, 1) ROWS(15, 1) ROWS(16, 1) }
+}
+
+/* The panels of one thread. A group of panels is read once from memory and serves all rows from the nearest cache. */
+static void product(const Product *p, int me, int threads) {
+    int64_t panels = p->outputs / LANES, rows = p->rows;
+    int group = rows <= 6 ? 4 : 2, most = rows <= 6 ? 6 : 12;
+    if (rows > 12 && rows <= 16 && p->kind != GATE) group = 1, most = 16;
+    int64_t chunks = (rows + most - 1) / most, each = (rows + chunks - 1) / chunks;
+    int64_t units = p->kind == GATE ? panels / 2 : panels, step = p->kind == GATE ? 2 : 1;
+    int64_t from = units * me / threads * step, to = units * (me + 1) / threads * step;
+    while (from < to) {
+        int64_t width = to - from >= group ? group : (to - from >= 2 && group > 1 ? 2 : 1);
+        for (int64_t row = 0; row < rows; row += each) {
+            int count = (int)(rows - row < each ? rows - row : each);
+            if (width == 4) tile4(p, row, from, count);
+            else if (width == 2) tile2(p, row, from, count);
+            else tile1(p, row, from, count);
+        }
+        from += width;
+    }
+}
+
+/* ---- the rest of a layer */
+
+static void rms_norm(const float *x, const float *weight, float eps, int64_t n, bf16 *to) {
+    __m512 sum = _mm512_setzero_ps();
+    for (int64_t i = 0; i < n; i += LANES) { __m512 v = _mm512_loadu_ps(x + i); sum = _mm512_fmadd_ps(v, v, sum); }
+    __m512 factor = _mm512_set1_ps(1.0f / sqrtf(_mm512_reduce_add_ps(sum) / (float)n + eps));
+    for (int64_t i = 0; i < n; i += LANES)
+        narrow_store(to + i, _mm512_mul_ps(_mm512_mul_ps(_mm512_loadu_ps(x + i), factor), _mm512_loadu_ps(weight + i)));
+}
+
+/* Normalise (where the model does) and rotate one head, in place. */
+static void rotate(float *x, const float *norm, float eps, const float *cos, const float *sin, int64_t dim) {
+    if (norm) {
+        float sum = 0;
+        for (int64_t i = 0; i < dim; i++) sum += x[i] * x[i];
+        float factor = 1.0f / sqrtf(sum / (float)dim + eps);
+        for (int64_t i = 0; i < dim; i++) x[i] *= factor * norm[i];
+    }
+    int64_t half = dim / 2;
+    for (int64_t i = 0; i < half; i++) {
+        float a = x[i], b = x[i + half];
+        x[i] = a * cos[i] - b * sin[i];
+        x[i + half] = b * cos[i + half] + a * sin[i + half];
+    }
+}
+
+/* Keys lie in blocks of 16 rows, [block][kv_head][dim / 2][16][2]: one load holds two numbers of 16 keys. */
+static inline bf16 *key_at(const Model *m, bf16 *keys, int64_t row, int64_t head) {
+    return keys + ((row / LANES) * m->kv_heads + head) * LANES * m->dim + row % LANES * 2;
+}
+static inline bf16 round_bf16(float x) { uint32_t u; memcpy(&u, &x, 4); return (bf16)((u + 0x7fff + ((u >> 16) & 1)) >> 16); }
+
+static void write_kv(const Model *m, const Layer *layer, const float *key, const float *value, int64_t row) {
+    for (int64_t head = 0; head < m->kv_heads; head++) {
+        bf16 *to = key_at(m, layer->keys, row, head);
+        for (int64_t i = 0; i < m->dim; i += 2) {
+            to[i * LANES] = round_bf16(key[head * m->dim + i]);
+            to[i * LANES + 1] = round_bf16(key[head * m->dim + i + 1]);
+        }
+        bf16 *v = layer->values + (row * m->kv_heads + head) * m->dim;
+        for (int64_t i = 0; i < m->dim; i += LANES) narrow_store(v + i, _mm512_loadu_ps(value + head * m->dim + i));
+    }
+}
+
+static inline __m512 block_scores(const Model *m, const bf16 *query, const bf16 *block) {
+    __m512 sum = _mm512_setzero_ps();
+    for (int64_t i = 0; i < m->dim; i += 2) {
+        int32_t pair;
+        memcpy(&pair, query + i, 4);
+        sum = _mm512_dpbf16_ps(sum, (__m512bh)_mm512_loadu_si512(block + i * LANES), (__m512bh)_mm512_set1_epi32(pair));
+    }
+    return _mm512_mul_ps(sum, _mm512_set1_ps(m->scale));
+}
+
+/* One query head of one row. Scores stand in text order, wherever their keys lie, so a guess in a tree adds up as plain text does. */
+static void attend(const Model *m, const Layer *layer, const Span *span, int64_t row, int64_t head, const float *query, float *scores, bf16 *to) {
+    int64_t kv = head / (m->heads / m->kv_heads), dim = m->dim, local = row - span->start, tail[256], depth = 0;
+    int64_t trunk = span->past + local + 1;
+    if (span->parents && local >= span->trunk) {
+        trunk = span->past + span->trunk;
+        for (int64_t node = local - span->trunk; node >= 0; node = span->parents[node]) tail[depth++] = node;
+    }
+    int64_t length = trunk + depth, low = layer->window && length > layer->window ? length - layer->window : 0;
+    bf16 q[dim];
+    for (int64_t i = 0; i < dim; i += LANES) narrow_store(q + i, _mm512_loadu_ps(query + i));
+    for (int64_t at = low / LANES * LANES; at < trunk; at += LANES)
+        _mm512_storeu_ps(scores + at, block_scores(m, q, key_at(m, layer->keys, span->extent + at, kv)));
+    for (int64_t i = 0; i < depth; i++) {
+        int64_t held = span->past + span->trunk + tail[depth - 1 - i];
+        float lanes[LANES];
+        _mm512_storeu_ps(lanes, block_scores(m, q, key_at(m, layer->keys, span->extent + held / LANES * LANES, kv)));
+        scores[trunk + i] = lanes[held % LANES];
+    }
+    int64_t first = low / LANES * LANES, last = (length + LANES - 1) / LANES * LANES;
+    for (int64_t i = first; i < low; i++) scores[i] = -INFINITY;
+    for (int64_t i = length; i < last; i++) scores[i] = -INFINITY;
+    __m512 top = _mm512_set1_ps(-INFINITY), sum = _mm512_setzero_ps();
+    for (int64_t at = first; at < last; at += LANES) top = _mm512_max_ps(top, _mm512_loadu_ps(scores + at));
+    top = _mm512_set1_ps(_mm512_reduce_max_ps(top));
+    for (int64_t at = first; at < last; at += LANES) {
+        __m512 raw = _mm512_loadu_ps(scores + at), e = vexp(_mm512_sub_ps(raw, top));
+        e = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(raw, _mm512_set1_ps(-INFINITY), _CMP_NEQ_OQ), e);
+        sum = _mm512_add_ps(sum, e);
+        _mm512_storeu_ps(scores + at, e);
+    }
+    float total = _mm512_reduce_add_ps(sum);
+    __m512 out[dim / LANES];
+    for (int64_t i = 0; i < dim / LANES; i++) out[i] = _mm512_setzero_ps();
+    for (int64_t at = low; at < length; at++) {
+        int64_t held = at < trunk ? at : span->past + span->trunk + tail[depth - 1 - (at - trunk)];
+        const bf16 *v = layer->values + ((span->extent + held) * m->kv_heads + kv) * dim;
+        __m512 weight = _mm512_set1_ps(scores[at]);
+        for (int64_t i = 0; i < dim / LANES; i++)
+            out[i] = _mm512_fmadd_ps(weight, widen(_mm256_loadu_si256((const __m256i *)(v + i * LANES))), out[i]);
+    }
+    __m512 share = _mm512_set1_ps(1.0f / total);
+    for (int64_t i = 0; i < dim / LANES; i++) narrow_store(to + i * LANES, _mm512_mul_ps(out[i], share));
+}
+
+static const Span *span_of(const Forward *f, int64_t row) {
+    for (int64_t s = 0; s < f->spans; s++)
+        if (row >= f->span[s].start && row < f->span[s].stop) return f->span + s;
+    return 0;
+}
+
+static void run(const Model *m, const Forward *f, int me, int threads) {
+    const int64_t width = (m->heads + 2 * m->kv_heads) * m->dim, from = f->rows * me / threads, to = f->rows * (me + 1) / threads;
+    for (int64_t r = from; r < to; r++)
+        for (int64_t i = 0; i < m->hidden; i += LANES)
+            _mm512_storeu_ps(f->residual + r * m->hidden + i,
+                             widen(_mm256_loadu_si256((const __m256i *)(m->embedding + f->tokens[r] * m->hidden + i))));
+    for (int64_t l = 0; l < m->layers; l++) {
+        const Layer *layer = m->layer + l;
+        for (int64_t r = from; r < to; r++) rms_norm(f->residual + r * m->hidden, layer->norm, m->eps, m->hidden, f->narrow + r * m->hidden);
+#pragma omp barrier
+        Product qkv = {f->narrow, layer->qkv, f->rows, m->hidden, width, STORE, f->wide, layer->qkv_bias, 0};
+        product(&qkv, me, threads);
+#pragma omp barrier
+        for (int64_t r = from; r < to; r++) {
+            float *x = f->wide + r * width;
+            for (int64_t h = 0; h < m->heads + m->kv_heads; h++)
+                rotate(x + h * m->dim, h < m->heads ? layer->query_norm : layer->key_norm, m->eps, f->cos + r * m->dim, f->sin + r * m->dim, m->dim);
+            const Span *span = span_of(f, r);
+            float *key = x + m->heads * m->dim;
+            write_kv(m, layer, key, key + m->kv_heads * m->dim, span->extent + span->past + r - span->start);
+        }
+#pragma omp barrier
+        int64_t units = f->rows * m->heads;
+        for (int64_t u = units * me / threads; u < units * (me + 1) / threads; u++) {
+            int64_t r = u / m->heads, h = u % m->heads;
+            attend(m, layer, span_of(f, r), r, h, f->wide + r * width + h * m->dim, f->scores + me * f->longest, f->narrow + u * m->dim);
+        }
+#pragma omp barrier
+        Product out = {f->narrow, layer->out, f->rows, m->heads * m->dim, m->hidden, ADD, f->residual, 0, 0};
+        product(&out, me, threads);
+#pragma omp barrier
+        for (int64_t r = from; r < to; r++) rms_norm(f->residual + r * m->hidden, layer->mlp_norm, m->eps, m->hidden, f->narrow + r * m->hidden);
+#pragma omp barrier
+        bf16 *gated = f->narrow + f->rows * m->hidden;
+        Product up = {f->narrow, layer->gate_up, f->rows, m->hidden, 2 * m->intermediate, GATE, 0, 0, gated};
+        product(&up, me, threads);
+#pragma omp barrier
+        Product down = {gated, layer->down, f->rows, m->intermediate, m->hidden, ADD, f->residual, 0, 0};
+        product(&down, me, threads);
+#pragma omp barrier
+    }
+    for (int64_t i = f->kept * me / threads; i < f->kept * (me + 1) / threads; i++)
+        rms_norm(f->residual + f->keep[i] * m->hidden, m->norm, m->eps, m->hidden, f->narrow + i * m->hidden);
+#pragma omp barrier
+    if (f->kept) {
+        Product head = {f->narrow, m->head, f->kept, m->hidden, m->vocab, STORE, f->logits, 0, 0};
+        product(&head, me, threads);
+    }
+}
+
+void foreword_forward(const Model *m, const Forward *f, int threads) {
+#pragma omp parallel num_threads(threads)
+    {
+        extern int omp_get_thread_num(void), omp_get_num_threads(void);
+        run(m, f, omp_get_thread_num(), omp_get_num_threads());
+    }
+}
+
+/* [outputs, depth] to panels [outputs / 16][depth / 2][16][2]. */
+void foreword_pack(const bf16 *from, bf16 *to, int64_t outputs, int64_t depth) {
+    for (int64_t o = 0; o < outputs; o++)
+        for (int64_t k = 0; k < depth; k++)
+            to[(o / LANES) * LANES * depth + (k / 2) * 2 * LANES + (o % LANES) * 2 + k % 2] = from[o * depth + k];
+}
+
+void foreword_move(const Model *m, int64_t from, int64_t to) {
+    for (int64_t l = 0; l < m->layers; l++)
+        for (int64_t head = 0; head < m->kv_heads; head++) {
+            bf16 *a = key_at(m, m->layer[l].keys, from, head), *b = key_at(m, m->layer[l].keys, to, head);
+            for (int64_t i = 0; i < m->dim; i += 2) b[i * LANES] = a[i * LANES], b[i * LANES + 1] = a[i * LANES + 1];
+            bf16 *v = m->layer[l].values;
+            memcpy(v + (to * m->kv_heads + head) * m->dim, v + (from * m->kv_heads + head) * m->dim, m->dim * sizeof(bf16));
+        }
+}

@@ -1,0 +1,253 @@
+"""Drives Llama-like models on a CPU with AVX512-bf16: one C call a forward (llama.c), from Hugging Face's weights.
+
+Knows the layout of those models; knows nothing about drafting. The probe compares its scores with the model's own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence as List
+from ctypes import POINTER, Structure, byref, c_float, c_int64, c_void_p
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from foreword.errors import ModelError
+from foreword.model.cache import Extent, Extents, grown
+from foreword.model.compile import compiled
+from foreword.model.driver import Mode
+from foreword.model.plan import Read
+
+SUPPORTED = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+ROPES = ("default", "linear", "llama3", "yarn")
+"""Rotary embeddings whose angles depend on the position alone."""
+LANES = 16
+
+
+class _Layer(Structure):
+    _fields_ = [(n, c_void_p) for n in ("qkv", "out", "gate_up", "down")]
+    _fields_ += [(n, c_void_p) for n in ("qkv_bias", "norm", "mlp_norm", "query_norm", "key_norm", "keys", "values")]
+    _fields_ += [("window", c_int64)]
+
+
+class _Model(Structure):
+    _fields_ = [(n, c_int64) for n in ("layers", "hidden", "heads", "kv_heads", "dim", "intermediate", "vocab")]
+    _fields_ += [("eps", c_float), ("scale", c_float)]
+    _fields_ += [("embedding", c_void_p), ("norm", c_void_p), ("head", c_void_p), ("layer", POINTER(_Layer))]
+
+
+class _Span(Structure):
+    _fields_ = [(n, c_int64) for n in ("start", "stop", "extent", "past", "trunk")]
+    _fields_ += [("parents", c_void_p)]
+
+
+class _Forward(Structure):
+    _fields_ = [(n, c_int64) for n in ("rows", "spans", "kept")]
+    _fields_ += [(n, c_void_p) for n in ("tokens", "keep", "cos", "sin")]
+    _fields_ += [("span", POINTER(_Span))]
+    _fields_ += [(n, c_void_p) for n in ("logits", "residual", "wide", "scores", "narrow")]
+    _fields_ += [("longest", c_int64)]
+
+
+@cache
+def library() -> ctypes.CDLL | str:
+    """The compiled kernel, or why there is none."""
+    if not torch.cpu._is_avx512_bf16_supported():
+        return "the CPU has no AVX512-bf16"
+    made = compiled(Path(__file__).with_name("llama.c"))
+    if isinstance(made, ctypes.CDLL):
+        made.foreword_forward.argtypes = [POINTER(_Model), POINTER(_Forward), ctypes.c_int]
+        made.foreword_pack.argtypes = [c_void_p, c_void_p, c_int64, c_int64]
+        made.foreword_move.argtypes = [POINTER(_Model), c_int64, c_int64]
+    return made
+
+
+def refused(model: PreTrainedModel) -> str | None:
+    """Why this model cannot be driven this way; None if it can."""
+    config, kind = model.config, type(model).__name__
+    if kind not in SUPPORTED:
+        return f"{kind} is not one of {', '.join(SUPPORTED)}"
+    if model.device.type != "cpu" or model.dtype != torch.bfloat16:
+        return "it is made for bfloat16 on CPU"
+    layer = model.model.layers[0]
+    dim = layer.self_attn.head_dim
+    sizes = (config.hidden_size, config.intermediate_size, config.vocab_size, dim)
+    biases = (layer.self_attn.o_proj.bias, layer.mlp.gate_proj.bias, layer.mlp.down_proj.bias, model.lm_head.bias)
+    if any(size % LANES for size in sizes) or config.hidden_act != "silu" or any(bias is not None for bias in biases):
+        return "its sizes, its activation or its biases are not the usual ones"
+    if (config.rope_parameters or {}).get("rope_type", "default") not in ROPES:
+        return "its rotary embedding depends on the length of the text"
+    made = library()
+    return made if isinstance(made, str) else None
+
+
+class NativeDriver:
+    """Reads packed rows of many sequences in one C call. A row's bits do not depend on the rows beside it."""
+
+    mode = Mode.TREE
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        made = library()
+        if isinstance(made, str):
+            raise ModelError(made)
+        self._library = made
+        self._hf = model
+        self._pool = _Rows(model)
+        self._extents: dict[int, Extent] = {}
+        self._held: list[Tensor] = []  # what the C side points to
+        self._model = self._describe(model)
+        self._angles = self._rotary(1024)
+        self._scratch = _Scratch(self._model)
+
+    def open(self, id: int, capacity: int) -> None:
+        self._extents[id] = self._pool.reserve(capacity)
+
+    def close(self, id: int) -> None:
+        if id in self._extents:
+            self._pool.release(self._extents.pop(id))
+
+    def move(self, id: int, source: list[int], start: int) -> None:
+        base = self._extents[id].start
+        for i, held in enumerate(source):
+            if held != start + i:
+                self._library.foreword_move(byref(self._model), base + held, base + start + i)
+
+    def read(self, reads: List[Read]) -> Float[Tensor, "kept vocab"]:
+        tokens: list[int] = []
+        positions: list[int] = []
+        kept: list[int] = []
+        spans, parents = (_Span * len(reads))(), []
+        for span, read in zip(spans, reads, strict=True):
+            start, extent = len(tokens), self._extents[read.id]
+            tokens += read.tokens
+            positions += [read.past + depth for depth in read.depths]
+            kept += range(len(tokens) - read.keep, len(tokens))
+            if read.past + len(read.tokens) > extent.capacity:
+                raise ModelError(f"sequence {read.id} outgrew its room of {extent.capacity} tokens")
+            span.start, span.stop, span.extent, span.past = start, len(tokens), extent.start, read.past
+            span.trunk = len(read.tokens) - len(read.parents or [])
+            if read.parents is not None:
+                parents.append((ctypes.c_int32 * len(read.parents))(*read.parents))
+                span.parents = ctypes.cast(parents[-1], c_void_p)
+        longest = max(read.past + len(read.tokens) for read in reads)
+        return self._forward(tokens, positions, kept, spans, longest)
+
+    def _forward(
+        self, tokens: list[int], positions: list[int], kept: list[int], spans: ctypes.Array[_Span], longest: int
+    ) -> Float[Tensor, "kept vocab"]:
+        if max(positions) >= self._angles[0].shape[0]:
+            self._angles = self._rotary(2 * max(positions))
+        at = torch.tensor(positions)
+        cos, sin = self._angles[0][at], self._angles[1][at]
+        logits = torch.empty(len(kept), self._model.vocab)
+        rows, keep = (c_int64 * len(tokens))(*tokens), (c_int64 * len(kept))(*kept)
+        threads = torch.get_num_threads()
+        scratch = self._scratch.fit(len(tokens), threads, longest)
+        forward = _Forward(
+            len(tokens), len(spans), len(kept), ctypes.cast(rows, c_void_p), ctypes.cast(keep, c_void_p),
+            cos.data_ptr(), sin.data_ptr(), spans, logits.data_ptr(), *scratch,
+        )  # fmt: skip
+        self._library.foreword_forward(byref(self._model), byref(forward), threads)
+        return logits
+
+    def _describe(self, model: PreTrainedModel) -> _Model:
+        config, layers = model.config, model.model.layers
+        attention = layers[0].self_attn
+        array = (_Layer * len(layers))()
+        for described, layer in zip(array, layers, strict=True):
+            self._describe_layer(described, layer)
+        self._pool.attach(array)
+        vocab, hidden = model.lm_head.weight.shape
+        return _Model(
+            len(layers), hidden, config.num_attention_heads, config.num_key_value_heads, attention.head_dim,
+            config.intermediate_size, vocab, config.rms_norm_eps, attention.scaling,
+            self._keep(model.model.embed_tokens.weight.detach()), self._keep(model.model.norm.weight.detach().float()),
+            self._pack(model.lm_head.weight), array,
+        )  # fmt: skip
+
+    def _describe_layer(self, described: _Layer, layer: Any) -> None:
+        attention, mlp = layer.self_attn, layer.mlp
+        projections = (attention.q_proj, attention.k_proj, attention.v_proj)
+        described.qkv = self._pack(torch.cat([projection.weight for projection in projections]))
+        described.out = self._pack(attention.o_proj.weight)
+        gate, up = (p.weight.reshape(-1, LANES, p.in_features) for p in (mlp.gate_proj, mlp.up_proj))
+        described.gate_up = self._pack(torch.stack([gate, up], dim=1).flatten(0, 2))  # panels of the two alternate
+        described.down = self._pack(mlp.down_proj.weight)
+        if attention.q_proj.bias is not None:
+            described.qkv_bias = self._keep(torch.cat([p.bias for p in projections]).float())
+        described.norm = self._keep(layer.input_layernorm.weight.detach().float())
+        described.mlp_norm = self._keep(layer.post_attention_layernorm.weight.detach().float())
+        if getattr(attention, "q_norm", None) is not None:
+            described.query_norm = self._keep(attention.q_norm.weight.detach().float())
+            described.key_norm = self._keep(attention.k_norm.weight.detach().float())
+        # Where a layer does not say whether its window is open, all layers of the model have the same.
+        described.window = getattr(attention, "sliding_window", getattr(attention.config, "sliding_window", None)) or 0
+
+    def _pack(self, weight: Tensor) -> int:
+        weight = weight.detach().contiguous()
+        packed = torch.empty_like(weight)
+        self._library.foreword_pack(weight.data_ptr(), packed.data_ptr(), *weight.shape)
+        return self._keep(packed)
+
+    def _keep(self, tensor: Tensor) -> int:
+        self._held.append(tensor.contiguous())
+        return self._held[-1].data_ptr()
+
+    def _rotary(self, length: int) -> tuple[Tensor, Tensor]:
+        with torch.inference_mode():
+            cos, sin = self._hf.model.rotary_emb(torch.zeros(1, dtype=torch.float32), torch.arange(length)[None])
+        return cos[0].float().contiguous(), sin[0].float().contiguous()
+
+
+class _Rows(Extents):
+    """Keys and values of all layers in the layout of llama.c: keys in blocks of 16 rows, values row by row."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__()
+        heads, dim = model.config.num_key_value_heads, model.model.layers[0].self_attn.head_dim
+        kind = torch.bfloat16
+        self._keys = [torch.zeros(self.rows // LANES, heads, dim * LANES, dtype=kind) for _ in model.model.layers]
+        self._values = [torch.zeros(self.rows, heads, dim, dtype=kind) for _ in model.model.layers]
+        self._layers: ctypes.Array[_Layer] | None = None
+
+    def attach(self, layers: ctypes.Array[_Layer]) -> None:
+        """Tell the C side where the rows are, now and after every growth."""
+        self._layers = layers
+        for layer, keys, values in zip(layers, self._keys, self._values, strict=True):
+            layer.keys, layer.values = keys.data_ptr(), values.data_ptr()
+
+    def resize(self, rows: int) -> None:
+        self._keys = [grown(keys, rows // LANES) for keys in self._keys]
+        self._values = [grown(values, rows) for values in self._values]
+        assert self._layers is not None
+        self.attach(self._layers)
+
+
+class _Scratch:
+    """Working memory of a forward, kept from one to the next and grown when needed."""
+
+    def __init__(self, model: _Model) -> None:
+        self._model = model
+        self._rows = self._longest = self._threads = 0
+        self._tensors: tuple[Tensor, ...] = ()
+
+    def fit(self, rows: int, threads: int, longest: int) -> tuple[int, int, int, int, int]:
+        """Addresses of (residual, wide, scores, narrow) and the length of a row of scores."""
+        if rows > self._rows or threads > self._threads or longest + LANES > self._longest:
+            self._rows, self._threads = max(rows, self._rows), max(threads, self._threads)
+            self._longest = max(2 * longest + LANES, 1024)
+            m = self._model
+            wide, inner = (m.heads + 2 * m.kv_heads) * m.dim, max(m.hidden, m.heads * m.dim)
+            self._tensors = (
+                torch.empty(self._rows, m.hidden),
+                torch.empty(self._rows, wide),
+                torch.empty(self._threads, self._longest),
+                torch.empty(self._rows, inner + m.intermediate, dtype=torch.bfloat16),
+            )
+        residual, wide_rows, scores, narrow = (tensor.data_ptr() for tensor in self._tensors)
+        return residual, wide_rows, scores, narrow, self._longest

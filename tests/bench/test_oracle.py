@@ -1,0 +1,107 @@
+"""The oracle foresees as often as it was told to, and what comes out is what plain decoding says."""
+
+import math
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from foreword.bench.oracle import Oracle
+from foreword.draft.none import NoDrafter
+from foreword.draws import KeyedDraws
+from foreword.engine import Engine
+from foreword.errors import InvalidRequest
+from foreword.model import Model
+from foreword.scheduler import Scheduler
+from foreword.types import Batch, SamplingParams, Sequence
+from foreword.verify import rule
+from foreword.width import Fixed
+
+PROMPT = [5, 6, 7, 8]
+VOCAB = 97
+
+
+@pytest.fixture(scope="module")
+def target() -> Model:
+    config = LlamaConfig(
+        vocab_size=VOCAB,
+        hidden_size=48,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=6,
+        num_key_value_heads=2,
+        head_dim=16,
+        initializer_range=0.3,
+        max_position_embeddings=2048,
+        eos_token_id=None,
+    )
+    torch.manual_seed(0)
+    return Model(LlamaForCausalLM(config))
+
+
+def answer(target: Model, drafter, temperature: float, tokens: int = 60, seed: int = 3) -> Sequence:
+    engine = Engine(target, drafter, rule("match"), Fixed(8), Scheduler(slots=1))
+    params = SamplingParams(temperature=temperature, max_tokens=tokens)
+    sequence = Sequence(1, list(PROMPT), len(PROMPT), params, seed)
+    engine.add(sequence)
+    while not engine.idle:
+        engine.step()
+    assert engine.failed is None
+    return sequence
+
+
+def guesses(oracle: Oracle, sequence: Sequence, count: int) -> list[int]:
+    batch = Batch((sequence,), KeyedDraws(VOCAB, shared=True, sequences=1))
+    return oracle.propose(batch, [count]).tokens[0].tolist()
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("acceptance", [0.0, 0.5, 1.0])
+def test_the_text_is_that_of_plain_decoding(target, temperature, acceptance):
+    plain = answer(target, NoDrafter(), temperature)
+    oracle = Oracle(VOCAB, acceptance)
+    oracle.foresee(PROMPT, temperature, plain.seed, plain.tokens[len(PROMPT) :])
+    guessed = answer(target, oracle, temperature)
+    assert guessed.tokens == plain.tokens
+    assert (guessed.stats.rounds < plain.stats.rounds) == (acceptance > 0)
+
+
+@pytest.mark.parametrize("acceptance", [0.3, 0.8])
+def test_the_share_of_judged_guesses_that_are_kept_is_the_acceptance(target, acceptance):
+    kept = judged = 0
+    for seed in range(2):
+        plain = answer(target, NoDrafter(), 1.0, tokens=300, seed=seed)
+        oracle = Oracle(VOCAB, acceptance)
+        oracle.foresee(PROMPT, 1.0, seed, plain.tokens[len(PROMPT) :])
+        stats = answer(target, oracle, 1.0, tokens=300, seed=seed).stats
+        kept += stats.accepted
+        # A round whose guesses were all kept judged no more; every other round also judged the one it rejected.
+        full = stats.accepted_at[7]
+        judged += stats.accepted + stats.rounds - full
+    share, spread = kept / judged, math.sqrt(acceptance * (1 - acceptance) / judged)
+    assert abs(share - acceptance) < 3 * spread + 0.01  # the last round of a text may have had no room for guesses
+    assert judged > 300
+
+
+def test_each_position_is_foreseen_or_not_whatever_was_asked_before():
+    oracle, text = Oracle(VOCAB, 0.5), list(range(40, 60))
+    oracle.foresee(PROMPT, 0.0, 3, text)
+    start = Sequence(1, list(PROMPT), len(PROMPT), SamplingParams(temperature=0, max_tokens=20), 3)
+    later = Sequence(1, PROMPT + text[:5], len(PROMPT), SamplingParams(temperature=0, max_tokens=20), 3)
+    whole = guesses(oracle, start, 20)
+    assert guesses(oracle, later, 8) == whole[5:13]
+    right = [guess == token for guess, token in zip(whole, text, strict=True)]
+    assert 0 < sum(right) < len(text)
+
+
+def test_a_text_that_was_never_told_is_not_guessed_at():
+    oracle = Oracle(VOCAB)
+    oracle.foresee(PROMPT, 0.0, 3, [1, 2, 3])
+    other = Sequence(1, list(PROMPT), len(PROMPT), SamplingParams(temperature=1, max_tokens=20), 3)
+    assert guesses(oracle, other, 8) == []
+
+
+@pytest.mark.parametrize("acceptance", [-0.1, 1.5])
+def test_a_probability_is_a_probability(acceptance):
+    with pytest.raises(InvalidRequest, match=r"must be in \[0, 1\]"):
+        Oracle(VOCAB, acceptance)

@@ -1,0 +1,169 @@
+"""One tiny run of everything on the family that ships: what it reports is whole, and is about the same text."""
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from foreword.bench import peers
+from foreword.bench.lineup import CONTENDERS, wanted
+from foreword.bench.prompts import load
+from foreword.bench.report import Report
+from foreword.bench.run import Options, run, spread
+from foreword.draft import METHODS
+from foreword.errors import InvalidRequest, ModelError, UnknownMethod
+
+PROMISED = {"plain", "ngram", "lm", "oracle", "transformers.generate", "transformers.assisted"}
+FIELDS = {
+    "name",
+    "temperature",
+    "tokens_per_second",
+    "tokens_per_pass",
+    "acceptance",
+    "outside_forward_share",
+    "speedup_over_plain",
+    "speedup_over_generate",
+    "same_text",
+}
+
+
+@pytest.fixture(scope="module")
+def progress() -> list[str]:
+    return []
+
+
+@pytest.fixture(scope="module")
+def picture(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("bench") / "speed.png"
+
+
+@pytest.fixture(scope="module")
+def report(picture, progress) -> Report:
+    options = Options(limit_prompts=2, max_tokens=16, dtype="float32", plot=str(picture))
+    return run(options, progress.append)
+
+
+@pytest.fixture(scope="module")
+def written(report) -> dict:
+    return json.loads(json.dumps(report.as_json(), allow_nan=False))
+
+
+def rows(written: dict, name: str) -> list[dict]:
+    return [row for row in written["rows"] if row["name"] == name]
+
+
+def test_the_json_has_every_field_and_every_row_at_every_temperature(written):
+    assert {"machine", "versions", "target", "seed", "rows"} <= set(written)
+    assert all(set(row) >= FIELDS for row in written["rows"])
+    for temperature in (0, 1):
+        assert {row["name"] for row in written["rows"] if row["temperature"] == temperature} >= PROMISED
+    assert {"cpu", "cores", "threads", "memory_gib", "bfloat16"} == set(written["machine"])
+    assert {"foreword", "torch", "transformers", "python"} == set(written["versions"])
+    assert len(written["settings"]["prompt_ids"]) == 2
+    assert set(peers.ASSISTANT) < set(written["settings"]["peers"])
+
+
+def test_all_of_ours_say_what_plain_decoding_says_and_in_float32_transformers_does_too(written):
+    for row in written["rows"]:
+        if row["name"] in peers.NAMES and row["temperature"] == 1:
+            assert row["same_text"] is None
+        else:
+            assert row["same_text"] is True, row["name"]
+
+
+def test_speeds_are_counted_in_tokens_really_written(written):
+    for row in written["rows"]:
+        assert 0 < row["tokens"] <= 2 * 16
+        assert row["prompts"] == 2
+        assert row["tokens_per_second"] > 0
+    plain = rows(written, "plain")[0]
+    assert all(row["tokens"] == plain["tokens"] for row in written["rows"] if row["temperature"] == 0)
+
+
+def test_ratios_are_intervals_and_the_baselines_are_one(written):
+    for row in written["rows"]:
+        for ratio in (row["speedup_over_plain"], row["speedup_over_generate"]):
+            low, mid, high = ratio
+            assert 0 < low <= mid <= high
+    assert all(row["speedup_over_plain"] == [1, 1, 1] for row in rows(written, "plain"))
+    assert all(row["speedup_over_generate"] == [1, 1, 1] for row in rows(written, peers.GENERATE))
+
+
+def test_one_token_a_pass_without_guesses_and_more_with_them(written):
+    for name in ("plain", peers.GENERATE):
+        assert [row["tokens_per_pass"] for row in rows(written, name)] == [1, 1]
+        assert [row["acceptance"] for row in rows(written, name)] == [None, None]
+    for name in ("oracle", peers.ASSISTED):
+        assert min(row["tokens_per_pass"] for row in rows(written, name)) > 1
+    assert all(0 < row["acceptance"] <= 1 for row in rows(written, "oracle"))
+
+
+def test_forwards_are_seen_inside_our_rounds_only(written):
+    for row in written["rows"]:
+        if row["name"] in peers.NAMES:
+            assert row["outside_forward_share"] is row["prediction"] is row["share_of_allowed"] is None
+            continue
+        assert 0 < row["outside_forward_share"] < 1
+        assert row["share_of_allowed"] == pytest.approx(row["decode_tokens_per_second"] / row["prediction"])
+        assert set(row["round_seconds"]) == {"guess", "score", "decide", "keep"}
+    for row in rows(written, "lm"):  # the draft model's forwards are forwards too, but not the target's
+        assert row["share_of_allowed"] + row["outside_forward_share"] < 1
+    for row in rows(written, "oracle"):
+        assert row["share_of_allowed"] + row["outside_forward_share"] == pytest.approx(1)
+
+
+def test_the_table_shows_every_row(report):
+    console = Console(width=200)
+    with console.capture() as shown:
+        console.print(report.table())
+    counted = Counter(name for line in shown.get().splitlines() for name in CONTENDERS if f"│ {name} " in line)
+    assert counted == dict.fromkeys(CONTENDERS, 2)
+
+
+def test_the_picture_is_drawn(report, picture):
+    assert picture.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+
+
+def test_progress_is_told_and_nothing_was_left_out(report, progress):
+    assert sum(" of 4: " in line for line in progress) == 4
+    assert not [line for line in progress if "left out" in line]
+
+
+def test_asking_for_some_rows_keeps_the_baselines():
+    assert wanted(("oracle",), quick=False) == ("plain", "oracle", peers.GENERATE)
+    assert wanted(("none",), quick=False) == ("plain", peers.GENERATE)
+    assert set(wanted(None, quick=True)) >= PROMISED | set(METHODS) - {"none"}
+
+
+def test_prompts_are_spread_over_the_sources():
+    prompts = load("in-domain")
+    assert len({prompt.source for prompt in spread(prompts, 6)}) == 6
+    assert spread(prompts, None) == spread(prompts, 1000) == prompts
+
+
+def test_quick_is_short_and_never_longer_than_asked():
+    quick = Options(quick=True, repeats=5)
+    assert (quick.tokens, quick.limit, quick.times) == (48, 6, 1)
+    assert (Options(quick=True, max_tokens=8, limit_prompts=9).tokens, Options(limit_prompts=9).limit) == (8, 9)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        (Options(methods=("oracel",)), UnknownMethod, "there is no contender 'oracel'"),
+        (Options(inflate="llama-2b"), InvalidRequest, "there is no shape 'llama-2b'"),
+        (Options(dtype="int4"), ModelError, "dtype must be"),
+        (Options(max_tokens=0), InvalidRequest, "max_tokens must be at least 1"),
+        (Options(repeats=0), InvalidRequest, "repeats must be at least 1"),
+        (Options(temperatures=()), InvalidRequest, "temperatures must be"),
+        (Options(temperatures=(-1.0,)), InvalidRequest, "temperatures must be"),
+        (Options(plot="no/such/folder/x.png"), InvalidRequest, "create it or plot elsewhere"),
+        (Options(target="no/such/model"), ModelError, "no/such/model"),
+        (Options(max_tokens=100_000), InvalidRequest, "lower max_tokens"),
+    ],
+)
+def test_what_cannot_be_measured_is_said_before_any_work(options, error, message):
+    with pytest.raises(error, match=message):
+        run(options)

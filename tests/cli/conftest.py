@@ -1,0 +1,53 @@
+"""Runs the real program, as a shell would: another process, its own streams, its exit code."""
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import foreword
+
+SOURCE = Path(foreword.__file__).parents[1]
+
+
+@dataclass(frozen=True)
+class Shell:
+    """Starts `foreword` with one thread, no network and no colour of its own accord."""
+
+    folder: Path
+
+    def start(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+        """The program with its three streams as text pipes."""
+        kept = {name: value for name, value in os.environ.items() if name not in ("FORCE_COLOR", "NO_COLOR")}
+        own = {"PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "COLUMNS": "100"}
+        pipe = subprocess.PIPE
+        return subprocess.Popen(
+            [sys.executable, "-m", "foreword", *arguments],
+            cwd=self.folder,
+            env=kept | own | environment,
+            stdin=pipe,
+            stdout=pipe,
+            stderr=pipe,
+            text=True,
+            encoding="utf-8",
+        )
+
+    def __call__(self, *arguments: str, typed: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+        """Run it to its end with `typed` on its standard input."""
+        process = self.start(*arguments, **environment)
+        out, err = process.communicate(typed, timeout=120)
+        return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Shell:
+    return Shell(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def llm() -> foreword.LLM:
+    """The library on the same family: the program must say what it says."""
+    return foreword.LLM()

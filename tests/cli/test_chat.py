@@ -1,0 +1,54 @@
+"""`foreword chat`: a conversation that remembers, obeys its commands and survives Ctrl-C."""
+
+import signal
+
+from foreword import SamplingParams
+
+
+def test_it_remembers_until_it_is_told_to_forget(shell, llm):
+    lines = (
+        "Who wrote Hamlet?",
+        "/seed 5",
+        "And when?",
+        "/reset",
+        "And when?",
+        "/nonsense",
+        "/seed many",
+        "/exit",
+        "no",
+    )
+    words = ("--seed", "4", "--max-tokens", "24", "--system", "Be brief.")
+    found = shell("chat", *words, typed="\n".join(lines) + "\n")
+
+    def answer(seed: int, *said: str) -> str:
+        roles = ("system", *("user", "assistant") * len(said))
+        messages = [{"role": role, "content": text} for role, text in zip(roles, ("Be brief.", *said), strict=False)]
+        return llm.chat(messages, SamplingParams(seed=seed, max_tokens=24)).text
+
+    first = answer(4, lines[0])
+    second, third = answer(5, lines[0], first, "And when?"), answer(5, "And when?")
+    assert second != third
+    assert (found.returncode, found.stdout) == (0, f"{first}\n{second}\n{third}\n")
+    assert "there is no command /nonsense" in found.stderr
+    assert "a seed is a whole number" in found.stderr
+
+
+def test_a_request_that_cannot_be_served_does_not_end_the_talk(shell):
+    found = shell("chat", "--max-tokens", "5", typed="word " * 3000 + "\nHello\n")
+    assert found.returncode == 0
+    assert "/reset" in found.stderr
+    assert found.stdout.strip()
+
+
+def test_ctrl_c_stops_the_answer_and_the_second_one_leaves(shell):
+    process = shell.start("chat", "--temperature", "0", "--max-tokens", "900", "--method", "none")
+    process.stdin.write('Define the word "gasolene".\n')
+    process.stdin.flush()
+    process.stdout.read(1)
+    process.send_signal(signal.SIGINT)
+    assert "interrupted" in process.stderr.readline()
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert out.endswith("\n")
+    assert "Traceback" not in err

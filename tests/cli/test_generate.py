@@ -1,0 +1,110 @@
+"""`foreword generate`: the library's own text on stdout and nothing else there, whatever happens."""
+
+import json
+import re
+import signal
+
+import pytest
+
+from foreword import SamplingParams
+
+QUESTION = 'Define the word "gasolene".'
+ENDLESS = ("generate", QUESTION, "--temperature", "0", "--max-tokens", "900", "--method", "none")
+"""At temperature 0 the small model repeats itself until it is stopped."""
+
+
+def test_piped_text_is_the_librarys(shell, llm):
+    found = shell("generate", "-", "--seed", "7", "--max-tokens", "40", typed=QUESTION)
+    expected = llm.chat([{"role": "user", "content": QUESTION}], SamplingParams(seed=7, max_tokens=40))
+    assert (found.returncode, found.stdout) == (0, expected.text + "\n")
+    assert found.stderr.count("\n") == 1
+    assert f"{len(expected.tokens)} tokens" in found.stderr
+    assert "seed 7" in found.stderr
+
+
+def test_json_is_one_object_that_agrees_with_itself_and_the_library(shell, llm):
+    (shell.folder / "prompt.txt").write_text("Once upon a time", encoding="utf-8")
+    words = ("--raw", "--prompt-file", "prompt.txt", "--seed", "3", "--max-tokens", "48", "--stop", " the", "--json")
+    found = shell("generate", *words, "--no-stats")
+    expected = llm.generate("Once upon a time", SamplingParams(seed=3, max_tokens=48, stop=(" the",)))[0]
+    answer = json.loads(found.stdout)
+    assert found.stderr == ""
+    assert (answer["text"], answer["tokens"], answer["seed"]) == (expected.text, expected.tokens, 3)
+    assert answer["finish_reason"] == expected.finish_reason
+    assert "".join(piece["text"] for piece in answer["pieces"]) == answer["text"]
+    assert [piece["token"] for piece in answer["pieces"]] == answer["tokens"]
+    assert {piece["origin"] for piece in answer["pieces"]} <= {"accepted", "bonus"}
+    assert answer["stats"]["tokens"] == len(answer["tokens"])
+
+
+def test_colour_adds_styles_and_changes_no_character(shell):
+    words = ("generate", QUESTION, "--seed", "7", "--max-tokens", "40", "--nodes", "4")
+    plain, coloured = shell(*words, "--no-color"), shell(*words, "--color")
+    assert "\x1b" not in plain.stdout
+    assert "\x1b[32m" in coloured.stdout
+    assert re.sub(r"\x1b\[[0-9;]*m", "", coloured.stdout) == plain.stdout
+    assert "accepted guesses" in coloured.stderr
+    assert "accepted guesses" not in plain.stderr.splitlines()[0].partition("·")[0]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["x", "--method", "nun"], 2, "none"),
+        (["x", "--rule", "mach"], 2, "match"),
+        (["x", "--temperature", "-1"], 2, "temperature must be in [0, 100]"),
+        (["-"], 2, "the prompt is empty"),
+        (["x", "--max-tokens", "5000"], 2, "max_tokens=5000"),
+        (["x", "--model", "./nowhere"], 1, "./nowhere"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_cannot_be_done_is_one_line(shell, words, code, said):
+    found = shell("generate", *words)
+    assert (found.returncode, found.stdout) == (code, "")
+    assert found.stderr.startswith("error: ")
+    assert found.stderr.count("\n") == 1
+    assert said in found.stderr
+
+
+def test_a_traceback_is_there_for_who_asks(shell):
+    assert "Traceback" in shell("generate", "x", "--temperature", "-1", FOREWORD_DEBUG="1").stderr
+    assert "Traceback" in shell("--debug", "generate", "x", "--temperature", "-1").stderr
+
+
+def test_usage_is_checked_before_anything_is_loaded(shell):
+    (shell.folder / "latin.txt").write_bytes(b"caf\xe9")
+    for words, said in (
+        (("x", "--raw", "--system", "y"), "--system"),
+        (("x", "-f", "latin.txt"), "not both"),
+        (("-f", "latin.txt"), "not UTF-8"),
+        (("-f", "missing.txt"), "missing.txt"),
+    ):
+        found = shell("generate", *words)
+        assert found.returncode == 2
+        assert said in found.stderr
+
+
+def test_ctrl_c_keeps_what_is_written(shell, llm):
+    process = shell.start(*ENDLESS)
+    first = process.stdout.read(1)
+    process.send_signal(signal.SIGINT)
+    rest, err = process.communicate(timeout=60)
+    params = SamplingParams(temperature=0, max_tokens=900)
+    whole = llm.chat([{"role": "user", "content": QUESTION}], params).text
+    assert process.returncode == 130
+    assert whole.startswith((first + rest).removesuffix("\n"))
+    assert len(first + rest) < len(whole)
+    assert rest.endswith("\n")
+    assert "interrupted" in err
+    assert "Traceback" not in err
+
+
+def test_a_reader_who_leaves_is_no_trouble(shell):
+    process = shell.start(*ENDLESS)
+    process.stdin.close()
+    process.stdout.read(1)
+    process.stdout.close()
+    assert process.wait(timeout=60) == 1
+    assert process.stderr.read() == ""
+    process.stderr.close()

@@ -1,0 +1,49 @@
+"""`foreword methods | inspect | env`: the same facts for people and for programs."""
+
+import json
+
+from foreword import family
+from foreword.draft import METHODS, method
+
+
+def test_methods_are_those_of_the_registry(shell):
+    rows = json.loads(shell("methods", "--json").stdout)
+    assert {row["name"]: row["summary"] for row in rows} == {name: method(name).summary for name in METHODS}
+    assert [row["name"] for row in rows if row["takes_draft"]] == ["lm"]
+    table = shell("methods").stdout
+    assert [row["summary"] for row in rows if row["summary"] not in table] == []
+
+
+def test_env_says_what_a_report_needs(shell):
+    facts = json.loads(shell("env", "--json", FOREWORD_DEBUG="0").stdout)
+    assert facts["threads"] == 1
+    assert facts["variables"]["FOREWORD_DEBUG"] == "0"
+    assert {"foreword", "python", "torch", "transformers", "tokenizers", "cpu", "amx_bf16", "cuda_devices"} <= set(
+        facts
+    )
+    assert facts["torch"] in shell("env").stdout
+
+
+def test_inspect_says_how_a_model_is_driven_and_why(shell):
+    facts = json.loads(shell("inspect", "--draft", str(family.draft()), "--dtype", "float32", "--json").stdout)
+    assert (facts["mode"], facts["dtype"], facts["parameters"]) == ("tree", "float32", 16_128_384)
+    assert facts["same_vocabulary"] is True
+    assert facts["default_method"] == "lm"
+    assert facts["milliseconds"]["1"] > 0
+    assert facts["why"]
+
+
+def test_inspect_counts_the_tokens_that_differ(shell):
+    other = shell.folder / "other"
+    other.mkdir()
+    for file in family.draft().iterdir():
+        if file.suffix != ".safetensors":
+            (other / file.name).write_bytes(file.read_bytes())
+    tokenizer = json.loads((other / "tokenizer.json").read_text(encoding="utf-8"))
+    vocabulary = tokenizer["model"]["vocab"]
+    first, second = list(vocabulary)[300:302]
+    vocabulary[first], vocabulary[second] = vocabulary[second], vocabulary[first]
+    (other / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
+    found = shell("inspect", "--draft", "other")
+    assert found.returncode == 0
+    assert "2 tokens differ" in found.stdout

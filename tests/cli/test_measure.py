@@ -1,0 +1,35 @@
+"""`foreword demo | bench`: they run, their figures have every row, and every way writes the same text."""
+
+import json
+import re
+from xml.etree import ElementTree
+
+from foreword.draft import WITH_DRAFT, WITHOUT_DRAFT
+
+
+def test_demo_shows_the_answers_and_draws_them(shell):
+    found = shell("demo", "--quick", "--svg", "demo.svg")
+    assert found.returncode == 0, found.stderr
+    rows = re.findall(r"^(\S+) .*(yes|no|other draw)\s*$", found.stdout, re.MULTILINE)
+    assert rows[:3] == [("plain", "yes"), (WITHOUT_DRAFT, "yes"), (WITH_DRAFT, "yes")]
+    assert rows[3][0] == "transformers.generate"
+    assert found.stdout.count('{"name": "SearchRoundtripFlights"') == 3
+    drawn = "".join(ElementTree.parse(shell.folder / "demo.svg").getroot().itertext())
+    assert "SearchRoundtripFlights" in drawn
+    assert "http" not in drawn
+
+
+def test_bench_writes_what_it_measured(shell):
+    words = ("--limit-prompts", "1", "--max-tokens", "4", "--temperature", "0", "--method", "none", "--json", "-")
+    found = shell("bench", *words)
+    report = json.loads(found.stdout)
+    assert [row["name"] for row in report["rows"]] == ["plain", "transformers.generate"]
+    assert report["settings"]["max_tokens"] == 4
+
+
+def test_bench_refuses_what_it_does_not_know(shell):
+    for words in (("--method", "nonsense"), ("--inflate", "nonsense"), ("--prompts", "nonsense")):
+        found = shell("bench", *words)
+        assert found.returncode == 2
+        assert "nonsense" in found.stderr
+        assert "Traceback" not in found.stderr

@@ -1,0 +1,235 @@
+"""The loop: what it counts, where it ends a text, and what it does with a drafter that breaks."""
+
+import warnings
+from functools import cache
+
+import pytest
+import torch
+from drafters import Breaking, Foresight, RandomTree, known
+from running import Answer, Request, drafter, engine, finish, plain, prompts, target, tokenizer
+
+from foreword.draft.base import chosen
+from foreword.engine import Engine
+from foreword.errors import InvalidRequest
+from foreword.types import Draft, SamplingParams
+
+
+def requests(**params: object) -> list[Request]:
+    values = dict(temperature=0.0, max_tokens=24, ignore_eos=True) | params
+    return [Request(prompt, SamplingParams(**values)) for prompt in prompts()[:3]]
+
+
+@cache
+def truth() -> list[Answer]:
+    """What the target writes when nothing ends it."""
+    return plain(target(), requests(max_tokens=40))
+
+
+def run(loop: Engine, asked: list[Request]) -> list[tuple]:
+    return [answer.said for answer in finish(loop, asked)]
+
+
+# ---- what is counted
+
+
+@pytest.mark.parametrize("make", [Foresight, RandomTree])
+def test_the_statistics_add_up(make):
+    loop = engine(target(), make(known(truth()), spoilt=0.3), 4, chunk=4)
+    for answer in finish(loop, requests()):
+        stats, deltas = answer.sequence.stats, answer.deltas
+        assert stats.rounds == len(deltas)
+        assert stats.tokens == len(answer.tokens) == sum(len(delta.tokens) for delta in deltas) == 24
+        assert stats.drafted == sum(delta.drafted for delta in deltas)
+        assert stats.accepted == sum(delta.origins.count("accepted") for delta in deltas) > 0
+        assert stats.tokens == stats.rounds + stats.accepted
+        assert sum(stats.accepted_at) == stats.accepted
+        assert all(kept <= scored for kept, scored in zip(stats.accepted_at, stats.drafted_at, strict=True))
+        assert stats.accepted_at == sorted(stats.accepted_at, reverse=True)
+        assert stats.tokens_per_pass == stats.tokens / stats.rounds
+        assert 0 < stats.acceptance == stats.accepted / stats.drafted < 1
+        assert sum(stats.drafted_at) == stats.drafted if make is Foresight else sum(stats.drafted_at) < stats.drafted
+        assert min(stats.guess, stats.score, stats.decide, stats.keep, stats.prefill) > 0
+
+
+def test_a_chain_counts_a_guess_at_every_depth_it_reaches():
+    loop = engine(target(), Foresight(known(truth())), 4)
+    (answer,) = finish(loop, requests(max_tokens=16)[:1])
+    # Rounds of 4 guesses + 1: 5 + 5 + 5, then one token is left and no guess could be of use.
+    assert answer.sequence.stats.drafted_at == answer.sequence.stats.accepted_at == [3, 3, 3, 3]
+    assert [len(delta.tokens) for delta in answer.deltas] == [5, 5, 5, 1]
+    assert answer.deltas[0].origins == ("accepted",) * 4 + ("bonus",)
+
+
+def test_no_guess_is_asked_for_that_could_not_be_kept():
+    loop = engine(target(), Foresight(known(truth())), 8)
+    (answer,) = finish(loop, requests(max_tokens=7)[:1])
+    assert [delta.drafted for delta in answer.deltas] == [6]
+    assert answer.sequence.stats.rounds == 1
+
+
+# ---- where a text ends
+
+
+@pytest.mark.parametrize("make", [Foresight, RandomTree])
+@pytest.mark.parametrize("place", range(1, 8))
+def test_a_text_ends_exactly_inside_an_accepted_block(place, make):
+    """The guesses are right and go on beyond the end; nothing after it may be seen."""
+    for row, answer in enumerate(truth()):
+        token = answer.tokens[place]
+        ends = (dict(stop_token_ids=(token,)), dict(max_tokens=place + 1), dict(stop=(piece(answer, place),)))
+        for end in ends:
+            asked = requests(**({"max_tokens": 40} | end))[row : row + 1]
+            want = plain(target(), asked)
+            assert len(want[0].tokens) <= place + 1
+            got = finish(engine(target(), make(known(truth())), 8), asked)
+            assert [one.said for one in got] == [one.said for one in want]
+            assert tuple(got[0].deltas[-1].origins) == tuple(got[0].deltas[-1].origins)[: len(got[0].deltas[-1].tokens)]
+            assert [delta.finish_reason for delta in got[0].deltas[:-1]] == [None] * (len(got[0].deltas) - 1)
+
+
+def piece(answer: Answer, place: int) -> str:
+    """A stop string that begins inside one token and ends inside the next."""
+    text = tokenizer().decode(answer.tokens[: place + 1])
+    return text[-3:]
+
+
+def test_the_models_own_end_of_text_ends_a_text_unless_it_is_ignored():
+    (free,) = truth()[:1]
+    eos = frozenset([free.tokens[5]])
+    for ignored in (False, True):
+        request = requests(max_tokens=20, ignore_eos=ignored)[0]
+        sequence = request.sequence(eos)
+        loop = engine(target(), Foresight(known(truth())), 8)
+        loop.add(sequence)
+        while not loop.idle:
+            loop.step()
+        first = free.tokens.index(free.tokens[5]) + 1
+        assert sequence.produced == (20 if ignored else first)
+        assert sequence.finish_reason == ("length" if ignored else "stop")
+
+
+def test_the_last_token_of_the_context_can_be_written():
+    room = target().context
+    text = (prompts()[3] * 60)[: room - 6]
+    request = Request(text, SamplingParams(temperature=0, max_tokens=6, ignore_eos=True))
+    want = plain(target(), [request])
+    got = finish(engine(target(), drafter("ngram"), 8), [request])
+    assert got[0].said == want[0].said
+    assert len(got[0].tokens) == 6
+
+
+# ---- a drafter that breaks
+
+
+def raises(batch, nodes):
+    raise RuntimeError("the drafter broke")
+
+
+def too_many(batch, nodes):
+    return chosen([[5] * (count + 1) for count in nodes])
+
+
+def foreign_ids(batch, nodes):
+    return chosen([[10**6] * count for count in nodes])
+
+
+def too_few_rows(batch, nodes):
+    return chosen([[5] * count for count in nodes[:-1]])
+
+
+def wrong_shapes(batch, nodes):
+    tokens = torch.full((len(nodes), 2), 5)
+    return Draft(tokens, torch.tensor([[-1, 0]]), torch.full((len(nodes),), 2))
+
+
+def counts_beyond_its_width(batch, nodes):
+    draft = chosen([[5] for _ in nodes])
+    return Draft(draft.tokens, draft.parents, torch.tensor(nodes))
+
+
+def negative_counts(batch, nodes):
+    draft = chosen([[5] * count for count in nodes])
+    return Draft(draft.tokens, draft.parents, -draft.count)
+
+
+def children_before_parents(batch, nodes):
+    draft = chosen([[5] * count for count in nodes])
+    return Draft(draft.tokens, draft.parents + 2, draft.count, chain=False)
+
+
+def no_draft(batch, nodes):
+    return None
+
+
+GARBAGE = (
+    raises,
+    too_many,
+    foreign_ids,
+    too_few_rows,
+    wrong_shapes,
+    counts_beyond_its_width,
+    negative_counts,
+    children_before_parents,
+    no_draft,
+)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("wrong", GARBAGE)
+def test_whatever_a_drafter_proposes_the_text_goes_on(wrong):
+    broken(Breaking(known(truth()), wrong, where="propose"))
+
+
+@pytest.mark.parametrize("where", ["observe", "release"])
+def test_a_drafter_that_breaks_elsewhere_does_no_harm_either(where):
+    broken(Breaking(known(truth()), raises, where=where))
+
+
+def broken(guesser: Breaking) -> None:
+    loop = engine(target(), guesser, 3)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        got = run(loop, requests())
+    assert got == [(a.tokens[:24], tokenizer().decode(a.tokens[:24]), "length") for a in truth()]
+    assert len(said) == 1, [str(one.message) for one in said]
+    assert said[0].category is RuntimeWarning
+    assert "the text is not affected" in str(said[0].message)
+    assert loop.failed
+    calls = guesser.calls
+    assert run(loop, requests()) == got
+    assert guesser.calls == calls, "a drafter that has failed is not asked again"
+
+
+# ---- coming and going
+
+
+def test_every_sequence_is_released_and_every_round_observed():
+    guesser = Foresight(known(truth()), spoilt=0.5)
+    loop = engine(target(), guesser, 3)
+    answers = finish(loop, requests())
+    assert guesser.released == len(answers)
+    assert guesser.observed >= max(len(answer.deltas) for answer in answers)
+
+
+def test_a_sequence_given_up_leaves_the_others_as_they_are():
+    loop = engine(target(), drafter("lm"), 4, slots=2)
+    first, second, third = (request.sequence(target().eos) for request in requests())
+    for sequence in (first, second, third):
+        loop.add(sequence)
+    for _ in range(3):
+        loop.step()
+    loop.abort(first)
+    loop.abort(third)  # it was still waiting
+    while not loop.idle:
+        assert {delta.id for delta in loop.step()} == {second.id}
+    assert first.finish_reason == third.finish_reason == "abort"
+    assert second.tokens[second.prompt :] == truth()[1].tokens[:24]
+    assert loop.step() == []
+
+
+def test_a_position_where_nothing_is_allowed_is_an_error_that_says_so():
+    def nothing(tokens, scores):
+        return torch.full_like(scores, -torch.inf)
+
+    with pytest.raises(InvalidRequest, match="every token is forbidden.*processors"):
+        finish(engine(target()), requests(processors=(nothing,)))

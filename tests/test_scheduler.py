@@ -1,0 +1,68 @@
+"""Who runs, and how much of a prompt is read."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foreword.scheduler import Scheduler
+from foreword.types import SamplingParams, Sequence
+
+
+def sequence(length: int, id: int = 0) -> Sequence:
+    return Sequence(id, list(range(length)), length, SamplingParams(), seed=0)
+
+
+def test_first_come_first_served_within_the_slots():
+    scheduler = Scheduler(slots=2)
+    first, second, third = (sequence(3, id) for id in range(3))
+    for one in (first, second, third):
+        scheduler.add(one)
+    assert [turn.sequence.id for turn in scheduler.next()] == [0, 1]
+    scheduler.retire(first)
+    assert [turn.sequence.id for turn in scheduler.next()] == [1, 2]
+
+
+def test_a_long_prompt_is_read_beside_the_others_decoding():
+    scheduler = Scheduler(chunk=8)
+    writer, reader = sequence(5, 1), sequence(20, 2)
+    writer.cached = 4
+    scheduler.add(writer)
+    scheduler.add(reader)
+    for expected in ([8], [8], [4]):
+        turns = scheduler.next()
+        assert (turns[0].sequence, turns[0].read, turns[0].writes) == (writer, 1, True)
+        assert [turn.read for turn in turns[1:]] == expected
+        assert turns[1].writes == (expected == [4])
+        reader.cached += turns[1].read
+
+
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=8), st.integers(1, 4), st.integers(1, 9))
+def test_every_prompt_is_read_once_and_no_round_exceeds_its_limits(lengths, slots, chunk):
+    scheduler = Scheduler(slots=slots, chunk=chunk)
+    sequences = [sequence(length, id) for id, length in enumerate(lengths)]
+    for one in sequences:
+        scheduler.add(one)
+    for _ in range(sum(lengths) + len(lengths)):
+        turns = scheduler.next()
+        if not turns:
+            break
+        assert len(turns) <= slots
+        assert sum(turn.read for turn in turns if len(turn.sequence.pending) > 1) <= chunk
+        for turn in turns:
+            turn.sequence.cached += turn.read
+            if turn.sequence.cached == len(turn.sequence.tokens):
+                scheduler.retire(turn.sequence)
+    assert scheduler.idle
+    assert [one.cached for one in sequences] == lengths
+
+
+def test_one_that_was_given_up_while_it_waited_never_runs():
+    scheduler = Scheduler(slots=1)
+    first, second = sequence(2, 1), sequence(2, 2)
+    scheduler.add(first)
+    scheduler.add(second)
+    scheduler.next()
+    scheduler.retire(second)
+    scheduler.retire(second)  # twice does no harm
+    scheduler.retire(first)
+    assert scheduler.idle
+    assert scheduler.next() == []

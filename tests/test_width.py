@@ -1,0 +1,82 @@
+"""How much is guessed: nothing while it loses, much while it wins, and never for good. Costs are given, not measured."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foreword.types import SamplingParams, Sequence
+from foreword.width import LIMIT, Fixed, Measured, Outcome
+
+FLAT = {1: 1.0, 2: 1.0, 4: 1.0, 8: 1.0, 16: 1.0, 32: 1.0}
+"""A forward over many rows costs what one costs."""
+STEEP = {1: 1.0, 2: 2.0, 4: 4.0, 8: 8.0, 16: 16.0, 32: 32.0}
+"""Every row costs a whole forward: no guess can ever win."""
+
+
+def sequence(id: int = 1) -> Sequence:
+    return Sequence(id, [1, 2, 3], 3, SamplingParams(), seed=0)
+
+
+def play(width: Measured, one: Sequence, rounds: int, kept: float, *, cost=FLAT, guess: float = 0.01) -> list[int]:
+    """Rounds in which this share of every chain is kept, at the costs that were promised; returns what was asked."""
+    asked = []
+    for _ in range(rounds):
+        count = width.nodes(one, 0)
+        score = width._seconds(1 + count)
+        width.learn(one, Outcome(count, count, round(count * kept), guess * count, score, 0.01, 1 + count))
+        asked.append(count)
+    return asked
+
+
+def test_fixed_is_fixed():
+    assert [Fixed(3).nodes(sequence(), company) for company in range(3)] == [3, 3, 3]
+
+
+def test_guesses_that_are_always_kept_are_made_in_large_numbers():
+    assert play(Measured(FLAT), sequence(), 60, kept=1.0)[-1] == LIMIT
+
+
+def test_guesses_that_are_never_kept_are_given_up_and_tried_again_ever_more_rarely():
+    asked = play(Measured(FLAT), sequence(), 600, kept=0.0, guess=0.3)
+    tried = [place for place, count in enumerate(asked) if count]
+    late = [place for place in tried if place >= 100]
+    assert len(late) < 0.1 * 500
+    assert late, "it must try again, or a text that becomes easy would never be guessed at"
+    assert max(asked[100:]) <= 2
+
+
+def test_a_text_that_becomes_easy_is_guessed_at_again():
+    width, one = Measured(FLAT), sequence()
+    play(width, one, 100, kept=0.0, guess=0.3)
+    assert play(width, one, 600, kept=1.0, guess=0.05)[-1] >= 4
+
+
+def test_where_every_row_costs_a_forward_nothing_is_guessed():
+    asked = play(Measured(STEEP), sequence(), 300, kept=0.5, guess=0.1)
+    assert sum(asked[100:]) <= 10
+
+
+def test_one_text_does_not_decide_for_another():
+    width = Measured(FLAT)
+    easy, hard = sequence(1), sequence(2)
+    for _ in range(40):
+        play(width, easy, 1, kept=1.0, guess=0.2)
+        play(width, hard, 1, kept=0.0, guess=0.2)
+    assert width.nodes(easy, 0) >= 4
+    assert play(width, hard, 8, kept=0.0, guess=0.2).count(0) >= 4
+    width.release(easy)
+    width.release(hard)
+    width.release(hard)
+
+
+@given(st.integers(1, 300))
+def test_the_cost_of_any_width_lies_between_its_neighbours(rows):
+    width = Measured({1: 1.0, 4: 1.5, 16: 3.0})
+    assert width._seconds(rows) > 0
+    assert width._seconds(rows) <= width._seconds(rows + 1)
+    for known, seconds in {1: 1.0, 4: 1.5, 16: 3.0}.items():
+        assert width._seconds(known) == pytest.approx(seconds)
+
+
+def test_a_single_measured_width_is_enough():
+    assert play(Measured({1: 0.5}), sequence(), 10, kept=1.0)[-1] >= 1
