@@ -119,6 +119,17 @@ def test_greedy_text_is_that_of_transformers(name, drafter):
     assert got.tolist() == want.tolist()
 
 
+@pytest.mark.parametrize("name", ["stablelm", "bloom", "qwen3-next", "mamba"])
+def test_models_that_take_no_attention_of_ours_are_served_more_simply(name):
+    model, inputs = architectures.build(name), ids(9)
+    want = model.generate(**inputs, max_new_tokens=12, do_sample=False)
+    with pytest.warns(UserWarning, match="mode '(cache|plain)'"):
+        got = model.generate(**inputs, max_new_tokens=12, do_sample=False, **how("text", model))
+    assert got.tolist() == want.tolist()
+    again = model.generate(**inputs, max_new_tokens=12, do_sample=False, **how("text", model))
+    assert again.tolist() == want.tolist(), "warned once, served twice"
+
+
 @pytest.mark.parametrize("drafter", DRAFTERS)
 def test_rows_of_different_lengths_with_end_of_text_and_padding(model, drafter):
     inputs = ids(3, 17, 9, 1, 12, pad=7)
@@ -180,13 +191,13 @@ def test_a_seed_fixes_the_sampled_text_whoever_guesses(model, options):
 
 
 def test_sampled_tokens_follow_the_law_of_transformers(model):
-    inputs = {name: value.repeat(3000, 1) for name, value in ids(6).items()}
+    inputs = {name: value.repeat(1000, 1) for name, value in ids(6).items()}
     options = dict(max_new_tokens=1, do_sample=True, top_k=4, temperature=0.8)
     theirs = model.generate(**inputs, **options)[:, -1]
     ours = model.generate(**inputs, **options, seed=3, **how("nothing", model))[:, -1]
-    shares = [torch.bincount(tokens, minlength=320) / 3000 for tokens in (theirs, ours)]
+    shares = [torch.bincount(tokens, minlength=320) / 1000 for tokens in (theirs, ours)]
     assert (shares[0] > 0).sum() > 1
-    assert (shares[0] - shares[1]).abs().max() < 0.05
+    assert (shares[0] - shares[1]).abs().max() < 0.08
 
 
 def test_greedy_text_leaves_the_global_generator_alone(model):
@@ -329,6 +340,15 @@ def test_target_and_draft_are_given_back_as_they_were(model):
     assert (state(model), state(small)) == before
     assert model.generate(**ids(5), **options).tolist() == plain.tolist()
     model.eval()
+
+
+def test_a_bfloat16_model_is_given_back_too():
+    model = AutoModelForCausalLM.from_pretrained(family.target(), dtype=torch.bfloat16)
+    before, call = state(model), partial(model.generate, **ids(5), max_new_tokens=8, do_sample=False)
+    plain = call()
+    assert call(**how("text", model)).shape == plain.shape
+    assert state(model) == before
+    assert call().tolist() == plain.tolist()
 
 
 def test_changed_weights_are_seen_at_once():

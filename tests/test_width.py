@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foreword.types import SamplingParams, Sequence
-from foreword.width import LIMIT, Fixed, Measured, Outcome
+from foreword.width import LIMIT, Costs, Fixed, Measured, Outcome
 
 FLAT = {1: 1.0, 2: 1.0, 4: 1.0, 8: 1.0, 16: 1.0, 32: 1.0}
 """A forward over many rows costs what one costs."""
@@ -17,12 +17,12 @@ def sequence(id: int = 1) -> Sequence:
     return Sequence(id, [1, 2, 3], 3, SamplingParams(), seed=0)
 
 
-def play(width: Measured, one: Sequence, rounds: int, kept: float, *, cost=FLAT, guess: float = 0.01) -> list[int]:
+def play(width: Measured, one: Sequence, rounds: int, kept: float, *, steep: bool = False, guess: float = 0.01) -> list[int]:
     """Rounds in which this share of every chain is kept, at the costs that were promised; returns what was asked."""
     asked = []
     for _ in range(rounds):
         count = width.nodes(one, 0)
-        score = width._seconds(1 + count)
+        score = 1.0 + count if steep else 1.0
         width.learn(one, Outcome(count, count, round(count * kept), guess * count, score, 0.01, 1 + count))
         asked.append(count)
     return asked
@@ -52,7 +52,7 @@ def test_a_text_that_becomes_easy_is_guessed_at_again():
 
 
 def test_where_every_row_costs_a_forward_nothing_is_guessed():
-    asked = play(Measured(STEEP), sequence(), 300, kept=0.5, guess=0.1)
+    asked = play(Measured(STEEP), sequence(), 300, kept=0.5, steep=True, guess=0.1)
     assert sum(asked[100:]) <= 10
 
 
@@ -71,11 +71,26 @@ def test_one_text_does_not_decide_for_another():
 
 @given(st.integers(1, 300))
 def test_the_cost_of_any_width_lies_between_its_neighbours(rows):
-    width = Measured({1: 1.0, 4: 1.5, 16: 3.0})
-    assert width._seconds(rows) > 0
-    assert width._seconds(rows) <= width._seconds(rows + 1)
+    costs = Costs({1: 1.0, 4: 1.5, 16: 3.0})
+    assert 0 < costs.seconds(rows) <= costs.seconds(rows + 1)
     for known, seconds in {1: 1.0, 4: 1.5, 16: 3.0}.items():
-        assert width._seconds(known) == pytest.approx(seconds)
+        assert costs.seconds(known) == pytest.approx(seconds)
+
+
+def test_costs_follow_what_forwards_really_take():
+    """The machine is half as fast as it was when it was measured, and a width is dear that was thought cheap."""
+    costs = Costs({1: 1.0, 4: 1.0, 16: 1.0})
+    for _ in range(200):
+        costs.correct(1, 2.0)
+        costs.correct(4, 6.0)
+    assert costs.seconds(1) == pytest.approx(2.0, rel=0.1)
+    assert costs.seconds(4) == pytest.approx(6.0, rel=0.1)
+
+
+def test_one_slow_forward_says_little():
+    costs = Costs({1: 1.0, 4: 1.0})
+    costs.correct(1, 1000.0)
+    assert costs.seconds(1) < 3
 
 
 def test_a_single_measured_width_is_enough():

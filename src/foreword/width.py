@@ -16,6 +16,10 @@ LIMIT = 16
 """Longest chain that is ever tried."""
 DECAY = 0.95
 """Weight of the past, per round: about twenty rounds are remembered."""
+OPTIMISM = 0.7
+"""The chance that a first guess is kept, before anything is known."""
+PATIENCE = 4
+"""Rounds without guessing before it is tried again, the first time it loses."""
 
 
 @runtime_checkable
@@ -74,7 +78,7 @@ class _Record:
     kept: list[float] = field(default_factory=lambda: [0.0] * LIMIT)
     pause: int = 0
     """Rounds to go without guessing."""
-    patience: int = 4
+    patience: int = PATIENCE
     """Length of the next pause; doubles each time guessing still loses."""
 
     def add(self, drafted: int, accepted: int) -> None:
@@ -86,6 +90,40 @@ class _Record:
                 self.kept[depth] += depth < accepted
 
 
+class Costs:
+    """Seconds of a forward by its number of rows: measured beforehand, and corrected by every round that is run."""
+
+    def __init__(self, measured: Mapping[int, float]) -> None:
+        self._rows = sorted(measured)
+        self._base = [measured[rows] for rows in self._rows]
+        self._drift = 1.0
+        """All forwards grow dearer with the text, and with what else the machine does."""
+
+    def seconds(self, rows: int) -> float:
+        """Expected cost, in proportion between the measured widths and beyond them."""
+        return self._drift * self._interpolated(rows)
+
+    def correct(self, rows: int, seconds: float) -> None:
+        """Learn from a forward that was run. One slow forward says little, so it counts little."""
+        expected = self._interpolated(rows)
+        ratio = min(max(seconds / (self._drift * expected), 0.25), 4.0)
+        self._drift *= 1 + 0.1 * (ratio - 1)
+        at = bisect_left(self._rows, rows)
+        if at == len(self._rows) or self._rows[at] != rows:
+            self._rows.insert(at, rows)
+            self._base.insert(at, expected)
+        self._base[at] = expected * (1 + 0.2 * (ratio - 1))
+
+    def _interpolated(self, rows: int) -> float:
+        at = bisect_left(self._rows, rows)
+        if len(self._rows) == 1 or (at < len(self._rows) and self._rows[at] == rows):
+            return self._base[min(at, len(self._base) - 1)]
+        at = min(max(at, 1), len(self._rows) - 1)
+        low, high = self._rows[at - 1], self._rows[at]
+        cheap, dear = self._base[at - 1], self._base[at]
+        return max(cheap + (dear - cheap) * (rows - low) / (high - low), 0.1 * cheap)
+
+
 class Measured:
     """Guesses as many tokens as earn the most text per second, and none while guessing loses to plain decoding.
 
@@ -95,8 +133,7 @@ class Measured:
     """
 
     def __init__(self, cost: Mapping[int, float]) -> None:
-        self._cost = sorted(cost.items())
-        self._drift = 1.0
+        self.costs = Costs(cost)
         self._guess = 0.0
         self._rest = 0.0
         self._all = _Record()
@@ -107,18 +144,16 @@ class Measured:
         if record.pause:
             record.pause -= 1
             return 0
-        rates = [self._rate(record, count, company + 1) for count in range(LIMIT + 1)]
-        best = max(range(LIMIT + 1), key=rates.__getitem__)
+        best = self._best(record, company + 1)
         if best:
             return best
-        # Losing now is no reason to lose for good: try again after a while, and wait longer each time.
+        # Losing now is no reason to lose for good: try one guess, then pause, and longer each time.
         record.pause, record.patience = record.patience, min(2 * record.patience, 256)
-        return 0 if sum(record.scored) else 1
+        return 1
 
     def learn(self, sequence: Sequence, outcome: Outcome) -> None:
         record = self._records.setdefault(sequence.id, _Record())
-        expected = self._seconds(outcome.rows)
-        self._drift = _blend(self._drift, outcome.score / expected)
+        self.costs.correct(outcome.rows, outcome.score)
         self._rest = _blend(self._rest, outcome.rest)
         if outcome.asked:
             self._guess = _blend(self._guess, outcome.guess / outcome.asked)
@@ -126,32 +161,26 @@ class Measured:
             record.add(outcome.drafted, outcome.accepted)
             self._all.add(outcome.drafted, outcome.accepted)
             if outcome.accepted:
-                record.patience = 4
+                record.patience = PATIENCE
 
     def release(self, sequence: Sequence) -> None:
         self._records.pop(sequence.id, None)
 
-    def _rate(self, record: _Record, count: int, rows: int) -> float:
-        earned, chance = 1.0, 1.0
-        for depth in range(count):
-            chance *= self._chance(record, depth)
-            earned += chance
-        score = self._drift * self._seconds(rows * (1 + count))
-        return earned / (score + self._rest + count * self._guess)
-
-    def _chance(self, record: _Record, depth: int) -> float:
-        """That a guess at this depth is kept if the ones before it were: own rounds, then everybody's, then a half."""
-        prior = (self._all.kept[depth] + 1) / (self._all.scored[depth] + 2)
-        return (record.kept[depth] + 2 * prior) / (record.scored[depth] + 2)
-
-    def _seconds(self, rows: int) -> float:
-        """Cost of a forward over `rows` tokens, in proportion between the measured widths and beyond them."""
-        at = bisect_left(self._cost, (rows, 0.0))
-        if len(self._cost) == 1 or (at < len(self._cost) and self._cost[at][0] == rows):
-            return self._cost[min(at, len(self._cost) - 1)][1]
-        at = min(max(at, 1), len(self._cost) - 1)
-        (low, cheap), (high, dear) = self._cost[at - 1], self._cost[at]
-        return max(cheap + (dear - cheap) * (rows - low) / (high - low), 1e-6)
+    def _best(self, record: _Record, rows: int) -> int:
+        """The number of guesses with the most tokens per second, when `rows` sequences guess that many each."""
+        best, fastest = 0, 1.0 / (self.costs.seconds(rows) + self._rest)
+        earned = reached = 1.0
+        prior = OPTIMISM
+        for count in range(1, LIMIT + 1):
+            depth = count - 1
+            # Own rounds count most, then everybody's; a depth nobody has tried is thought as good as the one before.
+            prior = (self._all.kept[depth] + 2 * prior) / (self._all.scored[depth] + 2)
+            reached *= (record.kept[depth] + 2 * prior) / (record.scored[depth] + 2)
+            earned += reached
+            rate = earned / (self.costs.seconds(rows * (1 + count)) + self._rest + count * self._guess)
+            if rate > fastest:
+                best, fastest = count, rate
+        return best
 
 
 def _blend(old: float, new: float) -> float:

@@ -118,7 +118,7 @@ def test_the_table_shows_every_row(report):
     console = Console(width=200)
     with console.capture() as shown:
         console.print(report.table())
-    counted = Counter(name for line in shown.get().splitlines() for name in CONTENDERS if f"│ {name} " in line)
+    counted = Counter(name for line in shown.get().splitlines() for name in CONTENDERS if line.split()[:1] == [name])
     assert counted == dict.fromkeys(CONTENDERS, 2)
 
 
@@ -127,7 +127,7 @@ def test_the_picture_is_drawn(report, picture):
 
 
 def test_progress_is_told_and_nothing_was_left_out(report, progress):
-    assert sum(" of 4: " in line for line in progress) == 4
+    assert sum(" of 2: " in line for line in progress) == 2
     assert not [line for line in progress if "left out" in line]
 
 

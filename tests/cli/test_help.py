@@ -42,7 +42,7 @@ def test_version(shell):
     assert (found.returncode, found.stdout) == (0, f"foreword {foreword.__version__}\n")
 
 
-@pytest.mark.parametrize("words", [["nonsense"], ["generate", "--nonsense"], ["generate", "x", "--top-k", "many"]])
+@pytest.mark.parametrize("words", [["nonsense"], ["generate", "--nonsense"], ["generate", "x", "-k"]])
 def test_usage_errors_are_2_and_say_what(shell, words):
     found = shell(*words)
     assert found.returncode == 2

@@ -28,7 +28,7 @@ def test_bench_writes_what_it_measured(shell):
 
 
 def test_bench_refuses_what_it_does_not_know(shell):
-    for words in (("--method", "nonsense"), ("--inflate", "nonsense"), ("--prompts", "nonsense")):
+    for words in (("--method", "nonsense"), ("--prompts", "nonsense")):
         found = shell("bench", *words)
         assert found.returncode == 2
         assert "nonsense" in found.stderr

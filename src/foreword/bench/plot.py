@@ -23,6 +23,7 @@ def draw(report: Report, path: Path) -> None:
     panels = figure.subplots(1, len(temperatures), squeeze=False, sharex=True)[0]
     for panel, temperature in zip(panels, temperatures, strict=True):
         _panel(panel, [row for row in report.rows if row.temperature == temperature])
+        panel.set_xlim(0, 1.6 * max(row.speedup_over_plain.high for row in report.rows))
         panel.set_title(f"temperature {temperature:g}", color=INK, fontsize=11, loc="left")
     figure.suptitle(f"Speed-up over plain decoding: {report.target}", color=INK, fontsize=12, x=0.01, ha="left")
     machine, versions = report.machine, report.versions
@@ -42,12 +43,10 @@ def _panel(panel: Axes, rows: list[Row]) -> None:
     panel.errorbar([ratio.mid for ratio in ratios], places, xerr=ends, fmt="none", ecolor=INK, elinewidth=1, capsize=2)
     for place, row, ratio in zip(places, rows, ratios, strict=True):
         text = f"  {ratio.mid:.2f}×   {row.tokens_per_second:.0f} tokens/s"
-        panel.text(max(ratio.high, 1), place, text, va="center", color=INK, fontsize=8)
+        panel.text(max(ratio.high, 1), place, text, va="center", color=INK, fontsize=8, in_layout=False)
     panel.axvline(1, color=INK, linewidth=0.8, linestyle=":")
     panel.set_yticks(places, [row.name for row in rows], color=INK, fontsize=9)
     panel.invert_yaxis()
-    panel.margins(x=0.45)
-    panel.set_xlim(left=0)
     panel.tick_params(axis="both", length=0, labelsize=9, colors=INK)
     for side in ("top", "right", "left", "bottom"):
         panel.spines[side].set_color(FAINT)

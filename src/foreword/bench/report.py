@@ -8,6 +8,7 @@ from statistics import fmean
 from typing import Any
 
 import numpy as np
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from foreword.bench.lineup import CONTENDERS, PLAIN_ROW
@@ -78,10 +79,15 @@ class Report:
 
     def table(self) -> Table:
         """For the terminal."""
-        table = Table(title=f"{self.target}, {_words(self.settings)}", caption=_caption(self.machine, self.versions))
-        table.add_column("method")
-        heads = ("T", "tokens/s", "tokens/pass", "acceptance", "outside forwards", "× plain", "× generate", "same text")
-        for head in heads:
+        table = Table(
+            title=f"{self.target}, {_words(self.settings)}",
+            caption=_caption(self.machine, self.versions),
+            box=SIMPLE_HEAD,
+            padding=(0, 1, 0, 0),
+            pad_edge=False,
+        )
+        table.add_column("method", no_wrap=True)
+        for head in ("T", "tokens/s", "per pass", "accepted", "outside¹", "× plain", "× generate", "same text"):
             table.add_column(head, justify="right")
         last = None
         for row in self.rows:
@@ -169,7 +175,8 @@ def _words(settings: Mapping[str, Any]) -> str:
 def _caption(machine: Mapping[str, Any], versions: Mapping[str, str]) -> str:
     return (
         f"{machine['cpu']}, threads: {machine['threads']}; torch {versions['torch']}, "
-        f"transformers {versions['transformers']}; 95 % intervals over prompts"
+        f"transformers {versions['transformers']}; "
+        "95 % intervals over prompts\n¹ share of a decoding round outside the forwards of target and draft model"
     )
 
 
@@ -178,7 +185,7 @@ def _share(value: float | None) -> str:
 
 
 def _interval(value: Interval) -> str:
-    return "1" if value.low == value.high == 1 else f"{value.mid:.2f} [{value.low:.2f}, {value.high:.2f}]"
+    return "1" if value.low == value.high == 1 else f"{value.mid:.2f} ({value.low:.2f}–{value.high:.2f})"
 
 
 def _same(row: Row) -> str:

@@ -6,9 +6,10 @@ Knows the order of things; knows nothing about how a contender works.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
+from time import perf_counter
 from typing import Any, cast
 
 from transformers import BatchEncoding
@@ -23,6 +24,8 @@ from foreword.bench.trial import Request
 from foreword.errors import InvalidRequest
 
 QUICK_PROMPTS, QUICK_TOKENS = 6, 48
+QUICK_SECONDS = 35.0
+"""No further prompt is begun after this, so that a quick run ends within a minute on a busy machine too."""
 WARM_TOKENS = 16
 
 
@@ -73,6 +76,7 @@ def run(options: Options, progress: Callable[[str], None] = lambda _: None) -> R
     `progress` gets a line now and then. Raises InvalidRequest, UnknownMethod or ModelError before any measuring.
     """
     _check(options)
+    started = perf_counter()
     names = wanted(options.methods, options.quick)
     source = weights(options.target, options.draft, options.dtype, options.inflate)
     chosen = spread(load(options.prompts), options.limit)
@@ -80,15 +84,21 @@ def run(options: Options, progress: Callable[[str], None] = lambda _: None) -> R
     entrants = lineup(source, names, progress)
     requests = _requests(entrants, chosen, options)
     progress("warming up")
-    for temperature in options.temperatures:
-        _race(entrants, Request("warm-up", requests[0].prompt, temperature, options.seed, WARM_TOKENS), 0, {})
+    for request in requests[chosen[0].id]:
+        # A seed that no request has: nobody may have seen an answer before it is measured.
+        _race(entrants, replace(request, seed=options.seed + len(chosen), max_tokens=WARM_TOKENS), 0, {})
     results: Results = {}
-    turns = [(repeat, request) for repeat in range(options.times) for request in requests]
-    for turn, (repeat, request) in enumerate(turns):
-        # Over the repeats too, each contender should come at every place of the order.
-        _race(entrants, request, turn + repeat, results)
-        progress(f"{turn + 1} of {len(turns)}: {request.name} at temperature {request.temperature:g}")
-    report = Report(machine(), versions(), source.name, options.seed, rows(results), _settings(options, chosen))
+    measured: list[str] = []
+    for turn, (repeat, prompt) in enumerate((repeat, prompt) for repeat in range(options.times) for prompt in chosen):
+        if options.quick and measured and perf_counter() - started > QUICK_SECONDS:
+            progress(f"this machine is busy or slow: a quick run ends after {turn} of {len(chosen)} prompts")
+            break
+        for request in requests[prompt.id]:
+            # Over the repeats too, each contender should come at every place of the order.
+            _race(entrants, request, turn + repeat, results)
+        measured.append(prompt.id)
+        progress(f"{turn + 1} of {options.times * len(chosen)}: {prompt.id}")
+    report = Report(machine(), versions(), source.name, options.seed, rows(results), _settings(options, measured))
     if options.plot:
         from foreword.bench.plot import draw  # needs matplotlib, which few installations have
 
@@ -107,16 +117,16 @@ def _race(entrants: Lineup, request: Request, turn: int, results: Results) -> No
     """Every contender answers one request. The order rotates; the oracle comes last, for it must hear plain first."""
     first = turn % len(entrants.contenders)
     order = [*entrants.contenders[first:], *entrants.contenders[:first]]
-    for contender in sorted(order, key=lambda entrant: entrant.name != ORACLE):
+    for contender in sorted(order, key=lambda entrant: entrant.name == ORACLE):
         trial = contender.run(request)
         results.setdefault((contender.name, request.temperature), {}).setdefault(request.name, []).append(trial)
         if contender.name == PLAIN_ROW:
             entrants.oracle.foresee(request.prompt, request.temperature, request.seed, trial.tokens)
 
 
-def _requests(entrants: Lineup, prompts: list[Prompt], options: Options) -> list[Request]:
-    """One request for each prompt and temperature, with a seed of the prompt's own."""
-    requests: list[Request] = []
+def _requests(entrants: Lineup, prompts: list[Prompt], options: Options) -> dict[str, list[Request]]:
+    """For each prompt one request at every temperature, with a seed of the prompt's own."""
+    requests: dict[str, list[Request]] = {}
     for place, prompt in enumerate(prompts):
         tokens = _render(entrants, prompt)
         if len(tokens) + options.tokens > entrants.context:
@@ -125,7 +135,7 @@ def _requests(entrants: Lineup, prompts: list[Prompt], options: Options) -> list
                 f"context of {entrants.context}; lower max_tokens"
             )
         seed = options.seed + place
-        requests += [Request(prompt.id, tokens, heat, seed, options.tokens) for heat in options.temperatures]
+        requests[prompt.id] = [Request(prompt.id, tokens, heat, seed, options.tokens) for heat in options.temperatures]
     return requests
 
 
@@ -154,9 +164,9 @@ def _check(options: Options) -> None:
         raise InvalidRequest(f"the folder of {options.plot} does not exist; create it or plot elsewhere")
 
 
-def _settings(options: Options, prompts: list[Prompt]) -> dict[str, Any]:
+def _settings(options: Options, measured: list[str]) -> dict[str, Any]:
     """All that a reader needs to repeat the run."""
     used = {**asdict(options), "max_tokens": options.tokens, "repeats": options.times}
-    used["prompt_ids"] = [prompt.id for prompt in prompts]
+    used["prompt_ids"] = list(dict.fromkeys(measured))
     del used["seed"], used["plot"]
     return {**used, "peers": peers.settings()}

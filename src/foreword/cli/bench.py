@@ -4,75 +4,88 @@ from __future__ import annotations
 
 import json as encode
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from foreword.cli import edge, options, show
 
+if TYPE_CHECKING:
+    from foreword.bench.report import Report
+
 MEASURE, WRITE = "What is measured", "What is written"
+
+
+def _option(help: str, *names: str, least: int | None = None, metavar: str = "N") -> typer.models.OptionInfo:
+    return typer.Option(*names, help=help, min=least, metavar=metavar, rich_help_panel=MEASURE)
+
+
+Quick = Annotated[bool, typer.Option("--quick", help="Few prompts: a minute on two cores.", rich_help_panel=MEASURE)]
+Inflate = Annotated[
+    str | None,
+    _option("Give the family the cost of a llama-110m, llama-350m, llama-1b or llama-8b. Same text.", metavar="SHAPE"),
+]
+Temperatures = Annotated[
+    list[float] | None, _option("May be given again. Default: 0 and 1.", "--temperature", "-t", metavar="T")
+]
+Rows = Annotated[
+    list[str] | None, _option("A row of the table; may be given again. Default: all.", "--method", metavar="NAME")
+]
+Kind = Annotated[Literal["in-domain", "out-of-domain"], _option("in-domain or out-of-domain.", metavar="KIND")]
+Limit = Annotated[int | None, _option("Only so many prompts, of all kinds.", least=1)]
+Length = Annotated[int, _option("At most this many new tokens in an answer.", least=1)]
+Repeats = Annotated[int, _option("Times each prompt is run.", least=1)]
+Seed = Annotated[int, _option("Of the first request; the others count on from it.", least=0)]
+Json = Annotated[Path | None, typer.Option(help="Write the figures here; - is stdout.", rich_help_panel=WRITE)]
+Plot = Annotated[
+    Path | None, typer.Option(help="Draw them here (PNG; needs foreword\\[bench]).", rich_help_panel=WRITE)
+]
 
 
 def bench(
     *,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Few prompts, a minute on two cores.", rich_help_panel=MEASURE)
-    ] = False,
-    inflate: Annotated[
-        str | None,
-        typer.Option(
-            help="Give the family the cost of a bigger model: llama-110m, llama-350m, llama-1b, llama-8b. Same text.",
-            metavar="SHAPE",
-            rich_help_panel=MEASURE,
-        ),
-    ] = None,
-    temperature: Annotated[
-        list[float] | None,
-        typer.Option("--temperature", "-t", help="May be given again. Default: 0 and 1.", metavar="T"),
-    ] = None,
-    method: Annotated[
-        list[str] | None, typer.Option(help="A row of the table; may be given again. Default: all.", metavar="NAME")
-    ] = None,
-    prompts: Annotated[Literal["in-domain", "out-of-domain"], typer.Option(help="Which prompts.")] = "in-domain",
-    limit_prompts: Annotated[int | None, typer.Option(min=1, help="Only so many prompts.", metavar="N")] = None,
-    max_tokens: Annotated[int, typer.Option(min=1, help="Length of an answer.", metavar="N")] = 128,
-    repeats: Annotated[int, typer.Option(min=1, help="Times each prompt is run.", metavar="N")] = 1,
-    seed: Annotated[int, typer.Option(min=0, help="Of every request.", metavar="N")] = 0,
+    quick: Quick = False,
+    inflate: Inflate = None,
+    temperature: Temperatures = None,
+    method: Rows = None,
+    prompts: Kind = "in-domain",
+    limit_prompts: Limit = None,
+    max_tokens: Length = 128,
+    repeats: Repeats = 1,
+    seed: Seed = 0,
     model: options.ModelName = None,
     draft: options.DraftName = None,
     dtype: options.DtypeName = "auto",
-    json: Annotated[
-        Path | None, typer.Option("--json", help="Write the figures here; - is stdout.", rich_help_panel=WRITE)
-    ] = None,
-    plot: Annotated[
-        Path | None, typer.Option(help="Draw them here (PNG; needs foreword\\[bench]).", rich_help_panel=WRITE)
-    ] = None,
+    json: Json = None,
+    plot: Plot = None,
 ) -> None:
     """Measure every way to guess, plain decoding and transformers on this machine, in one interleaved run."""
     from foreword.bench.run import Options, run
 
-    report = run(
-        Options(
-            quick=quick,
-            inflate=inflate,
-            temperatures=tuple(temperature) if temperature else (0.0, 1.0),
-            methods=tuple(method) if method else None,
-            prompts=prompts,
-            limit_prompts=limit_prompts,
-            max_tokens=max_tokens,
-            repeats=repeats,
-            seed=seed,
-            dtype=dtype,
-            target=model,
-            draft=draft,
-            plot=None if plot is None else str(plot),
-        ),
-        edge.note,
+    asked = Options(
+        quick=quick,
+        inflate=inflate,
+        temperatures=tuple(temperature) if temperature else (0.0, 1.0),
+        methods=tuple(method) if method else None,
+        prompts=prompts,
+        limit_prompts=limit_prompts,
+        max_tokens=max_tokens,
+        repeats=repeats,
+        seed=seed,
+        dtype=dtype,
+        target=model,
+        draft=draft,
+        plot=None if plot is None else str(plot),
     )
+    _write(run(asked, edge.note), json)
+
+
+def _write(report: Report, file: Path | None) -> None:
+    """Figures to the file; the table to stdout, unless the figures are there."""
     found = encode.dumps(report.as_json(), indent=2) + "\n"
-    if json == Path("-"):
+    if file == Path("-"):
         typer.echo(found, nl=False)
         return
-    if json is not None:
-        json.write_text(found, encoding="utf-8")
+    if file is not None:
+        file.write_text(found, encoding="utf-8")
     show.stdout().print(report.table())

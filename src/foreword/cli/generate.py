@@ -63,6 +63,8 @@ def generate(
     The text streams to stdout as it is found, and nothing else goes there: notes and figures are on stderr.
     """
     text = _prompt(prompt, prompt_file)
+    if not text.strip():
+        raise InvalidRequest("the prompt is empty; give some text to answer")
     if system is not None and chat is False:
         raise typer.BadParameter("--system needs the chat template; leave --raw out")
     from foreword import LLM, SamplingParams
@@ -80,7 +82,7 @@ def generate(
 
 
 def _prompt(argument: str | None, file: Path | None) -> str:
-    """The text to answer; InvalidRequest, BadParameter where there is none or two."""
+    """The text to answer. Raises BadParameter where there is none, or two, or no text."""
     if argument is not None and file is not None:
         raise typer.BadParameter("give a prompt or --prompt-file, not both")
     try:
@@ -97,8 +99,6 @@ def _prompt(argument: str | None, file: Path | None) -> str:
 
 def _read(llm: LLM, text: str, chat: bool | None, system: str | None) -> list[int]:
     """The prompt's token ids, in the chat template or as they are."""
-    if not text.strip():
-        raise InvalidRequest("the prompt is empty; give some text to answer")
     if chat is None:
         chat = system is not None or bool(llm.tokenizer.chat_template)
     if not chat:

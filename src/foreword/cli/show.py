@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Iterable, Mapping
 from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -65,10 +66,10 @@ def wants_colour(choice: bool | None) -> bool:
 
 def coloured(pieces: Iterable[tuple[str, Origin]]) -> Text:
     """Text whose style says where each token came from."""
-    runs = groupby(pieces, key=lambda piece: piece[1])
-    return Text.assemble(
-        *(("".join(text for text, _ in run).translate(CONTROL), STYLES[origin]) for origin, run in runs)
-    )
+    text = Text()
+    for origin, run in groupby(pieces, key=itemgetter(1)):
+        text.append("".join(piece for piece, _ in run).translate(CONTROL), STYLES[origin])
+    return text
 
 
 def legend() -> Text:

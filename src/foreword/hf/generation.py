@@ -43,6 +43,8 @@ class SpeculativeOutput(GenerateDecoderOnlyOutput):
     `scores` and `logits` of a row that has ended say: the padding token, with certainty.
     """
 
+    scores: tuple[Tensor, ...] | None = None  # type: ignore[assignment] - theirs says a tuple of one
+    logits: tuple[Tensor, ...] | None = None  # type: ignore[assignment]
     stats: tuple[Stats, ...] | None = None
     """One for each row."""
     seeds: tuple[int, ...] | None = None
@@ -164,8 +166,8 @@ class _Job:
         logits = _steps([recorder.logits for recorder in recorders], longest, pad)
         return SpeculativeOutput(
             sequences=sequences,  # type: ignore[arg-type]
-            scores=scores if self.config.output_scores else None,  # type: ignore[arg-type]
-            logits=logits if self.config.output_logits else None,  # type: ignore[arg-type]
+            scores=scores if self.config.output_scores else None,
+            logits=logits if self.config.output_logits else None,
             stats=tuple(row.stats for row in rows),
             seeds=tuple(row.seed for row in rows),
         )

@@ -31,7 +31,8 @@ _REFUSED: tuple[tuple[str, tuple[object, ...], str], ...] = (
 )
 """(option, values that do nothing besides None, why any other is refused)"""
 
-_SERVED = {"input_ids", "attention_mask", "position_ids", "past_key_values", "use_cache", "logits_to_keep"}
+_SERVED = {"input_ids", "attention_mask", "position_ids", "use_cache", "logits_to_keep"}
+_CACHES = ("past_key_values", "cache_params")
 _STATEFUL = (
     hf.ClassifierFreeGuidanceLogitsProcessor,
     hf.UnbatchedClassifierFreeGuidanceLogitsProcessor,
@@ -56,11 +57,12 @@ def refused_input(model: PreTrainedModel, inputs: Mapping[str, Any]) -> str | No
     if getattr(model.config, "is_encoder_decoder", False):
         return f"{type(model).__name__} is an encoder-decoder; Foreword drives decoder-only models"
     for name, value in inputs.items():
-        if value is not None and name not in _SERVED:
+        if name in _CACHES:
+            # transformers brings an empty one to every call, which nobody misses.
+            if getattr(value, "_is_user_defined", False) or (value is not None and value.get_seq_length() > 0):
+                return f"{name} cannot be served: Foreword reads the whole prompt into a memory of its own"
+        elif value is not None and name not in _SERVED:
             return f"{name} cannot be served: Foreword reads token ids and attention_mask alone"
-    cache = inputs.get("past_key_values")
-    if getattr(cache, "_is_user_defined", False) or (cache is not None and cache.get_seq_length() > 0):
-        return "past_key_values cannot be served: Foreword reads the whole prompt into a memory of its own"
     return None
 
 

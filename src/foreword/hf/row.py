@@ -31,11 +31,22 @@ _WARPERS: tuple[tuple[type, str, str], ...] = (
     (hf.TypicalLogitsWarper, "typical_p", "mass"),
 )
 """(type, our parameter, its attribute), in the order in which both transformers and Foreword apply them."""
-_READ_THE_BATCH = (
-    hf.PrefixConstrainedLogitsProcessor,
-    hf.EncoderRepetitionPenaltyLogitsProcessor,
-    hf.EncoderNoRepeatNGramLogitsProcessor,
+_BY_ROW = (
+    *(kind for kind, _, _ in _WARPERS),
+    hf.EpsilonLogitsWarper,
+    hf.EtaLogitsWarper,
+    hf.ExponentialDecayLengthPenalty,
+    hf.ForcedEOSTokenLogitsProcessor,
+    hf.LogitNormalization,
+    hf.MinLengthLogitsProcessor,
+    hf.MinNewTokensLengthLogitsProcessor,
+    hf.NoBadWordsLogitsProcessor,
+    hf.NoRepeatNGramLogitsProcessor,
+    hf.SequenceBiasLogitsProcessor,
+    hf.SuppressTokensAtBeginLogitsProcessor,
+    hf.SuppressTokensLogitsProcessor,
 )
+"""Processors that treat every row alike, wherever it stands; all others may know which row is which."""
 
 
 def split(processors: List[Any]) -> tuple[list[Any], dict[str, float]]:
@@ -70,9 +81,7 @@ class InPlace:
 
     def __call__(self, tokens: Ids, scores: Scores) -> Scores:
         ids = torch.cat([self.pads, tokens.to(self.pads.device)], dim=1)
-        alone = self.batch == 1 or (
-            type(self.processor).__module__ == hf.__name__ and not isinstance(self.processor, _READ_THE_BATCH)
-        )
+        alone = self.batch == 1 or type(self.processor) in _BY_ROW
         call: Any = self.processor
         if alone:
             return call(ids, scores)

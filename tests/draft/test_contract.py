@@ -1,0 +1,56 @@
+"""Every drafter in the registry keeps the contract; and the contract is able to say no."""
+
+from collections.abc import Sequence as List
+
+import pytest
+import torch
+from running import drafter
+
+from foreword.draft import METHODS
+from foreword.draft.base import Drafter, chosen, first_chain
+from foreword.types import Batch, Draft
+
+from .contract import CONTRACT, check_form
+
+
+@pytest.mark.parametrize("clause", CONTRACT, ids=lambda clause: clause.__name__)
+@pytest.mark.parametrize("name", METHODS)
+def test_a_drafter_keeps_the_contract(name, clause):
+    clause(lambda: drafter(name))
+
+
+class Forgetful(Drafter):
+    """Counts its calls and never forgets: breaks what a drafter must keep about repetition and release."""
+
+    def __init__(self) -> None:
+        self.seen: dict[int, int] = {}
+
+    def propose(self, batch: Batch, nodes: List[int]) -> Draft:
+        for sequence in batch.sequences:
+            self.seen[sequence.id] = self.seen.get(sequence.id, 0) + 1
+        return chosen([[self.seen[s.id]] * n for s, n in zip(batch.sequences, nodes, strict=True)])
+
+
+@pytest.mark.parametrize("clause", ["asking_twice_is_harmless", "pauses_are_harmless", "release_frees"])
+def test_the_contract_finds_a_drafter_that_breaks_it(clause):
+    with pytest.raises(AssertionError):
+        {one.__name__: one for one in CONTRACT}[clause](Forgetful)
+
+
+def test_a_form_that_is_wrong_is_found():
+    check_form(chosen([[1, 2], [3]]), [2, 2], 10)
+    for draft in (chosen([[1, 2, 3], []]), chosen([[1, 10], []]), chosen([[1]])):
+        with pytest.raises(AssertionError):
+            check_form(draft, [2, 2], 10)
+
+
+def test_the_first_chain_of_a_tree_follows_first_children():
+    #        -1 → 0, 1;  0 → 2, 3;  1 → 4;  3 → 5, and the second row is empty
+    parents = torch.tensor([[-1, -1, 0, 0, 1, 3], [-1] * 6])
+    tokens = torch.tensor([[10, 11, 12, 13, 14, 15], [0] * 6])
+    laws = torch.eye(16)[tokens]
+    chain = first_chain(Draft(tokens, parents, torch.tensor([6, 0]), laws, chain=False))
+    assert chain.chain
+    assert chain.count.tolist() == [2, 0]
+    assert chain.tokens[0].tolist() == [10, 12]
+    assert chain.probs[0].argmax(-1).tolist() == [10, 12]

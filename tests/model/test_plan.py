@@ -1,0 +1,59 @@
+"""Which key a row may see: the rule written out token by token."""
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foreword.model.cache import PAGE, Extent
+from foreword.model.plan import Read, Span
+
+
+parents_of_trees = st.integers(0, 7).flatmap(lambda n: st.tuples(*(st.integers(-1, node - 1) for node in range(n))))
+shapes = st.tuples(st.integers(0, 70), st.integers(1, 6), st.none() | parents_of_trees)
+"""Tokens held, tokens in a line, and the tree after them, if any."""
+
+
+def read_of(shape: tuple[int, int, tuple[int, ...] | None]) -> Read:
+    past, trunk, parents = shape
+    tokens = list(range(trunk + len(parents or ())))
+    return Read(1, past, tokens, None if parents is None else list(parents))
+
+
+def span(read: Read, start: int = 3) -> Span:
+    extent = Extent(PAGE, 4 * PAGE)
+    return Span(start, start + len(read.tokens), extent, read.past, read.depths, read.parents)
+
+
+def text_before(read: Read, row: int) -> list[int]:
+    """Places of the keys that lie before a row in its own text, itself last: the definition."""
+    trunk = len(read.tokens) - len(read.parents or [])
+    if read.parents is None or row < trunk:
+        return list(range(read.past + row + 1))
+    parent = read.parents[row - trunk]
+    return [*text_before(read, trunk - 1 if parent < 0 else trunk + parent), read.past + row]
+
+
+@given(shapes, st.none() | st.integers(1, 20))
+def test_a_row_sees_its_own_text_within_the_window_and_nothing_else(shape, window):
+    read = read_of(shape)
+    seen = span(read).visible(window, torch.device("cpu"))
+    assert seen.shape == (len(read.tokens), span(read).padded)
+    for row in range(len(read.tokens)):
+        text = text_before(read, row)
+        assert seen[row].nonzero().flatten().tolist() == (text if window is None else text[-window:])
+
+
+@given(shapes)
+def test_a_token_stands_where_its_text_is_long(shape):
+    read = read_of(shape)
+    assert [read.past + depth for depth in read.depths] == [
+        len(text_before(read, row)) - 1 for row in range(len(read.tokens))
+    ]
+
+
+@given(shapes)
+def test_a_span_covers_whole_pages(shape):
+    read = read_of(shape)
+    one = span(read)
+    assert one.length == read.past + len(read.tokens) <= one.padded < one.length + PAGE
+    assert one.padded % PAGE == 0

@@ -1,0 +1,192 @@
+"""Text in, text out: streams, seeds, and every wrong request answered with what to do instead."""
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer as RawTokenizer
+from tokenizers import models
+
+from foreword import LLM, InvalidRequest, ModelError, SamplingParams, UnknownMethod, VocabularyMismatch, family
+from foreword.model import Mode
+from transformers import PreTrainedTokenizerFast
+
+PROMPT = "Once upon a time there was a small fish. The small fish"
+GREEDY = SamplingParams(temperature=0, max_tokens=24)
+
+
+@cache
+def llm(method: str = "lm", nodes: int = 4) -> LLM:
+    return LLM(method=method, nodes=nodes, dtype="float32")
+
+
+# ---- what a user gets
+
+
+def test_the_five_lines_of_python():
+    answer = llm().generate("The capital of France is", GREEDY)[0]
+    plain = llm("none").generate("The capital of France is", GREEDY)[0]
+    assert (answer.text, answer.tokens, answer.finish_reason) == (plain.text, plain.tokens, plain.finish_reason)
+    assert answer.stats.accepted > 0 == plain.stats.accepted
+    assert answer.stats.tokens == len(answer.tokens)
+    assert answer.stats.tokens_per_pass > plain.stats.tokens_per_pass == 1
+    assert answer.prompt_tokens == llm().tokenizer("The capital of France is")["input_ids"]
+    assert answer.logprobs is None
+
+
+def test_the_width_may_measure_for_itself_and_change_no_token():
+    params = SamplingParams(seed=4, max_tokens=24)
+    measured = LLM(dtype="float32").generate(PROMPT, params)[0]
+    assert measured.tokens == llm("none").generate(PROMPT, params)[0].tokens
+
+
+def test_answers_come_in_the_order_of_the_prompts():
+    prompts = [PROMPT, "The capital of France is", [5, 6, 7]]
+    together = llm().generate(prompts, GREEDY)
+    assert [one.tokens for one in together] == [llm().generate([prompt], GREEDY)[0].tokens for prompt in prompts]
+    assert together[2].prompt_tokens == [5, 6, 7]
+    assert llm().generate([], GREEDY) == []
+
+
+def test_a_conversation_is_answered_in_the_models_template():
+    messages = [{"role": "user", "content": "What is the capital of France?"}]
+    answer = llm().chat(messages, GREEDY)
+    rendered = llm().tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+    assert llm().tokenizer.decode(answer.prompt_tokens) == rendered
+    assert answer.text.strip()
+
+
+# ---- seeds
+
+
+def test_a_request_without_a_seed_gets_one_that_repeats_it():
+    params = SamplingParams(max_tokens=16, ignore_eos=True)
+    first, second = llm().generate([PROMPT, PROMPT], params)
+    assert first.seed != second.seed
+    assert first.tokens != second.tokens
+    again = llm("none").generate(PROMPT, SamplingParams(max_tokens=16, ignore_eos=True, seed=second.seed))[0]
+    assert (again.text, again.tokens, again.seed) == (second.text, second.tokens, second.seed)
+
+
+# ---- streams
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        GREEDY,
+        SamplingParams(seed=1, max_tokens=40, temperature=1.3),
+        SamplingParams(seed=2, max_tokens=40, stop=("e s", "the ")),
+        # Bytes of characters of several bytes, in an order that leaves some unfinished: nothing may be shown broken.
+        SamplingParams(seed=3, max_tokens=40, logit_bias=dict.fromkeys(range(100, 256), 12.0)),
+    ],
+)
+def test_the_pieces_of_a_stream_are_the_text(params):
+    deltas = list(llm().stream(PROMPT, params))
+    whole = llm("none").generate(PROMPT, params)[0]
+    assert "".join(delta.text for delta in deltas) == whole.text
+    assert [token for delta in deltas for token in delta.tokens] == whole.tokens
+    assert all("".join(delta.pieces) == delta.text for delta in deltas)
+    assert all(len(delta.pieces) == len(delta.tokens) == len(delta.origins) for delta in deltas)
+    assert [delta.finish_reason for delta in deltas] == [None] * (len(deltas) - 1) + [whole.finish_reason]
+
+
+def test_two_streams_take_turns():
+    alone = [llm("none").generate(text, GREEDY)[0].text for text in (PROMPT, "The capital of France is")]
+    streams = [llm().stream(PROMPT, GREEDY), llm().stream("The capital of France is", GREEDY)]
+    texts = ["", ""]
+    open_ = [0, 1]
+    while open_:
+        for which in list(open_):
+            delta = next(streams[which], None)
+            if delta is None:
+                open_.remove(which)
+            else:
+                texts[which] += delta.text
+    assert texts == alone
+    assert llm().engine.idle
+
+
+def test_closing_a_stream_gives_the_request_up_and_no_other():
+    kept, closed = llm().stream(PROMPT, GREEDY), llm().stream("The capital of France is", GREEDY)
+    text = next(kept).text
+    next(closed)
+    closed.close()
+    text += "".join(delta.text for delta in kept)
+    assert text == llm("none").generate(PROMPT, GREEDY)[0].text
+    assert llm().engine.idle
+    assert llm()._inbox == {}
+    llm().stream(PROMPT, GREEDY).close()  # one that never began
+    assert llm().engine.idle
+
+
+# ---- bad input
+
+
+@pytest.mark.parametrize(
+    ("prompt", "params", "said"),
+    [
+        ("", {}, "prompt is empty"),
+        ([], {}, "prompt is empty"),
+        ([5, 8192], {}, "outside the vocabulary of 8192"),
+        ([5, -1], {}, "outside the vocabulary of 8192"),
+        ([5] * 1024, {}, "1024 tokens and the model reads at most 1023"),
+        ([5] * 1000, {"max_tokens": 25}, "context of 1024; at most 24 fit"),
+        ([5], {"stop_token_ids": (9000,)}, "9000.*outside the vocabulary"),
+        ([5], {"logit_bias": {9000: 1.0}}, "9000.*outside the vocabulary"),
+        ([5], {"bad_word_ids": ((5, 9000),)}, "9000.*outside the vocabulary"),
+    ],
+)
+def test_a_request_that_cannot_be_served_is_refused_before_any_work(prompt, params, said):
+    asked = SamplingParams(**({"max_tokens": 8} | params))
+    with pytest.raises(InvalidRequest, match=said):
+        llm().generate([[5, 6], prompt], asked)
+    with pytest.raises(InvalidRequest, match=said):
+        llm().stream(prompt, asked)
+    assert llm().engine.idle
+
+
+def test_the_whole_context_can_be_used():
+    (answer,) = llm().generate([[5] * 1000], SamplingParams(max_tokens=24, temperature=0, ignore_eos=True))
+    assert len(answer.tokens) == 24
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "said"),
+    [
+        ({"method": "ngrams"}, UnknownMethod, "Did you mean 'ngram'"),
+        ({"rule": "macth"}, UnknownMethod, "did you mean 'match'"),
+        ({"nodes": 65}, InvalidRequest, r"nodes must be None or in \[0, 64\], got 65"),
+        ({"nodes": -1}, InvalidRequest, r"nodes must be None or in \[0, 64\], got -1"),
+        ({"dtype": "int3"}, ModelError, "float32, bfloat16, float16"),
+        ({"method": "ngram", "draft": family.draft()}, InvalidRequest, "leave draft=None"),
+        ({"target": family.target(), "method": "lm"}, InvalidRequest, "needs a draft model"),
+        ({"target": "no/such-folder/at-all"}, ModelError, "no/such-folder/at-all"),
+        ({"draft": "no/such-folder/at-all"}, ModelError, "no/such-folder/at-all"),
+    ],
+)
+def test_a_wrong_way_to_begin_says_what_to_do(options, error, said):
+    with pytest.raises(error, match=said):
+        LLM(**({"nodes": 2} | options))
+
+
+def test_a_folder_without_a_model_is_no_model(tmp_path: Path):
+    with pytest.raises(ModelError, match="cannot load a model"):
+        LLM(tmp_path)
+
+
+def test_models_that_do_not_share_a_tokenizer_are_refused_with_the_number_of_tokens(tmp_path: Path):
+    vocabulary = dict(llm().tokenizer.get_vocab())
+    first, second = (next(token for token, id in vocabulary.items() if id == wanted) for wanted in (500, 501))
+    vocabulary[first], vocabulary[second] = vocabulary[second], vocabulary[first]
+    for file in family.draft().iterdir():
+        if file.is_file() and not file.name.startswith("tokenizer"):
+            (tmp_path / file.name).symlink_to(file)
+    raw = RawTokenizer(models.WordLevel(vocabulary, unk_token=first))
+    PreTrainedTokenizerFast(tokenizer_object=raw).save_pretrained(tmp_path)
+    with pytest.raises(VocabularyMismatch, match="2 tokens differ.*drafter that needs no model"):
+        LLM(draft=tmp_path, nodes=2)
+
+
+def test_the_family_is_driven_the_best_way():
+    assert llm().target.mode is Mode.TREE
