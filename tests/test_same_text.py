@@ -84,6 +84,21 @@ def test_plain_decoding_does_not_depend_on_company_or_chunks_either():
         assert [answer.said for answer in got] == [answer.said for answer in wanted("float32", turn)]
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", ["lm", "tree"])
+def test_a_long_prompt_may_be_read_in_any_chunks(name, dtype):
+    """Attention over hundreds of keys sums in blocks; their borders must not show."""
+    prompt = tuple(token for _ in range(12) for text in prompts() for token in text)[:410]
+    asked = [
+        Request(prompt[:length], SamplingParams(temperature=t, seed=length, max_tokens=16, ignore_eos=True))
+        for length, t in ((180, 1.0), (250, 0.0), (300, 1.0), (410, 1.0))
+    ]
+    want = plain(target(dtype), asked)
+    for chunk in (512, 100):
+        got = finish(engine(target(dtype), guesser(name, dtype, want), 5, chunk=chunk), asked)
+        assert [answer.said for answer in got] == [answer.said for answer in want]
+
+
 def favour_even_tokens(tokens: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
     """A processor that reads the tokens before it and writes to what it is given."""
     scores[:, int(tokens[0, -1]) % 2 :: 2] += 0.5

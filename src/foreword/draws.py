@@ -43,6 +43,12 @@ class KeyedDraws:
             device=self._device,
         )[0]
 
+    def foreseeing(self, sequence: Sequence, count: int) -> Float[Tensor, "count vocab"] | None:
+        """The same for guesses 0 to count - 1 at once, under a rule that shares its noise; None when greedy."""
+        if sequence.params.greedy:
+            return None
+        return self._tape.rows(sequence.seed, len(sequence.tokens), count)
+
     def deciding(self, sequences: tuple[Sequence, ...], draft: Draft, depths: list[list[int]]) -> Noise:
         """The noise of one decision. `depths[row]` = distance of each node's draw from the last committed token."""
         if self.wants_probs:

@@ -83,13 +83,19 @@ class LLM:
         self._ids = count(1)
         self._inbox: dict[int, deque[Delta]] = defaultdict(deque)
 
-    def generate(self, prompts: Prompt | List[Prompt], params: SamplingParams | None = None) -> list[Completion]:
+    def generate(
+        self, prompts: Prompt | List[Prompt], params: SamplingParams | List[SamplingParams] | None = None
+    ) -> list[Completion]:
         """Complete every prompt, all of them together; the answers come in the order of the prompts.
 
-        Raises InvalidRequest before any work starts when a prompt or a parameter cannot be served.
+        `params` are for all prompts, or a list with one for each. Raises InvalidRequest before any work starts when a
+        prompt or a parameter cannot be served.
         """
         many: List[Prompt] = [prompts] if _is_one(prompts) else cast("List[Prompt]", prompts)
-        sequences = [self._sequence(prompt, params or SamplingParams()) for prompt in many]
+        wishes = [params or SamplingParams()] * len(many) if isinstance(params, SamplingParams | None) else params
+        if len(wishes) != len(many):
+            raise InvalidRequest(f"{len(many)} prompts need one set of parameters or {len(many)}, got {len(wishes)}")
+        sequences = [self._sequence(prompt, wish) for prompt, wish in zip(many, wishes, strict=True)]
         said: dict[int, list[Delta]] = {}
         try:
             for sequence in sequences:

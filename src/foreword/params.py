@@ -110,6 +110,12 @@ class SamplingParams:
         return self.temperature == 0
 
     @property
+    def plain(self) -> bool:
+        """The law is softmax(logits / temperature), with nothing added, filtered or forbidden."""
+        filtered = self.top_k or self.top_p < 1 or self.min_p or self.typical_p < 1
+        return not (self.reads_path or self.logit_bias or (filtered and not self.greedy))
+
+    @property
     def reads_path(self) -> bool:
         """The law at a position depends on which tokens came before it, beyond what the model itself reads."""
         return bool(

@@ -166,6 +166,10 @@ class Draws(Protocol):
         """Gumbel noise for the guess `depth` tokens after the last committed one (0 = the next); None when greedy."""
         ...
 
+    def foreseeing(self, sequence: Sequence, count: int) -> Float[Tensor, "count vocab"] | None:
+        """The same for guesses 0 to count - 1 at once, under a rule that shares its noise; None when greedy."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Batch:

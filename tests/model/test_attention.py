@@ -114,10 +114,10 @@ def test_equal_to_the_definition(variant, shape, tree):
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_rows_bits_depend_on_its_own_text_alone(shape, options, dtype):
     """Read alone token by token; in chunks of any size; beside others; and after rejected guesses."""
-    text, other = (Text(length, SHAPES[shape], dtype, seed) for length, seed in ((230, 1), (90, 2)))
+    text, other = (Text(length, SHAPES[shape], dtype, seed) for length, seed in ((400, 1), (90, 2)))
     alone = Layer(**options)
-    want = torch.cat([alone.read((text, Read(1, place, [place])))[0] for place in range(230)])
-    for sizes in ([230], [7] * 32 + [6], [100, 1, 96, 33], [200, 30]):
+    want = torch.cat([alone.read((text, Read(1, place, [place])))[0] for place in range(400)])
+    for sizes in ([400], [7] * 57 + [1], [100, 1, 96, 203], [255, 145]):
         layer, past, got = Layer(**options), 0, []
         for size in sizes:
             rows = list(range(past, past + size))
@@ -125,12 +125,25 @@ def test_a_rows_bits_depend_on_its_own_text_alone(shape, options, dtype):
             past += size
         assert torch.equal(torch.cat(got), want), sizes
     layer, got = Layer(**options), []
-    for past in range(0, 230, 10):
+    for past in range(0, 400, 10):
         rows = list(range(past, past + 10))
         beside = (other, Read(2, 0, list(range(1 + past % 90))))
-        wrong = [*rows, *(place % 230 for place in range(past + 60, past + 65))]  # guesses that are then given up
+        wrong = [*rows, *(place % 400 for place in range(past + 60, past + 65))]  # guesses that are then given up
         pair = [(text, Read(1, past, wrong)), beside]
         got.append(layer.read(*(pair if past % 20 else pair[::-1]))[0 if past % 20 else 1][:10])
+    assert torch.equal(torch.cat(got), want)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("options", [{}, dict(softcap=1.5)], ids=["fused", "written out"])
+@pytest.mark.parametrize("dim", [64, 128])
+def test_the_length_of_padded_keys_changes_no_bit(dim, options, dtype):
+    """Rows early in a long chunk are padded far beyond their own text; alone they are not."""
+    text = Text(1500, dict(heads=4, kv_heads=2, dim=dim, value_dim=dim), dtype, 4)
+    whole, parts, got = Layer(**options), Layer(**options), []
+    (want,) = whole.read((text, Read(1, 0, list(range(1500)))))
+    for past in range(0, 1500, 20):
+        got += parts.read((text, Read(1, past, list(range(past, past + 20)))))
     assert torch.equal(torch.cat(got), want)
 
 

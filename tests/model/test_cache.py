@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foreword.model.cache import PAGE, Extents, KVPool
+from foreword.model.cache import PAGE, Extent, Extents, KVPool, whole
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 700)), max_size=40))
@@ -13,7 +13,7 @@ def test_runs_are_disjoint_whole_pages_and_come_back(steps):
     for take, size in steps:
         if take or not held:
             run = extents.reserve(size)
-            assert size <= run.capacity < size + PAGE
+            assert size <= run.capacity == whole(size)
             assert run.start % PAGE == run.capacity % PAGE == 0
             assert 0 <= run.start
             assert run.stop <= extents.rows
@@ -23,8 +23,14 @@ def test_runs_are_disjoint_whole_pages_and_come_back(steps):
             extents.release(held.pop(size % len(held)))
     for run in held:
         extents.release(run)
-    rows = extents.rows
-    assert extents.reserve(rows).capacity == rows == extents.rows, "all gaps must have joined into one"
+    assert extents._free == [Extent(0, extents.rows)], "all gaps must have joined into one"
+
+
+@given(st.integers(1, 3000), st.integers(0, 3000))
+def test_a_run_holds_the_padded_keys_of_every_text_that_fits(rows, fewer):
+    assert rows <= whole(rows) == whole(whole(rows)) < rows + 3 * PAGE
+    assert whole(rows) % PAGE == 0
+    assert whole(max(1, rows - fewer)) <= whole(rows)
 
 
 def test_a_gap_is_used_again_before_the_pool_grows():

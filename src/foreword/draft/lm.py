@@ -72,7 +72,11 @@ class LanguageModelDrafter(Drafter):
         chain = Chain(batch)
         budget = [self._fit(s, n) for s, n in zip(batch.sequences, nodes, strict=True)]
         reads = {row: self._catch_up(batch.sequences[row]) for row, count in enumerate(budget) if count}
-        for depth in range(max(budget, default=0)):
+        for row, read in list(reads.items()):
+            if chain.foresee(row, self.model, read, budget[row]):
+                self._memories[read.id].guesses = chain.guesses(row)[:-1]
+                del reads[row]
+        for depth in range(max(budget, default=0) if reads else 0):
             reads = {row: read for row, read in reads.items() if depth < budget[row]}
             logits = F.pad(self.model.read(list(reads.values())), (0, self._missing), value=-math.inf)
             for row, scores in zip(list(reads), logits, strict=True):

@@ -106,7 +106,7 @@ def _reason(model: PreTrainedModel, small: object, given: dict[str, Any], settin
     """Why a call cannot be served; None where it can."""
     options = set(vars(GenerationConfig())) | set(inspect.signature(_HOST.generate).parameters) | {"tokenizer"}
     inputs = {name: value for name, value in given.items() if name not in options}
-    for name in ("inputs_embeds", "negative_prompt_ids", "assistant_tokenizer"):
+    for name in ("inputs_embeds", "negative_prompt_ids", "assistant_tokenizer", "past_key_values", "cache_params"):
         if given.get(name) is not None:
             return f"{name} cannot be served: Foreword reads token ids, and a draft model with the same tokenizer"
     if getattr(model.generation_config, "stop_strings", None) is not None:

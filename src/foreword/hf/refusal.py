@@ -59,7 +59,8 @@ def refused_input(model: PreTrainedModel, inputs: Mapping[str, Any]) -> str | No
     for name, value in inputs.items():
         if name in _CACHES:
             # transformers brings an empty one to every call, which nobody misses.
-            if getattr(value, "_is_user_defined", False) or (value is not None and value.get_seq_length() > 0):
+            filled = any(getattr(layer, "is_initialized", False) for layer in getattr(value, "layers", ()))
+            if filled or getattr(value, "_is_user_defined", False):
                 return f"{name} cannot be served: Foreword reads the whole prompt into a memory of its own"
         elif value is not None and name not in _SERVED:
             return f"{name} cannot be served: Foreword reads token ids and attention_mask alone"

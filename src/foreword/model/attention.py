@@ -19,6 +19,8 @@ from foreword.model.plan import Plan, Span
 NAME = "foreword"
 ROWS = 16
 """Query rows are padded to multiples of this: with whole pages of keys, a row's bits do not depend on its company."""
+KEYS = 512
+"""Keys in one product of weights and values, as in torch's fused kernel; in bfloat16 beyond 1024 the order changes."""
 BLOCK = 96
 """Query positions per call; torch's CPU kernel changes its tiling, and so its rounding, at 192 rows."""
 
@@ -130,5 +132,6 @@ def _eager(
     scores = scores.masked_fill(~mask, float("-inf"))
     if extras.sinks is not None:
         scores = torch.cat([scores, extras.sinks.float()[None, :, :, None]], dim=-1)
-    weights = scores.softmax(dim=-1)[..., : key.shape[2]]
-    return weights.to(value.dtype) @ value
+    weights = scores.softmax(dim=-1)[..., : key.shape[2]].to(value.dtype)
+    parts = (w @ v for w, v in zip(weights.split(KEYS, dim=-1), value.split(KEYS, dim=-2), strict=True))
+    return sum((part.float() for part in parts), torch.zeros(())).to(value.dtype)

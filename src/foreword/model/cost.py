@@ -19,7 +19,7 @@ PROBE_ID = -1
 
 
 def measure(model: Model, *, context: int = 128, seconds: float = 2.0) -> dict[int, float]:
-    """Median seconds of a forward over 1, 2, 4 … rows after `context` tokens. Stops widening when time or room runs out."""
+    """Median seconds of a forward over 1, 2, 4 … rows after `context` tokens; fewer widths if time or room runs out."""
     context = min(context, model.context // 2)
     text = [token % model.vocab for token in range(7, 7 + context + REPEATS * sum(WIDTHS))]
     model.open(PROBE_ID, len(text))

@@ -49,3 +49,14 @@ class Driver(Protocol):
     def move(self, id: int, source: list[int], start: int) -> None:
         """Make the keys of an accepted branch contiguous: position source[i] moves to start + i."""
         ...
+
+
+@runtime_checkable
+class Chaining(Protocol):
+    """What a driver may also offer: a whole chain of draws without coming back between them."""
+
+    def chain(
+        self, read: Read, count: int, temperature: float, noise: Float[Tensor, "count target_vocab"] | None
+    ) -> list[int]:
+        """Read, then draw `count` tokens one after the other: argmax(logits / temperature + noise)."""
+        ...

@@ -24,6 +24,7 @@ typedef struct {
     const bf16 *embedding; /* [vocab, hidden] */
     const float *norm;
     const bf16 *head; /* packed */
+    const float *cos, *sin; /* [position, dim] */
     const Layer *layer;
 } Model;
 
@@ -36,8 +37,7 @@ typedef struct {
 
 typedef struct {
     int64_t rows, spans, kept;
-    const int64_t *tokens, *keep;
-    const float *cos, *sin; /* [rows, dim] */
+    const int64_t *tokens, *positions, *keep;
     const Span *span;
     float *logits; /* [kept, vocab] */
     float *residual, *wide, *scores; /* scratch: [rows, hidden], [rows, (heads + 2 kv_heads) dim], [threads, longest] */
@@ -277,8 +277,9 @@ static void run(const Model *m, const Forward *f, int me, int threads) {
 #pragma omp barrier
         for (int64_t r = from; r < to; r++) {
             float *x = f->wide + r * width;
+            const float *cos = m->cos + f->positions[r] * m->dim, *sin = m->sin + f->positions[r] * m->dim;
             for (int64_t h = 0; h < m->heads + m->kv_heads; h++)
-                rotate(x + h * m->dim, h < m->heads ? layer->query_norm : layer->key_norm, m->eps, f->cos + r * m->dim, f->sin + r * m->dim, m->dim);
+                rotate(x + h * m->dim, h < m->heads ? layer->query_norm : layer->key_norm, m->eps, cos, sin, m->dim);
             const Span *span = span_of(f, r);
             float *key = x + m->heads * m->dim;
             write_kv(m, layer, key, key + m->kv_heads * m->dim, span->extent + span->past + r - span->start);
@@ -317,6 +318,40 @@ void foreword_forward(const Model *m, const Forward *f, int threads) {
     {
         extern int omp_get_thread_num(void), omp_get_num_threads(void);
         run(m, f, omp_get_thread_num(), omp_get_num_threads());
+    }
+}
+
+/* argmax(logits / temperature + noise), the first of equals; temperature 0: argmax(logits). */
+static int64_t likeliest(const float *logits, const float *noise, float temperature, int64_t n) {
+    __m512 best = _mm512_set1_ps(-INFINITY), heat = _mm512_set1_ps(temperature);
+    __m512i where = _mm512_setzero_si512(), here = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+    for (int64_t i = 0; i < n; i += LANES) {
+        __m512 value = _mm512_loadu_ps(logits + i);
+        if (temperature > 0) value = _mm512_div_ps(value, heat);
+        if (noise) value = _mm512_add_ps(value, _mm512_loadu_ps(noise + i));
+        __mmask16 better = _mm512_cmp_ps_mask(value, best, _CMP_GT_OQ);
+        best = _mm512_mask_mov_ps(best, better, value);
+        where = _mm512_mask_mov_epi32(where, better, here);
+        here = _mm512_add_epi32(here, _mm512_set1_epi32(LANES));
+    }
+    __mmask16 top = _mm512_cmp_ps_mask(best, _mm512_set1_ps(_mm512_reduce_max_ps(best)), _CMP_EQ_OQ);
+    return _mm512_mask_reduce_min_epi32(top, where);
+}
+
+/* A chain of `count` guesses: the forward described by `f` (one sequence, the last row kept), then one row at a time.
+ * `noise` is [count, stride], or NULL. */
+void foreword_chain(const Model *m, const Forward *f, int64_t count, float temperature, const float *noise, int64_t stride, int64_t *out, int threads) {
+    const int64_t first = 0;
+    Forward next = *f;
+    Span span = *f->span;
+    int64_t position = f->positions[f->rows - 1];
+    for (int64_t i = 0; i < count; i++) {
+        foreword_forward(m, &next, threads);
+        out[i] = likeliest(f->logits, noise ? noise + i * stride : 0, temperature, m->vocab);
+        position++;
+        span = (Span){0, 1, f->span->extent, position, 1, 0};
+        next.rows = next.spans = 1;
+        next.tokens = out + i, next.positions = &position, next.keep = &first, next.span = &span;
     }
 }
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from foreword.errors import ModelError
-from foreword.model.driver import Mode
+from foreword.model.driver import Chaining, Mode
 from foreword.model.linear import Swap, drop_weights, fast_bfloat16, swap_out
 from foreword.model.native import NativeDriver
 from foreword.model.plan import Read
@@ -112,6 +112,12 @@ class Model:
     def read(self, reads: List[Read]) -> Float[Tensor, "kept vocab"]:
         """One forward over what each sequence adds; returns the logits of the last `keep` tokens of each, in order."""
         return self.driver.read(reads)
+
+    def chain(
+        self, read: Read, count: int, temperature: float, noise: Float[Tensor, "count target_vocab"] | None
+    ) -> list[int] | None:
+        """Read, then draw `count` tokens one by one; None where the driver cannot do that faster than its caller."""
+        return self.driver.chain(read, count, temperature, noise) if isinstance(self.driver, Chaining) else None
 
     def move(self, id: int, source: list[int], start: int) -> None:
         """Make the keys of an accepted branch contiguous: position source[i] moves to start + i."""

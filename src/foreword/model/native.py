@@ -27,6 +27,8 @@ SUPPORTED = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen
 ROPES = ("default", "linear", "llama3", "yarn")
 """Rotary embeddings whose angles depend on the position alone."""
 LANES = 16
+MARGIN = 64
+"""Positions beyond a read that a chain may still reach without making room again."""
 
 
 class _Layer(Structure):
@@ -38,7 +40,8 @@ class _Layer(Structure):
 class _Model(Structure):
     _fields_ = [(n, c_int64) for n in ("layers", "hidden", "heads", "kv_heads", "dim", "intermediate", "vocab")]
     _fields_ += [("eps", c_float), ("scale", c_float)]
-    _fields_ += [("embedding", c_void_p), ("norm", c_void_p), ("head", c_void_p), ("layer", POINTER(_Layer))]
+    _fields_ += [("embedding", c_void_p), ("norm", c_void_p), ("head", c_void_p)]
+    _fields_ += [("cos", c_void_p), ("sin", c_void_p), ("layer", POINTER(_Layer))]
 
 
 class _Span(Structure):
@@ -48,7 +51,7 @@ class _Span(Structure):
 
 class _Forward(Structure):
     _fields_ = [(n, c_int64) for n in ("rows", "spans", "kept")]
-    _fields_ += [(n, c_void_p) for n in ("tokens", "keep", "cos", "sin")]
+    _fields_ += [(n, c_void_p) for n in ("tokens", "positions", "keep")]
     _fields_ += [("span", POINTER(_Span))]
     _fields_ += [(n, c_void_p) for n in ("logits", "residual", "wide", "scores", "narrow")]
     _fields_ += [("longest", c_int64)]
@@ -63,6 +66,8 @@ def library() -> ctypes.CDLL | str:
     if isinstance(made, ctypes.CDLL):
         made.foreword_forward.argtypes = [POINTER(_Model), POINTER(_Forward), ctypes.c_int]
         made.foreword_pack.argtypes = [c_void_p, c_void_p, c_int64, c_int64]
+        made.foreword_chain.argtypes = [POINTER(_Model), POINTER(_Forward), c_int64, c_float, c_void_p, c_int64]
+        made.foreword_chain.argtypes += [POINTER(c_int64), ctypes.c_int]
         made.foreword_move.argtypes = [POINTER(_Model), c_int64, c_int64]
     return made
 
@@ -99,9 +104,10 @@ class NativeDriver:
         self._hf = model
         self._pool = _Rows(model)
         self._extents: dict[int, Extent] = {}
-        self._held: list[Tensor] = []  # what the C side points to
+        self._held: list[Tensor] = []  # what the C side points to, always
+        self._alive: list[object] = []  # and what it points to during one forward
         self._model = self._describe(model)
-        self._angles = self._rotary(1024)
+        self._angles: tuple[Tensor, Tensor] = (torch.empty(0), torch.empty(0))
         self._scratch = _Scratch(self._model)
 
     def open(self, id: int, capacity: int) -> None:
@@ -118,42 +124,66 @@ class NativeDriver:
                 self._library.foreword_move(byref(self._model), base + held, base + start + i)
 
     def read(self, reads: List[Read]) -> Float[Tensor, "kept vocab"]:
+        logits = torch.empty(sum(read.keep for read in reads), self._model.vocab)
+        forward = self._prepare(reads, logits)
+        self._library.foreword_forward(byref(self._model), byref(forward), torch.get_num_threads())
+        return logits
+
+    def chain(
+        self, read: Read, count: int, temperature: float, noise: Float[Tensor, "count target_vocab"] | None
+    ) -> list[int]:
+        """Read, then draw `count` <= MARGIN tokens one by one, argmax(logits / temperature + noise), in one call."""
+        logits = torch.empty(1, self._model.vocab)
+        forward = self._prepare([read], logits)
+        if noise is not None:
+            noise = noise.contiguous()
+        out = (c_int64 * count)()
+        self._library.foreword_chain(
+            byref(self._model), byref(forward), count, temperature,
+            None if noise is None else noise.data_ptr(), 0 if noise is None else noise.shape[1],
+            out, torch.get_num_threads(),
+        )  # fmt: skip
+        return list(out)
+
+    def _prepare(self, reads: List[Read], logits: Tensor) -> _Forward:
+        """Describe a forward to the C side; what it points to lives until the next one is described."""
+        self._alive.clear()
         tokens: list[int] = []
         positions: list[int] = []
         kept: list[int] = []
-        spans, parents = (_Span * len(reads))(), []
+        spans = (_Span * len(reads))()
         for span, read in zip(spans, reads, strict=True):
-            start, extent = len(tokens), self._extents[read.id]
+            self._describe_span(span, read, len(tokens))
             tokens += read.tokens
             positions += [read.past + depth for depth in read.depths]
             kept += range(len(tokens) - read.keep, len(tokens))
-            if read.past + len(read.tokens) > extent.capacity:
-                raise ModelError(f"sequence {read.id} outgrew its room of {extent.capacity} tokens")
-            span.start, span.stop, span.extent, span.past = start, len(tokens), extent.start, read.past
-            span.trunk = len(read.tokens) - len(read.parents or [])
-            if read.parents is not None:
-                parents.append((ctypes.c_int32 * len(read.parents))(*read.parents))
-                span.parents = ctypes.cast(parents[-1], c_void_p)
-        longest = max(read.past + len(read.tokens) for read in reads)
-        return self._forward(tokens, positions, kept, spans, longest)
+        if not 0 <= min(tokens) <= max(tokens) < self._model.vocab:
+            raise ModelError(f"token ids must be in [0, {self._model.vocab}), got {min(tokens)} to {max(tokens)}")
+        longest = max(read.past + len(read.tokens) for read in reads) + MARGIN
+        self._reach(longest)
+        arrays = [(c_int64 * len(numbers))(*numbers) for numbers in (tokens, positions, kept)]
+        scratch = self._scratch.fit(len(tokens), torch.get_num_threads(), longest)
+        self._alive += arrays
+        pointers = (ctypes.addressof(array) for array in arrays)
+        return _Forward(len(tokens), len(spans), len(kept), *pointers, spans, logits.data_ptr(), *scratch)
 
-    def _forward(
-        self, tokens: list[int], positions: list[int], kept: list[int], spans: ctypes.Array[_Span], longest: int
-    ) -> Float[Tensor, "kept vocab"]:
-        if max(positions) >= self._angles[0].shape[0]:
-            self._angles = self._rotary(2 * max(positions))
-        at = torch.tensor(positions)
-        cos, sin = self._angles[0][at], self._angles[1][at]
-        logits = torch.empty(len(kept), self._model.vocab)
-        rows, keep = (c_int64 * len(tokens))(*tokens), (c_int64 * len(kept))(*kept)
-        threads = torch.get_num_threads()
-        scratch = self._scratch.fit(len(tokens), threads, longest)
-        forward = _Forward(
-            len(tokens), len(spans), len(kept), ctypes.cast(rows, c_void_p), ctypes.cast(keep, c_void_p),
-            cos.data_ptr(), sin.data_ptr(), spans, logits.data_ptr(), *scratch,
-        )  # fmt: skip
-        self._library.foreword_forward(byref(self._model), byref(forward), threads)
-        return logits
+    def _describe_span(self, span: _Span, read: Read, start: int) -> None:
+        extent = self._extents[read.id]
+        if read.past + len(read.tokens) > extent.capacity:
+            raise ModelError(f"sequence {read.id} outgrew its room of {extent.capacity} tokens")
+        span.start, span.stop = start, start + len(read.tokens)
+        span.extent, span.past = extent.start, read.past
+        span.trunk = len(read.tokens) - len(read.parents or [])
+        if read.parents is not None:
+            parents = (ctypes.c_int32 * len(read.parents))(*read.parents)
+            self._alive.append(parents)
+            span.parents = ctypes.addressof(parents)
+
+    def _reach(self, length: int) -> None:
+        """Have the angles of every position up to `length`."""
+        if length > self._angles[0].shape[0]:
+            self._angles = self._rotary(max(1024, 2 * length))
+            self._model.cos, self._model.sin = (table.data_ptr() for table in self._angles)
 
     def _describe(self, model: PreTrainedModel) -> _Model:
         config, layers = model.config, model.model.layers
@@ -167,7 +197,7 @@ class NativeDriver:
             len(layers), hidden, config.num_attention_heads, config.num_key_value_heads, attention.head_dim,
             config.intermediate_size, vocab, config.rms_norm_eps, attention.scaling,
             self._keep(model.model.embed_tokens.weight.detach()), self._keep(model.model.norm.weight.detach().float()),
-            self._pack(model.lm_head.weight), array,
+            self._pack(model.lm_head.weight), None, None, array,
         )  # fmt: skip
 
     def _describe_layer(self, described: _Layer, layer: Any) -> None:

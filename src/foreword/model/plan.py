@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from foreword.model.cache import PAGE, Extent, KVPool
+from foreword.model.cache import Extent, KVPool, whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +58,8 @@ class Span:
 
     @property
     def padded(self) -> int:
-        """The same in whole pages: attention over a padded key length gives the same bits in every round."""
-        return -(-self.length // PAGE) * PAGE
+        """The same, rounded up: attention over such a key length gives the same bits in every round."""
+        return whole(self.length)
 
     def visible(self, window: int | None, device: torch.device) -> Bool[Tensor, "rows keys"]:
         """Which key each row may see: what is held, its own ancestors and itself, within the window of positions."""

@@ -1,0 +1,69 @@
+"""The probe believes scores only: a model that misbehaves in one way is driven in a simpler one that is exact."""
+
+import warnings
+
+import pytest
+import torch
+from architectures import build
+
+from foreword.model import Mode, Model
+from foreword.model.linear import PackedLinear
+from foreword.model.probe import choose, drive
+
+
+def test_a_model_that_takes_our_attention_scores_trees():
+    driver, capability = choose(build("llama-gqa"), swaps := [])
+    assert driver.mode is capability.mode is Mode.TREE
+    assert 0 < capability.error < 1e-3
+    assert swaps
+    assert "deviate" in capability.reason
+
+
+def test_a_layer_that_forgets_its_window_is_found_although_no_score_shows_it():
+    """The window is longer than the texts of the probe, so every score is right."""
+    model = build("mistral")
+    model.config.sliding_window = 200
+    for layer in model.model.layers:
+        layer.self_attn.config = _without_window(model.config)
+        layer.self_attn.sliding_window = None
+    _, capability = choose(model, [])
+    assert capability.mode in (Mode.CACHE, Mode.PLAIN)
+    assert "window" in capability.reason
+
+
+def _without_window(config):
+    changed = type(config)(**config.to_dict())
+    changed.sliding_window = None
+    changed._attn_implementation = config._attn_implementation
+    return changed
+
+
+@pytest.mark.filterwarnings("ignore:.*runs in mode")
+@pytest.mark.parametrize("name", ["llama", "falcon", "mamba"])
+def test_what_was_found_once_need_not_be_found_again(name):
+    first = Model(build(name))
+    again = Model(build(name), known=first.capability)
+    assert again.mode is first.mode
+    assert type(again.driver) is type(first.driver)
+    assert drive(build(name), first.capability, []).mode is first.mode
+
+
+def test_a_model_that_cannot_have_several_tokens_scored_is_driven_plainly_with_its_own_layers():
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        model = Model(build("mamba"))
+    assert model.mode is Mode.PLAIN
+    assert not any(isinstance(module, PackedLinear) for module in model.hf.modules())
+    (warning,) = [str(one.message) for one in said if "runs in mode" in str(one.message)]
+    assert "'plain'" in warning
+    assert all(way in warning for way in ("native", "pool", "cache"))
+
+
+def test_a_broken_score_in_a_tree_is_found(monkeypatch):
+    """Attention that lets siblings see each other scores chains right and trees wrong."""
+    from foreword.model.plan import Span
+
+    monkeypatch.setattr(Span, "_ancestors", lambda self, keys: torch.ones(1, dtype=torch.bool))
+    _, capability = choose(build("llama"), [])
+    assert capability.mode is Mode.CHAIN
+    assert "deviate" in capability.refused[-1][1]
