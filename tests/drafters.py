@@ -5,10 +5,10 @@ from collections.abc import Sequence as List
 from random import Random
 
 import torch
-from running import Answer
 
 from foreword.draft.base import Drafter, chosen
 from foreword.types import Batch, Draft, Sequence, Verdict
+from running import Answer
 
 Truth = Callable[[Sequence], list[int]]
 """The tokens that a sequence will write, from its first on; as many as are known."""

@@ -13,7 +13,7 @@ from foreword.draft.lm import LanguageModelDrafter
 from foreword.draft.ngram import NgramDrafter
 from foreword.draft.none import NoDrafter
 from foreword.engine import Engine
-from foreword.model import Model, load_tokenizer
+from foreword.model import Model, Read, load_tokenizer
 from foreword.reader import TextReader
 from foreword.scheduler import Scheduler
 from foreword.types import Delta, SamplingParams, Sequence
@@ -117,9 +117,7 @@ def drafter(name: str, dtype: str = "float32") -> Drafter:
 
 
 def law(model: Model, tokens: List[int]) -> torch.Tensor:
-    """The model's own logits after every token of a text, by one plain forward of its modelling code."""
-    from foreword.model import Read
-
+    """The model's own logits after every token of a text, in one forward."""
     model.open(-7, len(tokens))
     try:
         return model.read([Read(-7, 0, list(tokens), keep=len(tokens))]).float()

@@ -4,9 +4,9 @@ from functools import cache
 
 import pytest
 import torch
-from running import Request, draft, drafter, engine, finish, law, prompts, target
 
 from foreword.types import SamplingParams, Sequence
+from running import Request, draft, drafter, engine, finish, law, prompts, target
 
 TEXTS, TOKENS = 30, 48
 

@@ -1,17 +1,17 @@
-"""Greedy text equals transformers' own `generate`, whatever the architecture, and each is driven as well as it allows."""
+"""Greedy text equals that of transformers for every architecture, and each is driven as well as it allows."""
 
 import warnings
 from functools import cache
 
 import pytest
 import torch
+
 from architectures import ARCHITECTURES, EXPECTED, VOCAB, Support
 from drafters import Foresight, RandomTree, known
-from running import Answer, Request, engine, finish
-
 from foreword.draft.ngram import NgramDrafter
 from foreword.model import Mode, Model
 from foreword.types import SamplingParams, Sequence
+from running import Answer, Request, engine, finish
 
 NEW = 24
 PROMISED = {Support.TREE: {Mode.TREE}, Support.PLAIN: {Mode.PLAIN}}

@@ -5,13 +5,13 @@ from functools import cache
 
 import pytest
 import torch
-from drafters import Breaking, Foresight, RandomTree, known
-from running import Answer, Request, drafter, engine, finish, plain, prompts, target, tokenizer
 
+from drafters import Breaking, Foresight, RandomTree, known
 from foreword.draft.base import chosen
 from foreword.engine import Engine
 from foreword.errors import InvalidRequest
 from foreword.types import Draft, SamplingParams
+from running import Answer, Request, drafter, engine, finish, plain, prompts, target, tokenizer
 
 
 def requests(**params: object) -> list[Request]:
@@ -231,5 +231,5 @@ def test_a_position_where_nothing_is_allowed_is_an_error_that_says_so():
     def nothing(tokens, scores):
         return torch.full_like(scores, -torch.inf)
 
-    with pytest.raises(InvalidRequest, match="every token is forbidden.*processors"):
+    with pytest.raises(InvalidRequest, match=r"every token is forbidden.*processors"):
         finish(engine(target()), requests(processors=(nothing,)))

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer as RawTokenizer
 from tokenizers import models
+from transformers import PreTrainedTokenizerFast
 
 from foreword import LLM, InvalidRequest, ModelError, SamplingParams, UnknownMethod, VocabularyMismatch, family
 from foreword.model import Mode
-from transformers import PreTrainedTokenizerFast
 
 PROMPT = "Once upon a time there was a small fish. The small fish"
 GREEDY = SamplingParams(temperature=0, max_tokens=24)
@@ -177,14 +177,14 @@ def test_a_folder_without_a_model_is_no_model(tmp_path: Path):
 
 def test_models_that_do_not_share_a_tokenizer_are_refused_with_the_number_of_tokens(tmp_path: Path):
     vocabulary = dict(llm().tokenizer.get_vocab())
-    first, second = (next(token for token, id in vocabulary.items() if id == wanted) for wanted in (500, 501))
+    first, second = (next(token for token, number in vocabulary.items() if number == wanted) for wanted in (500, 501))
     vocabulary[first], vocabulary[second] = vocabulary[second], vocabulary[first]
     for file in family.draft().iterdir():
         if file.is_file() and not file.name.startswith("tokenizer"):
             (tmp_path / file.name).symlink_to(file)
     raw = RawTokenizer(models.WordLevel(vocabulary, unk_token=first))
     PreTrainedTokenizerFast(tokenizer_object=raw).save_pretrained(tmp_path)
-    with pytest.raises(VocabularyMismatch, match="2 tokens differ.*drafter that needs no model"):
+    with pytest.raises(VocabularyMismatch, match=r"2 tokens differ.*drafter that needs no model"):
         LLM(draft=tmp_path, nodes=2)
 
 

@@ -13,7 +13,7 @@ def sequence(length: int, id: int = 0) -> Sequence:
 
 def test_first_come_first_served_within_the_slots():
     scheduler = Scheduler(slots=2)
-    first, second, third = (sequence(3, id) for id in range(3))
+    first, second, third = (sequence(3, place) for place in range(3))
     for one in (first, second, third):
         scheduler.add(one)
     assert [turn.sequence.id for turn in scheduler.next()] == [0, 1]
@@ -38,7 +38,7 @@ def test_a_long_prompt_is_read_beside_the_others_decoding():
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=8), st.integers(1, 4), st.integers(1, 9))
 def test_every_prompt_is_read_once_and_no_round_exceeds_its_limits(lengths, slots, chunk):
     scheduler = Scheduler(slots=slots, chunk=chunk)
-    sequences = [sequence(length, id) for id, length in enumerate(lengths)]
+    sequences = [sequence(length, place) for place, length in enumerate(lengths)]
     for one in sequences:
         scheduler.add(one)
     for _ in range(sum(lengths) + len(lengths)):

@@ -1,4 +1,4 @@
-"""How much is guessed: nothing while it loses, much while it wins, and never for good. Costs are given, not measured."""
+"""How much is guessed: nothing while it loses, much while it wins, never for good. Costs are given, not measured."""
 
 import pytest
 from hypothesis import given
@@ -17,7 +17,9 @@ def sequence(id: int = 1) -> Sequence:
     return Sequence(id, [1, 2, 3], 3, SamplingParams(), seed=0)
 
 
-def play(width: Measured, one: Sequence, rounds: int, kept: float, *, steep: bool = False, guess: float = 0.01) -> list[int]:
+def play(
+    width: Measured, one: Sequence, rounds: int, kept: float, *, steep: bool = False, guess: float = 0.01
+) -> list[int]:
     """Rounds in which this share of every chain is kept, at the costs that were promised; returns what was asked."""
     asked = []
     for _ in range(rounds):

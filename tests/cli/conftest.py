@@ -31,6 +31,7 @@ class Shell:
             stdin=pipe,
             stdout=pipe,
             stderr=pipe,
+            pipesize=4096,  # a long answer that nobody reads waits, so a test can be sure that it has not ended
             text=True,
             encoding="utf-8",
         )
@@ -40,6 +41,19 @@ class Shell:
         process = self.start(*arguments, **environment)
         out, err = process.communicate(typed, timeout=120)
         return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+
+    @staticmethod
+    def rest(process: subprocess.Popen[str]) -> tuple[str, str]:
+        """What else a process says until it ends, after some of its output has been read.
+
+        (`communicate` would lose what the text streams have already taken in.)
+        """
+        process.stdin.close()
+        said = process.stdout.read(), process.stderr.read()
+        process.stdout.close()
+        process.stderr.close()
+        process.wait(timeout=60)
+        return said
 
 
 @pytest.fixture

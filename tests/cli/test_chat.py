@@ -41,14 +41,14 @@ def test_a_request_that_cannot_be_served_does_not_end_the_talk(shell):
 
 
 def test_ctrl_c_stops_the_answer_and_the_second_one_leaves(shell):
-    process = shell.start("chat", "--temperature", "0", "--max-tokens", "900", "--method", "none")
+    process = shell.start("chat", "--temperature", "0", "--max-tokens", "900", "--method", "none", "--color")
     process.stdin.write('Define the word "gasolene".\n')
     process.stdin.flush()
     process.stdout.read(1)
     process.send_signal(signal.SIGINT)
     assert "interrupted" in process.stderr.readline()
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = shell.rest(process)
     assert process.returncode == 130
     assert out.endswith("\n")
     assert "Traceback" not in err

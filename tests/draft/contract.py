@@ -4,11 +4,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from running import Request, engine, finish, plain, prompts, target
 
 from foreword.draft.base import Drafter
 from foreword.draws import KeyedDraws
 from foreword.types import Batch, Draft, SamplingParams, Sequence
+from running import Request, engine, finish, plain, prompts, target
 
 SAMPLED = SamplingParams(temperature=0.8, seed=4, max_tokens=20, ignore_eos=True)
 GREEDY = SamplingParams(temperature=0, seed=0, max_tokens=20, ignore_eos=True)

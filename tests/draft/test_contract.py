@@ -4,11 +4,11 @@ from collections.abc import Sequence as List
 
 import pytest
 import torch
-from running import drafter
 
 from foreword.draft import METHODS
 from foreword.draft.base import Drafter, chosen, first_chain
 from foreword.types import Batch, Draft
+from running import drafter
 
 from .contract import CONTRACT, check_form
 

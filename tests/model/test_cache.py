@@ -15,7 +15,7 @@ def test_runs_are_disjoint_whole_pages_and_come_back(steps):
             run = extents.reserve(size)
             assert size <= run.capacity == whole(size)
             assert run.start % PAGE == run.capacity % PAGE == 0
-            assert 0 <= run.start
+            assert run.start >= 0
             assert run.stop <= extents.rows
             assert all(run.stop <= other.start or other.stop <= run.start for other in held)
             held.append(run)

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from foreword.model.cache import PAGE, Extent, whole
 from foreword.model.plan import Read, Span
 
-
 parents_of_trees = st.integers(0, 7).flatmap(lambda n: st.tuples(*(st.integers(-1, node - 1) for node in range(n))))
 shapes = st.tuples(st.integers(0, 70), st.integers(1, 6), st.none() | parents_of_trees)
 """Tokens held, tokens in a line, and the tree after them, if any."""

@@ -4,8 +4,8 @@ import warnings
 
 import pytest
 import torch
-from architectures import build
 
+from architectures import build
 from foreword.model import Mode, Model
 from foreword.model.linear import PackedLinear
 from foreword.model.probe import choose, drive
@@ -24,18 +24,22 @@ def test_a_layer_that_forgets_its_window_is_found_although_no_score_shows_it():
     model = build("mistral")
     model.config.sliding_window = 200
     for layer in model.model.layers:
-        layer.self_attn.config = _without_window(model.config)
-        layer.self_attn.sliding_window = None
+        layer.self_attn.config = Forgetful(model.config)
     _, capability = choose(model, [])
     assert capability.mode in (Mode.CACHE, Mode.PLAIN)
     assert "window" in capability.reason
 
 
-def _without_window(config):
-    changed = type(config)(**config.to_dict())
-    changed.sliding_window = None
-    changed._attn_implementation = config._attn_implementation
-    return changed
+class Forgetful:
+    """A configuration that answers everything but the window."""
+
+    sliding_window = None
+
+    def __init__(self, config: object) -> None:
+        self._config = config
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._config, name)
 
 
 @pytest.mark.filterwarnings("ignore:.*runs in mode")

@@ -76,7 +76,7 @@ class LanguageModelDrafter(Drafter):
             if chain.foresee(row, self.model, read, budget[row]):
                 self._memories[read.id].guesses = chain.guesses(row)[:-1]
                 del reads[row]
-        for depth in range(max(budget, default=0) if reads else 0):
+        for depth in range(max((budget[row] for row in reads), default=0)):
             reads = {row: read for row, read in reads.items() if depth < budget[row]}
             logits = F.pad(self.model.read(list(reads.values())), (0, self._missing), value=-math.inf)
             for row, scores in zip(list(reads), logits, strict=True):

@@ -5,8 +5,12 @@
  */
 #include <immintrin.h>
 #include <math.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef uint16_t bf16;
 #define LANES 16
@@ -137,24 +141,50 @@ static void tile1(const Product *p, int64_t row, int64_t panel, int rows) {
     switch (rows) { ROWS(1, 1) ROWS(2, 1) ROWS(3, 1) ROWS(4, 1) ROWS(5, 1) ROWS(6, 1) ROWS(7, 1) ROWS(8, 1) ROWS(9, 1) ROWS(10, 1) ROWS(11, 1) ROWS(12, 1) ROWS(13, 1) ROWS(14, 1) ROWS(15, 1) ROWS(16, 1) }
 }
 
-/* The panels of one thread. A group of panels is read once from memory and serves all rows from the nearest cache. */
-static void product(const Product *p, int me, int threads) {
-    int64_t panels = p->outputs / LANES, rows = p->rows;
-    int group = rows <= 6 ? 4 : 2, most = rows <= 6 ? 6 : 12;
-    if (rows > 12 && rows <= 16 && p->kind != GATE) group = 1, most = 16;
-    int64_t chunks = (rows + most - 1) / most, each = (rows + chunks - 1) / chunks;
-    int64_t units = p->kind == GATE ? panels / 2 : panels, step = p->kind == GATE ? 2 : 1;
-    int64_t from = units * me / threads * step, to = units * (me + 1) / threads * step;
+/* ---- sharing the work. A phase is done when its chunks are, whoever did them: a thread that the machine has taken off
+ * its core between two chunks keeps nobody waiting, as it would at a barrier, and the others do its share. */
+
+typedef struct {
+    _Alignas(64) atomic_long next;
+    _Alignas(64) atomic_long done;
+} Phase;
+
+static inline int64_t claim(Phase *phase, int64_t chunks) {
+    int64_t chunk = atomic_fetch_add_explicit(&phase->next, 1, memory_order_relaxed);
+    return chunk < chunks ? chunk : -1;
+}
+static inline void finished(Phase *phase) { atomic_fetch_add_explicit(&phase->done, 1, memory_order_release); }
+static inline void wait(Phase *phase, int64_t chunks) {
+    for (int64_t spins = 0; atomic_load_explicit(&phase->done, memory_order_acquire) < chunks; spins++)
+        if (spins < 4096) _mm_pause();
+        else sched_yield();
+}
+
+/* A group of panels is read once from memory and serves all rows from the nearest cache. */
+static void panels(const Product *p, int64_t from, int64_t to, int64_t group, int64_t each) {
     while (from < to) {
         int64_t width = to - from >= group ? group : (to - from >= 2 && group > 1 ? 2 : 1);
-        for (int64_t row = 0; row < rows; row += each) {
-            int count = (int)(rows - row < each ? rows - row : each);
+        for (int64_t row = 0; row < p->rows; row += each) {
+            int count = (int)(p->rows - row < each ? p->rows - row : each);
             if (width == 4) tile4(p, row, from, count);
             else if (width == 2) tile2(p, row, from, count);
             else tile1(p, row, from, count);
         }
         from += width;
     }
+}
+
+static void product(const Product *p, Phase *phase, int threads) {
+    int64_t count = p->outputs / LANES, group = p->rows <= 6 ? 4 : 2, most = p->rows <= 6 ? 6 : 12;
+    if (p->rows > 12 && p->rows <= 16 && p->kind != GATE) group = 1, most = 16;
+    int64_t parts = (p->rows + most - 1) / most, each = (p->rows + parts - 1) / parts;
+    int64_t size = (count / (threads * 6) + 3) / 4 * 4; /* whole groups; small enough that the last chunk is a short wait */
+    if (size < 4) size = 4;
+    int64_t chunks = threads == 1 ? 1 : (count + size - 1) / size;
+    if (threads == 1) size = count;
+    for (int64_t c; (c = claim(phase, chunks)) >= 0; finished(phase))
+        panels(p, c * size, (c + 1) * size < count ? (c + 1) * size : count, group, each);
+    wait(phase, chunks);
 }
 
 /* ---- the rest of a layer */
@@ -262,63 +292,137 @@ static const Span *span_of(const Forward *f, int64_t row) {
     return 0;
 }
 
-static void run(const Model *m, const Forward *f, int me, int threads) {
-    const int64_t width = (m->heads + 2 * m->kv_heads) * m->dim, from = f->rows * me / threads, to = f->rows * (me + 1) / threads;
-    for (int64_t r = from; r < to; r++)
-        for (int64_t i = 0; i < m->hidden; i += LANES)
-            _mm512_storeu_ps(f->residual + r * m->hidden + i,
-                             widen(_mm256_loadu_si256((const __m256i *)(m->embedding + f->tokens[r] * m->hidden + i))));
+static void embed(const Model *m, const Forward *f, int64_t r) {
+    for (int64_t i = 0; i < m->hidden; i += LANES)
+        _mm512_storeu_ps(f->residual + r * m->hidden + i, widen(_mm256_loadu_si256((const __m256i *)(m->embedding + f->tokens[r] * m->hidden + i))));
+}
+
+static void place(const Model *m, const Layer *layer, const Forward *f, int64_t r) {
+    float *x = f->wide + r * (m->heads + 2 * m->kv_heads) * m->dim;
+    const float *cos = m->cos + f->positions[r] * m->dim, *sin = m->sin + f->positions[r] * m->dim;
+    for (int64_t h = 0; h < m->heads + m->kv_heads; h++)
+        rotate(x + h * m->dim, h < m->heads ? layer->query_norm : layer->key_norm, m->eps, cos, sin, m->dim);
+    const Span *span = span_of(f, r);
+    float *key = x + m->heads * m->dim;
+    write_kv(m, layer, key, key + m->kv_heads * m->dim, span->extent + span->past + r - span->start);
+}
+
+/* Rows or heads, `size` of them a chunk. */
+#define SHARE(total, size, item, work)                                                       \
+    do {                                                                                     \
+        int64_t chunks_ = ((total) + (size)-1) / (size);                                     \
+        for (int64_t c_; (c_ = claim(phase, chunks_)) >= 0; finished(phase))                 \
+            for (int64_t item = c_ * (size); item < (total) && item < (c_ + 1) * (size); item++) work; \
+        wait(phase++, chunks_);                                                              \
+    } while (0)
+
+static void run(const Model *m, const Forward *f, Phase *phase, int me, int threads) {
+    const int64_t rows = f->rows, wide = (m->heads + 2 * m->kv_heads) * m->dim, units = rows * m->heads;
+    const int64_t share = threads == 1 ? units : (units + 4 * threads - 1) / (4 * threads);
+    bf16 *gated = f->narrow + rows * m->hidden;
     for (int64_t l = 0; l < m->layers; l++) {
         const Layer *layer = m->layer + l;
-        for (int64_t r = from; r < to; r++) rms_norm(f->residual + r * m->hidden, layer->norm, m->eps, m->hidden, f->narrow + r * m->hidden);
-#pragma omp barrier
-        Product qkv = {f->narrow, layer->qkv, f->rows, m->hidden, width, STORE, f->wide, layer->qkv_bias, 0};
-        product(&qkv, me, threads);
-#pragma omp barrier
-        for (int64_t r = from; r < to; r++) {
-            float *x = f->wide + r * width;
-            const float *cos = m->cos + f->positions[r] * m->dim, *sin = m->sin + f->positions[r] * m->dim;
-            for (int64_t h = 0; h < m->heads + m->kv_heads; h++)
-                rotate(x + h * m->dim, h < m->heads ? layer->query_norm : layer->key_norm, m->eps, cos, sin, m->dim);
-            const Span *span = span_of(f, r);
-            float *key = x + m->heads * m->dim;
-            write_kv(m, layer, key, key + m->kv_heads * m->dim, span->extent + span->past + r - span->start);
-        }
-#pragma omp barrier
-        int64_t units = f->rows * m->heads;
-        for (int64_t u = units * me / threads; u < units * (me + 1) / threads; u++) {
-            int64_t r = u / m->heads, h = u % m->heads;
-            attend(m, layer, span_of(f, r), r, h, f->wide + r * width + h * m->dim, f->scores + me * f->longest, f->narrow + u * m->dim);
-        }
-#pragma omp barrier
-        Product out = {f->narrow, layer->out, f->rows, m->heads * m->dim, m->hidden, ADD, f->residual, 0, 0};
-        product(&out, me, threads);
-#pragma omp barrier
-        for (int64_t r = from; r < to; r++) rms_norm(f->residual + r * m->hidden, layer->mlp_norm, m->eps, m->hidden, f->narrow + r * m->hidden);
-#pragma omp barrier
-        bf16 *gated = f->narrow + f->rows * m->hidden;
-        Product up = {f->narrow, layer->gate_up, f->rows, m->hidden, 2 * m->intermediate, GATE, 0, 0, gated};
-        product(&up, me, threads);
-#pragma omp barrier
-        Product down = {gated, layer->down, f->rows, m->intermediate, m->hidden, ADD, f->residual, 0, 0};
-        product(&down, me, threads);
-#pragma omp barrier
+        SHARE(rows, 4, r, {
+            if (l == 0) embed(m, f, r);
+            rms_norm(f->residual + r * m->hidden, layer->norm, m->eps, m->hidden, f->narrow + r * m->hidden);
+        });
+        product(&(Product){f->narrow, layer->qkv, rows, m->hidden, wide, STORE, f->wide, layer->qkv_bias, 0}, phase++, threads);
+        SHARE(rows, 2, r, place(m, layer, f, r));
+        SHARE(units, share, u, attend(m, layer, span_of(f, u / m->heads), u / m->heads, u % m->heads,
+                                      f->wide + u / m->heads * wide + u % m->heads * m->dim, f->scores + me * f->longest, f->narrow + u * m->dim));
+        product(&(Product){f->narrow, layer->out, rows, m->heads * m->dim, m->hidden, ADD, f->residual, 0, 0}, phase++, threads);
+        SHARE(rows, 4, r, rms_norm(f->residual + r * m->hidden, layer->mlp_norm, m->eps, m->hidden, f->narrow + r * m->hidden));
+        product(&(Product){f->narrow, layer->gate_up, rows, m->hidden, 2 * m->intermediate, GATE, 0, 0, gated}, phase++, threads);
+        product(&(Product){gated, layer->down, rows, m->intermediate, m->hidden, ADD, f->residual, 0, 0}, phase++, threads);
     }
-    for (int64_t i = f->kept * me / threads; i < f->kept * (me + 1) / threads; i++)
-        rms_norm(f->residual + f->keep[i] * m->hidden, m->norm, m->eps, m->hidden, f->narrow + i * m->hidden);
-#pragma omp barrier
-    if (f->kept) {
-        Product head = {f->narrow, m->head, f->kept, m->hidden, m->vocab, STORE, f->logits, 0, 0};
-        product(&head, me, threads);
+    if (!f->kept) return;
+    SHARE(f->kept, 4, i, rms_norm(f->residual + f->keep[i] * m->hidden, m->norm, m->eps, m->hidden, f->narrow + i * m->hidden));
+    product(&(Product){f->narrow, m->head, f->kept, m->hidden, m->vocab, STORE, f->logits, 0, 0}, phase++, threads);
+}
+
+/* ---- helpers: threads that join a forward if they happen to be running, and that nobody waits for to begin. */
+
+#define PHASES_A_LAYER 8
+#define MOST_THREADS 256
+#define SPINS 20000 /* a fraction of a millisecond: about the time between two forwards of a small model */
+
+typedef struct {
+    const Model *model;
+    const Forward *forward;
+    Phase *phase;
+    int threads;
+} Job;
+
+static struct {
+    pthread_mutex_t owner, lock; /* owner: one forward at a time has helpers; lock: with wake, for helpers that sleep */
+    pthread_cond_t wake;
+    atomic_long epoch;
+    atomic_int active, asleep;
+    _Atomic(Job *) job;
+    int started;
+    pid_t process; /* a forked child has no helpers yet */
+} pool = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0, 0, 0, 0, 0, 0};
+
+static void *help(void *argument) {
+    const int me = (int)(intptr_t)argument;
+    for (long seen = 0;;) {
+        for (long spins = 0; atomic_load(&pool.epoch) == seen; spins++) {
+            if (spins < SPINS) {
+                _mm_pause();
+                continue;
+            }
+            pthread_mutex_lock(&pool.lock);
+            atomic_fetch_add(&pool.asleep, 1);
+            while (atomic_load(&pool.epoch) == seen) pthread_cond_wait(&pool.wake, &pool.lock);
+            atomic_fetch_sub(&pool.asleep, 1);
+            pthread_mutex_unlock(&pool.lock);
+        }
+        seen = atomic_load(&pool.epoch);
+        atomic_fetch_add(&pool.active, 1);
+        Job *job = atomic_load(&pool.job);
+        if (job && me < job->threads) run(job->model, job->forward, job->phase, me, job->threads);
+        atomic_fetch_sub(&pool.active, 1);
     }
+    return 0;
+}
+
+static int gather(int threads) {
+    if (pool.process != getpid()) {
+        pool.process = getpid(), pool.started = 0;
+        atomic_store(&pool.active, 0), atomic_store(&pool.asleep, 0);
+        pthread_mutex_init(&pool.lock, 0), pthread_cond_init(&pool.wake, 0);
+    }
+    while (pool.started < threads - 1 && pool.started < MOST_THREADS - 1) {
+        pthread_t thread;
+        if (pthread_create(&thread, 0, help, (void *)(intptr_t)(pool.started + 1))) break;
+        pthread_detach(thread);
+        pool.started++;
+    }
+    return pool.started + 1 < threads ? pool.started + 1 : threads;
 }
 
 void foreword_forward(const Model *m, const Forward *f, int threads) {
-#pragma omp parallel num_threads(threads)
-    {
-        extern int omp_get_thread_num(void), omp_get_num_threads(void);
-        run(m, f, omp_get_thread_num(), omp_get_num_threads());
+    const int64_t phases = m->layers * PHASES_A_LAYER + 2;
+    Phase phase[phases];
+    memset(phase, 0, sizeof phase);
+    if (threads > 1 && pthread_mutex_trylock(&pool.owner) == 0) {
+        Job job = {m, f, phase, gather(threads)};
+        atomic_store(&pool.job, &job);
+        atomic_fetch_add(&pool.epoch, 1);
+        if (atomic_load(&pool.asleep)) {
+            pthread_mutex_lock(&pool.lock);
+            pthread_cond_broadcast(&pool.wake);
+            pthread_mutex_unlock(&pool.lock);
+        }
+        run(m, f, phase, 0, job.threads);
+        atomic_store(&pool.job, 0);
+        for (long spins = 0; atomic_load(&pool.active); spins++) /* a helper may still be looking at the job */
+            if (spins < SPINS) _mm_pause();
+            else sched_yield();
+        pthread_mutex_unlock(&pool.owner);
+        return;
     }
+    run(m, f, phase, 0, 1);
 }
 
 /* argmax(logits / temperature + noise), the first of equals; temperature 0: argmax(logits). */
