@@ -1,10 +1,10 @@
 """The C forward against the Hugging Face model it was built from, and the promise that a row's bits are its own."""
 
-import architectures
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+import architectures
 from foreword import family
 from foreword.model.native import NativeDriver, library, refused
 from foreword.model.plan import Read
