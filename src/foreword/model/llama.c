@@ -14,6 +14,7 @@
 
 typedef uint16_t bf16;
 #define LANES 16
+#define MOST_DIM 256
 
 typedef struct {
     const bf16 *qkv, *out, *gate_up, *down; /* packed, see pack() */
@@ -94,22 +95,22 @@ static inline __attribute__((always_inline)) void finish(const Product *p, int64
     _mm512_storeu_ps(to, first);
 }
 
-static inline __attribute__((always_inline)) void tile(const Product *p, int64_t row, int64_t panel, const int R, const int P) {
+static inline __attribute__((always_inline)) void tile(const Product *p, int64_t row, int64_t panel, int64_t ahead, const int R, const int P) {
     const int64_t pairs = p->depth / 2;
     const bf16 *w = p->weight + panel * pairs * 2 * LANES;
     const bf16 *x = p->x + row * p->depth;
-    __m512 sum[R][P];
+    __m512 sum[12][4]; /* R by P are used; a size known early keeps them in registers */
 #pragma GCC unroll 16
     for (int r = 0; r < R; r++)
 #pragma GCC unroll 4
         for (int i = 0; i < P; i++) sum[r][i] = _mm512_setzero_ps();
     for (int64_t k = 0; k < pairs; k++) {
-        __m512bh weight[P];
+        __m512bh weight[4];
 #pragma GCC unroll 4
         for (int i = 0; i < P; i++) {
             const bf16 *at = w + (i * pairs + k) * 2 * LANES;
             weight[i] = (__m512bh)_mm512_loadu_si512(at);
-            _mm_prefetch((const char *)(at + 64 * LANES), _MM_HINT_T0);
+            _mm_prefetch((const char *)(at + ahead), _MM_HINT_T0);
         }
 #pragma GCC unroll 16
         for (int r = 0; r < R; r++) {
@@ -132,13 +133,13 @@ static inline __attribute__((always_inline)) void tile(const Product *p, int64_t
     }
 }
 
-#define ROWS(n, P) case n: tile(p, row, panel, n, P); break;
-static void tile4(const Product *p, int64_t row, int64_t panel, int rows) { switch (rows) { ROWS(1, 4) ROWS(2, 4) ROWS(3, 4) ROWS(4, 4) ROWS(5, 4) ROWS(6, 4) } }
-static void tile2(const Product *p, int64_t row, int64_t panel, int rows) {
+#define ROWS(n, P) case n: tile(p, row, panel, ahead, n, P); break;
+static void tile4(const Product *p, int64_t row, int64_t panel, int64_t ahead, int rows) { switch (rows) { ROWS(1, 4) ROWS(2, 4) ROWS(3, 4) ROWS(4, 4) ROWS(5, 4) ROWS(6, 4) } }
+static void tile2(const Product *p, int64_t row, int64_t panel, int64_t ahead, int rows) {
     switch (rows) { ROWS(1, 2) ROWS(2, 2) ROWS(3, 2) ROWS(4, 2) ROWS(5, 2) ROWS(6, 2) ROWS(7, 2) ROWS(8, 2) ROWS(9, 2) ROWS(10, 2) ROWS(11, 2) ROWS(12, 2) }
 }
-static void tile1(const Product *p, int64_t row, int64_t panel, int rows) {
-    switch (rows) { ROWS(1, 1) ROWS(2, 1) ROWS(3, 1) ROWS(4, 1) ROWS(5, 1) ROWS(6, 1) ROWS(7, 1) ROWS(8, 1) ROWS(9, 1) ROWS(10, 1) ROWS(11, 1) ROWS(12, 1) ROWS(13, 1) ROWS(14, 1) ROWS(15, 1) ROWS(16, 1) }
+static void tile1(const Product *p, int64_t row, int64_t panel, int64_t ahead, int rows) {
+    switch (rows) { ROWS(1, 1) ROWS(2, 1) ROWS(3, 1) ROWS(4, 1) ROWS(5, 1) ROWS(6, 1) ROWS(7, 1) ROWS(8, 1) ROWS(9, 1) ROWS(10, 1) ROWS(11, 1) ROWS(12, 1) }
 }
 
 /* ---- sharing the work. A phase is done when its chunks are, whoever did them: a thread that the machine has taken off
@@ -166,9 +167,11 @@ static void panels(const Product *p, int64_t from, int64_t to, int64_t group, in
         int64_t width = to - from >= group ? group : (to - from >= 2 && group > 1 ? 2 : 1);
         for (int64_t row = 0; row < p->rows; row += each) {
             int count = (int)(p->rows - row < each ? p->rows - row : each);
-            if (width == 4) tile4(p, row, from, count);
-            else if (width == 2) tile2(p, row, from, count);
-            else tile1(p, row, from, count);
+            /* The last rows that use a group fetch the next one; the others find theirs in the cache. */
+            int64_t ahead = row && row + each >= p->rows ? width * p->depth * LANES : 64 * LANES;
+            if (width == 4) tile4(p, row, from, ahead, count);
+            else if (width == 2) tile2(p, row, from, ahead, count);
+            else tile1(p, row, from, ahead, count);
         }
         from += width;
     }
@@ -176,7 +179,6 @@ static void panels(const Product *p, int64_t from, int64_t to, int64_t group, in
 
 static void product(const Product *p, Phase *phase, int threads) {
     int64_t count = p->outputs / LANES, group = p->rows <= 6 ? 4 : 2, most = p->rows <= 6 ? 6 : 12;
-    if (p->rows > 12 && p->rows <= 16 && p->kind != GATE) group = 1, most = 16;
     int64_t parts = (p->rows + most - 1) / most, each = (p->rows + parts - 1) / parts;
     int64_t size = (count / (threads * 6) + 3) / 4 * 4; /* whole groups; small enough that the last chunk is a short wait */
     if (size < 4) size = 4;
@@ -250,7 +252,7 @@ static void attend(const Model *m, const Layer *layer, const Span *span, int64_t
         for (int64_t node = local - span->trunk; node >= 0; node = span->parents[node]) tail[depth++] = node;
     }
     int64_t length = trunk + depth, low = layer->window && length > layer->window ? length - layer->window : 0;
-    bf16 q[dim];
+    bf16 q[MOST_DIM];
     for (int64_t i = 0; i < dim; i += LANES) narrow_store(q + i, _mm512_loadu_ps(query + i));
     for (int64_t at = low / LANES * LANES; at < trunk; at += LANES)
         _mm512_storeu_ps(scores + at, block_scores(m, q, key_at(m, layer->keys, span->extent + at, kv)));
@@ -273,7 +275,7 @@ static void attend(const Model *m, const Layer *layer, const Span *span, int64_t
         _mm512_storeu_ps(scores + at, e);
     }
     float total = _mm512_reduce_add_ps(sum);
-    __m512 out[dim / LANES];
+    __m512 out[MOST_DIM / LANES];
     for (int64_t i = 0; i < dim / LANES; i++) out[i] = _mm512_setzero_ps();
     for (int64_t at = low; at < length; at++) {
         int64_t held = at < trunk ? at : span->past + span->trunk + tail[depth - 1 - (at - trunk)];

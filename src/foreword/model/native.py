@@ -27,6 +27,7 @@ SUPPORTED = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen
 ROPES = ("default", "linear", "llama3", "yarn")
 """Rotary embeddings whose angles depend on the position alone."""
 LANES = 16
+MOST_DIM = 256
 MARGIN = 64
 """Positions beyond a read that a chain may still reach without making room again."""
 
@@ -83,7 +84,7 @@ def refused(model: PreTrainedModel) -> str | None:
     dim = layer.self_attn.head_dim
     sizes = (config.hidden_size, config.intermediate_size, config.vocab_size, dim)
     biases = (layer.self_attn.o_proj.bias, layer.mlp.gate_proj.bias, layer.mlp.down_proj.bias, model.lm_head.bias)
-    if any(size % LANES for size in sizes) or config.hidden_act != "silu" or any(bias is not None for bias in biases):
+    if any(size % LANES for size in sizes) or dim > MOST_DIM or config.hidden_act != "silu" or any(bias is not None for bias in biases):
         return "its sizes, its activation or its biases are not the usual ones"
     if (config.rope_parameters or {}).get("rope_type", "default") not in ROPES:
         return "its rotary embedding depends on the length of the text"
