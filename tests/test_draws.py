@@ -16,7 +16,7 @@ def sequence(seed: int = 3, length: int = 4, **params: object) -> Sequence:
 
 
 def draws(*, shared: bool) -> KeyedDraws:
-    return KeyedDraws(VOCAB, shared=shared, sequences=2)
+    return KeyedDraws(VOCAB, shared=shared)
 
 
 def test_the_drafter_sees_the_noise_that_the_target_will_draw_with():

@@ -4,11 +4,12 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from foreword.noise import Stream, Tape, gumbel, philox, uniform
+from foreword.native import draws
+from foreword.noise import Stream, Tape, gumbel, philox, plain_gumbel, uniform
 
 ONES = 0xFFFFFFFF
 LEVEL = 1e-4
@@ -115,31 +116,30 @@ VOCAB = 40_001
 reads = st.lists(st.tuples(st.sampled_from([1, 2]), st.integers(0, 30), st.integers(1, 14)), min_size=1, max_size=6)
 
 
-@settings(max_examples=15, deadline=None)
-@given(reads, st.integers(1, 2))
-def test_tape_equals_gumbel_in_any_order(requests, sequences):
-    tape = Tape(VOCAB, sequences=sequences)
-    for turn, (seed, start, count) in enumerate(requests):
-        expected = gumbel([seed] * count, range(start, start + count), VOCAB)
-        assert torch.equal(tape.rows(seed, start, count), expected)
-        if turn == 3:
-            tape.forget(seed)
+@given(st.lists(st.tuples(st.integers(0, 90), st.integers(1, 40)), min_size=1, max_size=12))
+def test_tape_equals_gumbel_in_any_order(requests):
+    tape = Tape(5, VOCAB)
+    for start, count in requests:
+        expected = gumbel([5] * count, range(start, start + count), VOCAB)
+        assert torch.equal(tape.rows(start, count), expected)
 
 
-def test_tape_makes_each_block_once_and_keeps_few():
-    tape = Tape(VOCAB, sequences=2)
-    leader, trailer = tape.rows(1, 4 * tape.block, 2), tape.rows(1, 0, 2)
-    for _ in range(2):
-        tape.rows(1, 4 * tape.block + 2, tape.block)
-        tape.rows(1, 2, tape.block)
-        assert tape.rows(1, 4 * tape.block, 2).data_ptr() == leader.data_ptr()
-        assert tape.rows(1, 1, 2).data_ptr() == trailer[1].data_ptr()
-    for start in range(0, 200, 3):
-        tape.rows(1, start, 4)
-    assert len(tape._blocks) == 4
-    newest = tape.rows(1, 400, 1)
-    assert tape.rows(1, 400, 1).data_ptr() == newest.data_ptr()
-    tape.forget(2)
-    assert len(tape._blocks) == 4
-    tape.forget(1)
-    assert len(tape._blocks) == 0
+def test_tape_makes_each_row_once_and_keeps_few():
+    tape = Tape(5, 8192)
+    first = tape.rows(100, 3).data_ptr()
+    assert tape.rows(101, 2).data_ptr() == first + 8192 * 4
+    held = tape._rows.shape[0]
+    for start in range(100, 400, 3):
+        assert torch.equal(tape.rows(start, 5)[-1:], gumbel([5], [start + 4], 8192))
+    assert tape._rows.shape[0] == held
+
+
+@pytest.mark.skipif(draws.library() is None, reason="there is no C compiler")
+@pytest.mark.parametrize("vocab", [1, 7, 320, 8192])
+def test_noise_in_c_is_the_noise_in_torch(vocab):
+    seeds, positions, rounds = [0, 7, 2**62 + 12345], [0, 9, 2**31], [0, 3, 1]
+    fast = draws.gumbel(seeds, positions, rounds, vocab, Stream.DRAFT)
+    plain = plain_gumbel(seeds, positions, vocab, stream=Stream.DRAFT, rounds=rounds)
+    # Both round a double to float32; their logarithms may differ in its last bit, which hardly ever shows.
+    assert torch.allclose(fast, plain, rtol=2e-7, atol=1e-7)
+    assert (fast != plain).float().mean() < 1e-3

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from transformers.generation import logits_process as hf
 
 from foreword.errors import InvalidRequest
-from foreword.sampling import _top_p, _top_p_sorted, check_allowed, draw, logprobs, one_hot, probs, weights
+from foreword.noise import gumbel
+from foreword.sampling import _top_p, _top_p_sorted, check_allowed, choose, draw, logprobs, one_hot, probs, weights
 from foreword.types import SamplingParams, Sequence
 
 VOCAB = 1003
@@ -225,3 +226,15 @@ def test_logprobs_are_the_raw_targets():
     assert [value for _, value in first.top] == expected[0].topk(3).values.tolist()
     assert [expected[0, token].item() for token, _ in first.top] == [value for _, value in first.top]
     assert logprobs(logits, [5, 9], top=0)[0].top == ()
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0, 1.9])
+@pytest.mark.parametrize("vocab", [5, 320, 8192])
+def test_choosing_in_one_pass_is_drawing_from_the_law(temperature, vocab):
+    generator = torch.Generator().manual_seed(vocab)
+    logits = torch.randn(40, vocab, generator=generator).mul(3).round(decimals=1)  # rounded: many ties
+    logits[3] = -math.inf
+    logits[3, 2] = 0.0
+    asked = _sequence(temperature=temperature)
+    noise = None if temperature == 0 else gumbel([1] * 40, range(40), vocab)
+    assert torch.equal(choose(logits, asked.params, noise), draw(weights(logits, asked), noise))

@@ -21,11 +21,11 @@ class KeyedDraws:
     up, and must not meet them again.
     """
 
-    def __init__(self, vocab: int, *, shared: bool, sequences: int, device: torch.device | None = None) -> None:
+    def __init__(self, vocab: int, *, shared: bool, device: torch.device | None = None) -> None:
         self.wants_probs = not shared
         self._vocab = vocab
         self._device = device
-        self._tape = Tape(vocab, sequences=sequences, device=device)
+        self._tapes: dict[int, Tape] = {}
 
     def drafting(self, sequence: Sequence, depth: int) -> Float[Tensor, "vocab"] | None:
         """Gumbel noise for the guess `depth` tokens after the last committed one (0 = the next); None when greedy."""
@@ -33,7 +33,7 @@ class KeyedDraws:
             return None
         position = len(sequence.tokens) + depth
         if not self.wants_probs:
-            return self._tape.rows(sequence.seed, position, 1)[0]
+            return self._tape(sequence).rows(position, 1)[0]
         return gumbel(
             [sequence.seed],
             [position],
@@ -47,7 +47,7 @@ class KeyedDraws:
         """The same for guesses 0 to count - 1 at once, under a rule that shares its noise; None when greedy."""
         if sequence.params.greedy:
             return None
-        return self._tape.rows(sequence.seed, len(sequence.tokens), count)
+        return self._tape(sequence).rows(len(sequence.tokens), count)
 
     def deciding(self, sequences: tuple[Sequence, ...], draft: Draft, depths: list[list[int]]) -> Noise:
         """The noise of one decision. `depths[row]` = distance of each node's draw from the last committed token."""
@@ -58,20 +58,26 @@ class KeyedDraws:
         unused = torch.zeros(len(sequences), draft.nodes + 1, device=self._device)
         if all(sequence.params.greedy for sequence in sequences):
             return Noise(None, unused, unused)
-        rows = [self._target(sequence, at, draft.nodes + 1) for sequence, at in zip(sequences, depths, strict=True)]
+        rows = [self.target(sequence, at, draft.nodes + 1) for sequence, at in zip(sequences, depths, strict=True)]
         return Noise(rows[0][None] if len(rows) == 1 else torch.stack(rows), unused, unused)
 
     def forget(self, sequence: Sequence) -> None:
         """The sequence has ended."""
-        self._tape.forget(sequence.seed)
+        self._tapes.pop(sequence.id, None)
 
-    def _target(self, sequence: Sequence, depths: list[int], width: int) -> Float[Tensor, "column vocab"]:
+    def target(self, sequence: Sequence, depths: list[int], width: int) -> Float[Tensor, "column vocab"]:
+        """The target's Gumbel noise for draws `depths` after the last committed token, padded to `width` rows."""
         if sequence.params.greedy:
             return torch.zeros(width, self._vocab, device=self._device)
-        rows = self._tape.rows(sequence.seed, len(sequence.tokens), max(depths) + 1)
+        rows = self._tape(sequence).rows(len(sequence.tokens), max(depths) + 1)
         if depths == list(range(width)):
             return rows
         return rows[torch.tensor(depths + [0] * (width - len(depths)), device=self._device)]
+
+    def _tape(self, sequence: Sequence) -> Tape:
+        if sequence.id not in self._tapes:
+            self._tapes[sequence.id] = Tape(sequence.seed, self._vocab, device=self._device)
+        return self._tapes[sequence.id]
 
     def _uniform(self, sequences: tuple[Sequence, ...], draft: Draft, stream: Stream) -> Float[Tensor, "batch column"]:
         lanes = list(range(draft.nodes + 1))

@@ -14,13 +14,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from foreword.commit import commit
+from foreword.decide import Decider
 from foreword.draft.base import Drafter, chosen, first_chain
 from foreword.draws import KeyedDraws
-from foreword.errors import InvalidRequest
 from foreword.model import Mode, Model, Read
-from foreword.sampling import check_allowed, logprobs, one_hot, weights
+from foreword.sampling import logprobs
 from foreword.scheduler import Scheduler, Turn
-from foreword.types import Batch, Clock, Delta, Draft, Noise, Origin, Sequence, Verdict
+from foreword.types import Batch, Clock, Delta, Draft, Origin, Sequence, Verdict
 from foreword.verify import Rule
 from foreword.width import Outcome, Width
 
@@ -33,7 +33,8 @@ class Engine:
 
     def __init__(self, target: Model, drafter: Drafter, rule: Rule, width: Width, scheduler: Scheduler) -> None:
         self.target, self.drafter, self.rule, self.width, self.scheduler = target, drafter, rule, width, scheduler
-        self.draws = KeyedDraws(target.vocab, shared=rule.shares_noise, sequences=scheduler.slots, device=target.device)
+        self.draws = KeyedDraws(target.vocab, shared=rule.shares_noise, device=target.device)
+        self.decider = Decider(rule, self.draws, self.abort)
         self.failed: str | None = None
         """Why guessing was turned off, once a drafter has failed."""
         self.clock = Clock()
@@ -63,10 +64,10 @@ class Engine:
         times.append(perf_counter())
         logits = self._score(writers, readers, draft)
         times.append(perf_counter())
-        verdict, scores = self._decide(batch, draft, logits)
+        verdict = self.decider.decide(batch, draft, logits)
         self._observe(batch, draft, verdict)
         times.append(perf_counter())
-        deltas = self._keep(batch, draft, verdict, scores)
+        deltas = self._keep(batch, draft, verdict, logits)
         for turn in readers:
             turn.sequence.cached += turn.read
         times.append(perf_counter())
@@ -135,41 +136,6 @@ class Engine:
 
     # ---- decide
 
-    def _decide(self, batch: Batch, draft: Draft, logits: list[Tensor]) -> tuple[Verdict, list[Tensor]]:
-        depths = [_depths(draft, row) for row in range(len(batch))]
-        laws = []
-        for row, sequence in enumerate(batch.sequences):
-            paths = _paths(draft, row) if sequence.params.reads_path else None
-            law = self._law(sequence, logits[row], paths)
-            laws.append(one_hot(law) if sequence.params.greedy and not self.rule.shares_noise else law)
-        if not laws:
-            empty = draft.count
-            return Verdict(draft.tokens, empty, empty), logits
-        noise: Noise = self.draws.deciding(batch.sequences, draft, depths)
-        verdict = self.rule.verify(_padded(laws, draft.nodes + 1), draft, noise)
-        for row, sequence in enumerate(batch.sequences):
-            if sequence.params.reads_path:
-                last = int(verdict.path[row, int(verdict.accepted[row]) - 1]) + 1 if verdict.accepted[row] else 0
-                self._allowed(sequence, laws[row][last : last + 1])
-        return verdict, logits
-
-    def _law(self, sequence: Sequence, logits: Tensor, paths: list[list[int]] | None) -> Float[Tensor, "column vocab"]:
-        try:
-            return weights(logits, sequence, paths)
-        except Exception:
-            self.abort(
-                sequence
-            )  # its own parameters or processors failed; the others go on when they are stepped again
-            raise
-
-    def _allowed(self, sequence: Sequence, law: Float[Tensor, "1 vocab"]) -> None:
-        """A guess may lead where nothing is allowed, and that is no fault; a text may not."""
-        try:
-            check_allowed(law, sequence.params)
-        except InvalidRequest:
-            self.abort(sequence)
-            raise
-
     def _observe(self, batch: Batch, draft: Draft, verdict: Verdict) -> None:
         if self.failed or not len(batch):
             return
@@ -211,11 +177,11 @@ class Engine:
             if not turn.writes:
                 stats.prefill += self.clock.total
                 continue
-            depth = max(_depths(draft, row)[: count[row] + 1])
+            depth = max(draft.depths(row)[: count[row] + 1])
             stats.add(self.clock, count[row], accepted[row], depth)
             if only_decoding:
                 rest = self.clock.decide + self.clock.keep
-                outcome = Outcome(asked[row], count[row], accepted[row], self.clock.guess, self.clock.score, rest, rows)
+                outcome = Outcome(asked[row], depth, accepted[row], self.clock.guess, self.clock.score, rest, rows)
                 self.width.learn(turn.sequence, outcome)
             row += 1
 
@@ -242,31 +208,3 @@ def _check(draft: Draft, asked: list[int], vocab: int) -> None:
     order = torch.arange(draft.nodes, device=draft.parents.device)
     if not bool(((draft.parents >= -1) & (draft.parents < order)).all()):
         raise ValueError("a node's parent must come before it, or be -1")
-
-
-def _depths(draft: Draft, row: int) -> list[int]:
-    """Distance of each row's draw from the last committed token: 0 after it, 1 after its first guess."""
-    if draft.chain:
-        return list(range(draft.nodes + 1))
-    depths = [0]
-    for parent in draft.parents[row].tolist():
-        depths.append(depths[parent + 1] + 1)
-    return depths
-
-
-def _paths(draft: Draft, row: int) -> list[list[int]]:
-    """The guesses between the last committed token and each row."""
-    tokens, parents = draft.tokens[row].tolist(), draft.parents[row].tolist()
-    paths: list[list[int]] = [[]]
-    for node in range(int(draft.count[row])):
-        paths.append([*paths[parents[node] + 1], tokens[node]])
-    return paths
-
-
-def _padded(laws: list[Tensor], rows: int) -> Float[Tensor, "batch column vocab"]:
-    if all(law.shape[0] == rows for law in laws):
-        return laws[0][None] if len(laws) == 1 else torch.stack(laws)
-    padded = laws[0].new_zeros(len(laws), rows, laws[0].shape[-1])
-    for row, law in enumerate(laws):
-        padded[row, : law.shape[0]] = law
-    return padded

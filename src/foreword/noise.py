@@ -3,7 +3,6 @@
 Knows no models, no laws and no sequences; the same integers come out on every device and in every batch.
 """
 
-from collections import OrderedDict
 from collections.abc import Sequence as Many
 from enum import IntEnum
 
@@ -11,13 +10,15 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from foreword.native import draws
+
 Words = tuple[Tensor, Tensor, Tensor, Tensor]
 
 _MASK = 0xFFFFFFFF
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)
 _ROUNDS = 10
-_BLOCK_BYTES = 2**19
+_AHEAD_BYTES = 2**18
 
 
 class Stream(IntEnum):
@@ -61,8 +62,25 @@ def gumbel(
     """Standard Gumbel noise, Float32, one row for each (seed, position, round); finite, from -3.2 to 22.9.
 
     `seeds` are in [0, 2**63), `positions` and `rounds` in [0, 2**32). Computed in float64 so that devices, whose
-    logarithms may differ in the last bit of a double, round to the same float32.
+    logarithms may differ in the last bit of a double, round to the same float32. On CPU in C where there is a compiler.
     """
+    if device is None or torch.device(device).type == "cpu":
+        made = draws.gumbel(seeds, positions, [0] * len(seeds) if rounds is None else rounds, vocab, int(stream))
+        if made is not None:
+            return made
+    return plain_gumbel(seeds, positions, vocab, stream=stream, rounds=rounds, device=device)
+
+
+def plain_gumbel(
+    seeds: Many[int],
+    positions: Many[int],
+    vocab: int,
+    *,
+    stream: Stream = Stream.TARGET,
+    rounds: Many[int] | None = None,
+    device: torch.device | str | None = None,
+) -> Float[Tensor, "rows vocab"]:
+    """The definition of `gumbel`, in torch, for any device."""
     quads = torch.arange((vocab + 3) // 4, device=device)
     words = _words(seeds, positions, quads, stream=stream, rounds=rounds)
     noise = torch.empty(len(seeds), len(quads), 4, dtype=torch.float64, device=device)
@@ -91,42 +109,38 @@ def uniform(
 
 
 class Tape:
-    """Rows of target noise, made in blocks of positions and kept, so that drafter and target share them.
+    """The target noise of one sequence, made ahead in one piece, so that drafter and target share each row."""
 
-    `sequences` is how many run at a time. Only speed depends on it: the least recently read blocks beyond what that
-    many sequences read at once are dropped, and made again if ever asked for.
-    """
+    def __init__(self, seed: int, vocab: int, *, device: torch.device | str | None = None) -> None:
+        self._seed, self._vocab, self._device = seed, vocab, device
+        self._ahead = max(4, _AHEAD_BYTES // (4 * vocab))
+        self._rows = torch.empty(4 * self._ahead, vocab, device=device)
+        self._first = self._made = 0  # the positions held are first to made - 1
 
-    def __init__(self, vocab: int, *, sequences: int = 1, device: torch.device | str | None = None) -> None:
-        self.vocab = vocab
-        self.block = max(4, _BLOCK_BYTES // (4 * vocab))
-        self._sequences = sequences
-        self._device = device
-        self._widest = 2
-        self._blocks: OrderedDict[tuple[int, int], Tensor] = OrderedDict()
+    def rows(self, start: int, count: int) -> Float[Tensor, "count vocab"]:
+        """Noise of positions start to start + count - 1, Float32, equal to `gumbel` bit for bit.
 
-    def rows(self, seed: int, start: int, count: int) -> Float[Tensor, "count vocab"]:
-        """Noise of `count` positions from `start`, bit for bit that of `gumbel`. Often a view: do not write."""
-        first, last = start // self.block, (start + max(count, 1) - 1) // self.block
-        blocks = [self._read(seed, index) for index in range(first, last + 1)]
-        self._widest = max(self._widest, len(blocks))
-        while len(self._blocks) > self._sequences * self._widest:
-            self._blocks.popitem(last=False)
-        noise = blocks[0] if len(blocks) == 1 else torch.cat(blocks)
-        return noise.narrow(0, start - first * self.block, count)
+        A view that holds until the next call: only read it. Any start will do; one that moves forward is fast.
+        """
+        if not self._first <= start <= self._made:
+            self._first = self._made = start
+        missing = start + count - self._made
+        if missing > 0:
+            self._extend(start, max(missing, self._ahead))
+        return self._rows.narrow(0, start - self._first, count)
 
-    def forget(self, seed: int) -> None:
-        """Drop what is kept for a seed; harmless if a sequence with the same seed still runs."""
-        for key in [key for key in self._blocks if key[0] == seed]:
-            del self._blocks[key]
-
-    def _read(self, seed: int, index: int) -> Float[Tensor, "block vocab"]:
-        key = (seed, index)
-        if key not in self._blocks:
-            positions = range(index * self.block, (index + 1) * self.block)
-            self._blocks[key] = gumbel([seed] * self.block, positions, self.vocab, device=self._device)
-        self._blocks.move_to_end(key)
-        return self._blocks[key]
+    def _extend(self, start: int, more: int) -> None:
+        """Make `more` rows; where they do not fit behind the others, forget what lies before `start`."""
+        if self._made - self._first + more > self._rows.shape[0]:
+            kept = self._rows[start - self._first : self._made - self._first].clone()
+            if kept.shape[0] + more > self._rows.shape[0]:
+                self._rows = torch.empty(2 * (kept.shape[0] + more), self._vocab, device=self._device)
+            self._rows[: kept.shape[0]] = kept
+            self._first = start
+        at = self._made - self._first
+        positions = range(self._made, self._made + more)
+        self._rows[at : at + more] = gumbel([self._seed] * more, positions, self._vocab, device=self._device)
+        self._made += more
 
 
 def _words(seeds: Many[int], positions: Many[int], quads: Tensor, *, stream: Stream, rounds: Many[int] | None) -> Words:

@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from foreword.errors import InvalidRequest
+from foreword.native import draws
 from foreword.types import LogitsProcessor, SamplingParams, Sequence, TokenLogprob
 
 Logits = Float[Tensor, "rows vocab"]
@@ -66,6 +67,15 @@ def draw(weights: Logits, gumbel: Logits | None) -> Int[Tensor, "rows"]:
     None stands for temperature 0. The first index wins ties.
     """
     return (weights if gumbel is None else weights + gumbel).argmax(-1)
+
+
+def choose(logits: Logits, params: SamplingParams, gumbel: Logits | None) -> Int[Tensor, "rows"]:
+    """Draw under a plain law (`params.plain`): `draw(weights(...), gumbel)`, in one pass where there is a compiler."""
+    if logits.device.type == "cpu" and logits.dtype == torch.float32:
+        found = draws.likeliest(logits, gumbel, params.temperature)
+        if found is not None:
+            return torch.tensor(found)
+    return draw(logits.float() if params.greedy else logits.float() / params.temperature, gumbel)
 
 
 def logprobs(logits: Logits, tokens: list[int], top: int) -> list[TokenLogprob]:

@@ -201,6 +201,23 @@ class Draft:
         """Width of the padding."""
         return self.tokens.shape[1]
 
+    def depths(self, row: int) -> list[int]:
+        """Distance of each column's draw from the last committed token: 0 after it, 1 after its first guess."""
+        if self.chain:
+            return list(range(self.nodes + 1))
+        depths = [0]
+        for parent in self.parents[row].tolist():
+            depths.append(depths[parent + 1] + 1)
+        return depths
+
+    def paths(self, row: int) -> list[list[int]]:
+        """The guesses between the last committed token and each column in use."""
+        tokens, parents = self.tokens[row].tolist(), self.parents[row].tolist()
+        paths: list[list[int]] = [[]]
+        for node in range(int(self.count[row])):
+            paths.append([*paths[parents[node] + 1], tokens[node]])
+        return paths
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:

@@ -45,6 +45,7 @@ class Outcome:
 
     asked: int
     drafted: int
+    """Depth of the deepest guess; the number of guesses where they are a chain."""
     accepted: int
     guess: float
     """Seconds spent guessing, the whole batch together."""

@@ -28,7 +28,7 @@ class Trial:
 
     def propose(self, sequences: list[Sequence], nodes: list[int], *, shared: bool = True) -> Draft:
         vocab = target().vocab
-        draft = self.drafter.propose(Batch(tuple(sequences), KeyedDraws(vocab, shared=shared, sequences=8)), nodes)
+        draft = self.drafter.propose(Batch(tuple(sequences), KeyedDraws(vocab, shared=shared)), nodes)
         check_form(draft, nodes, vocab, wants_probs=not shared)
         return draft
 

@@ -20,7 +20,7 @@ def sequence(tokens: list[int], id: int = 0, eos: frozenset[int] = frozenset()) 
 
 
 def batch(*sequences: Sequence) -> Batch:
-    return Batch(sequences, KeyedDraws(8, shared=True, sequences=4))
+    return Batch(sequences, KeyedDraws(8, shared=True))
 
 
 def guesses(draft: Draft) -> list[list[int]]:

@@ -49,6 +49,7 @@ class Model:
         self.driver, self.capability = choose(hf, replaced) if known is None else (drive(hf, known, replaced), known)
         if swaps is None and isinstance(self.driver, NativeDriver):
             drop_weights(hf)
+        self.device: torch.device = next(hf.parameters()).device
         config = hf.config.get_text_config()
         self.vocab: int = config.vocab_size
         self.context: int = getattr(config, "max_position_embeddings", None) or 2**31
@@ -71,7 +72,7 @@ class Model:
             nn.Module.to(hf, where)
             return cls(hf, str(source))
         except (OSError, ValueError, KeyError) as error:
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            reason = str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
             raise ModelError(
                 f"cannot load a model from {str(source)!r}: {reason}. Give a folder that holds config.json and "
                 "safetensors weights, or the id of a model on the hub"
@@ -85,10 +86,6 @@ class Model:
     def mode(self) -> Mode:
         """How guesses can be scored."""
         return self.capability.mode
-
-    @property
-    def device(self) -> torch.device:
-        return next(self.hf.parameters()).device
 
     @property
     def dtype(self) -> torch.dtype:
@@ -143,9 +140,15 @@ def borrow(hf: PreTrainedModel, known: Capability | None = None) -> Iterator[Mod
 
 
 def _device(device: str) -> torch.device:
-    if device != "auto":
-        return torch.device(device)
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        found = torch.device(device)
+        torch.empty(0, device=found)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ModelError(f"device {device!r} cannot be used here: {reason}. Use 'auto', 'cpu' or 'cuda'") from error
+    return found
 
 
 def _dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype | str:

@@ -17,17 +17,20 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from foreword import native
 from foreword.errors import ModelError
 from foreword.model.cache import Extent, Extents, grown
-from foreword.model.compile import compiled
 from foreword.model.driver import Mode
 from foreword.model.plan import Read
+from foreword.native import compiled
 
 SUPPORTED = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 ROPES = ("default", "linear", "llama3", "yarn")
 """Rotary embeddings whose angles depend on the position alone."""
 LANES = 16
 MOST_DIM = 256
+SHARE = 4 * 2**20
+"""Bytes of weights that make one more thread worth its coming."""
 MARGIN = 64
 """Positions beyond a read that a chain may still reach without making room again."""
 
@@ -63,7 +66,7 @@ def library() -> ctypes.CDLL | str:
     """The compiled kernel, or why there is none."""
     if not torch.cpu._is_avx512_bf16_supported():
         return "the CPU has no AVX512-bf16"
-    made = compiled(Path(__file__).with_name("llama.c"))
+    made = compiled(Path(native.__file__).with_name("llama.c"))
     if isinstance(made, ctypes.CDLL):
         made.foreword_forward.argtypes = [POINTER(_Model), POINTER(_Forward), ctypes.c_int]
         made.foreword_pack.argtypes = [c_void_p, c_void_p, c_int64, c_int64]
@@ -84,7 +87,12 @@ def refused(model: PreTrainedModel) -> str | None:
     dim = layer.self_attn.head_dim
     sizes = (config.hidden_size, config.intermediate_size, config.vocab_size, dim)
     biases = (layer.self_attn.o_proj.bias, layer.mlp.gate_proj.bias, layer.mlp.down_proj.bias, model.lm_head.bias)
-    if any(size % LANES for size in sizes) or dim > MOST_DIM or config.hidden_act != "silu" or any(bias is not None for bias in biases):
+    if (
+        any(size % LANES for size in sizes)
+        or dim > MOST_DIM
+        or config.hidden_act != "silu"
+        or any(bias is not None for bias in biases)
+    ):
         return "its sizes, its activation or its biases are not the usual ones"
     if (config.rope_parameters or {}).get("rope_type", "default") not in ROPES:
         return "its rotary embedding depends on the length of the text"
@@ -109,6 +117,7 @@ class NativeDriver:
         self._alive: list[object] = []  # and what it points to during one forward
         self._model = self._describe(model)
         self._angles: tuple[Tensor, Tensor] = (torch.empty(0), torch.empty(0))
+        self._weight_bytes = sum(held.nbytes for held in self._held)
         self._scratch = _Scratch(self._model)
 
     def open(self, id: int, capacity: int) -> None:
@@ -127,7 +136,7 @@ class NativeDriver:
     def read(self, reads: List[Read]) -> Float[Tensor, "kept vocab"]:
         logits = torch.empty(sum(read.keep for read in reads), self._model.vocab)
         forward = self._prepare(reads, logits)
-        self._library.foreword_forward(byref(self._model), byref(forward), torch.get_num_threads())
+        self._library.foreword_forward(byref(self._model), byref(forward), self._threads)
         return logits
 
     def chain(
@@ -142,9 +151,14 @@ class NativeDriver:
         self._library.foreword_chain(
             byref(self._model), byref(forward), count, temperature,
             None if noise is None else noise.data_ptr(), 0 if noise is None else noise.shape[1],
-            out, torch.get_num_threads(),
+            out, self._threads,
         )  # fmt: skip
         return list(out)
+
+    @property
+    def _threads(self) -> int:
+        """As many as torch uses, but none that would have less than a few megabytes of weights to read."""
+        return max(1, min(torch.get_num_threads(), self._weight_bytes // SHARE))
 
     def _prepare(self, reads: List[Read], logits: Tensor) -> _Forward:
         """Describe a forward to the C side; what it points to lives until the next one is described."""
@@ -163,7 +177,7 @@ class NativeDriver:
         longest = max(read.past + len(read.tokens) for read in reads) + MARGIN
         self._reach(longest)
         arrays = [(c_int64 * len(numbers))(*numbers) for numbers in (tokens, positions, kept)]
-        scratch = self._scratch.fit(len(tokens), torch.get_num_threads(), longest)
+        scratch = self._scratch.fit(len(tokens), self._threads, longest)
         self._alive += arrays
         pointers = (ctypes.addressof(array) for array in arrays)
         return _Forward(len(tokens), len(spans), len(kept), *pointers, spans, logits.data_ptr(), *scratch)

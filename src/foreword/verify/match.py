@@ -22,7 +22,13 @@ def match(weights: Float[Tensor, "batch column vocab"], draft: Draft, noise: Noi
     greedily. Where siblings hold the same token the first one is followed. The path is as wide as the draft.
     """
     scores = weights if noise.gumbel is None else weights + noise.gumbel
-    drawn = scores.argmax(dim=-1)
+    return follow(scores.argmax(dim=-1), draft)
+
+
+def follow(drawn: Int[Tensor, "batch column"], draft: Draft) -> Verdict:
+    """What is left of the rule once the target's own token of each column is drawn."""
+    if not draft.nodes:
+        return Verdict(path=draft.tokens, accepted=draft.count, bonus=drawn[:, 0])
     return _follow_chain(drawn, draft) if draft.chain else _follow_tree(drawn, draft)
 
 

@@ -22,8 +22,8 @@ def compiled(source: Path) -> ctypes.CDLL | str:
     compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if not compiler:
         return "there is no C compiler (cc, gcc or clang); install one for a faster forward"
-    text = source.read_text()
-    key = hashlib.sha256("\n".join([text, compiler, *FLAGS, _processor()]).encode()).hexdigest()[:16]
+    texts = [file.read_text() for file in sorted(source.parent.glob("*.c"))]  # they include one another
+    key = hashlib.sha256("\n".join([*texts, compiler, *FLAGS, _processor()]).encode()).hexdigest()[:16]
     try:
         library = _cache() / f"{source.stem}-{key}.so"
         if not library.exists():

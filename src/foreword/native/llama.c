@@ -12,8 +12,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "draws.c"
+
 typedef uint16_t bf16;
-#define LANES 16
 #define MOST_DIM 256
 
 typedef struct {
@@ -427,23 +428,6 @@ void foreword_forward(const Model *m, const Forward *f, int threads) {
     run(m, f, phase, 0, 1);
 }
 
-/* argmax(logits / temperature + noise), the first of equals; temperature 0: argmax(logits). */
-static int64_t likeliest(const float *logits, const float *noise, float temperature, int64_t n) {
-    __m512 best = _mm512_set1_ps(-INFINITY), heat = _mm512_set1_ps(temperature);
-    __m512i where = _mm512_setzero_si512(), here = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
-    for (int64_t i = 0; i < n; i += LANES) {
-        __m512 value = _mm512_loadu_ps(logits + i);
-        if (temperature > 0) value = _mm512_div_ps(value, heat);
-        if (noise) value = _mm512_add_ps(value, _mm512_loadu_ps(noise + i));
-        __mmask16 better = _mm512_cmp_ps_mask(value, best, _CMP_GT_OQ);
-        best = _mm512_mask_mov_ps(best, better, value);
-        where = _mm512_mask_mov_epi32(where, better, here);
-        here = _mm512_add_epi32(here, _mm512_set1_epi32(LANES));
-    }
-    __mmask16 top = _mm512_cmp_ps_mask(best, _mm512_set1_ps(_mm512_reduce_max_ps(best)), _CMP_EQ_OQ);
-    return _mm512_mask_reduce_min_epi32(top, where);
-}
-
 /* A chain of `count` guesses: the forward described by `f` (one sequence, the last row kept), then one row at a time.
  * `noise` is [count, stride], or NULL. */
 void foreword_chain(const Model *m, const Forward *f, int64_t count, float temperature, const float *noise, int64_t stride, int64_t *out, int threads) {
@@ -453,7 +437,7 @@ void foreword_chain(const Model *m, const Forward *f, int64_t count, float tempe
     int64_t position = f->positions[f->rows - 1];
     for (int64_t i = 0; i < count; i++) {
         foreword_forward(m, &next, threads);
-        out[i] = likeliest(f->logits, noise ? noise + i * stride : 0, temperature, m->vocab);
+        foreword_likeliest(f->logits, noise ? noise + i * stride : 0, temperature, 1, m->vocab, out + i);
         position++;
         span = (Span){0, 1, f->span->extent, position, 1, 0};
         next.rows = next.spans = 1;

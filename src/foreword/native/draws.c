@@ -1,0 +1,76 @@
+/* Noise and draws on CPU in one call each. Plain definitions: noise.gumbel and sampling.draw, in torch.
+ *
+ * Loops are written so that the compiler vectorises them; no intrinsics, so any CPU will do.
+ */
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#define LANES 16
+
+/* Philox4x32-10 (Salmon et al. 2011, section 4), LANES counters side by side. */
+static void philox(uint32_t c[4][LANES], uint32_t k0, uint32_t k1) {
+    for (int turn = 0; turn < 10; turn++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u)
+        for (int i = 0; i < LANES; i++) {
+            uint64_t p0 = (uint64_t)c[0][i] * 0xD2511F53u, p1 = (uint64_t)c[2][i] * 0xCD9E8D57u;
+            uint32_t a = (uint32_t)(p1 >> 32) ^ c[1][i] ^ k0, b = (uint32_t)(p0 >> 32) ^ c[3][i] ^ k1;
+            c[0][i] = a, c[1][i] = (uint32_t)p1, c[2][i] = b, c[3][i] = (uint32_t)p0;
+        }
+}
+
+/* Natural logarithm of a positive normal double; the scheme and constants of FreeBSD's e_log.c, without its branches. */
+static inline double ln(double x) {
+    int64_t bits;
+    memcpy(&bits, &x, 8);
+    int64_t shifted = bits - 0x3fe6a09e667f3bcd; /* so that the mantissa is in [sqrt(1/2), sqrt(2)) */
+    int64_t exponent = shifted >> 52;
+    int64_t mantissa = bits - (int64_t)((uint64_t)exponent << 52);
+    double m, k = (double)exponent;
+    memcpy(&m, &mantissa, 8);
+    double f = m - 1, s = f / (2 + f), z = s * s, w = z * z, half = 0.5 * f * f;
+    double even = w * (0.3999999999940941908 + w * (0.2222219843214978396 + w * 0.1531383769920937332));
+    double odd = z * (0.6666666666666735130 + w * (0.2857142874366239149 + w * (0.1818357216161805012 + w * 0.1479819860511658591)));
+    return k * 6.93147180369123816490e-01 - ((half - (s * (half + even + odd) + k * 1.90821492927058770002e-10)) - f);
+}
+
+/* Standard Gumbel noise, [rows, vocab]; row r belongs to (seeds[r], positions[r], turns[r]). */
+void foreword_gumbel(const int64_t *seeds, const int64_t *positions, const int64_t *turns, int64_t rows, uint32_t stream, int64_t vocab, float *out) {
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t quad = 0; quad * 4 < vocab; quad += LANES) {
+            uint32_t c[4][LANES];
+            float noise[LANES * 4];
+            for (int i = 0; i < LANES; i++)
+                c[0][i] = (uint32_t)(quad + i), c[1][i] = (uint32_t)positions[r], c[2][i] = stream, c[3][i] = (uint32_t)turns[r];
+            philox(c, (uint32_t)seeds[r], (uint32_t)(seeds[r] >> 32));
+            for (int word = 0; word < 4; word++)
+                for (int i = 0; i < LANES; i++) noise[i * 4 + word] = (float)-ln(-ln((c[word][i] + 0.5) * 0x1p-32));
+            int64_t left = vocab - quad * 4;
+            memcpy(out + r * vocab + quad * 4, noise, sizeof(float) * (left < LANES * 4 ? left : LANES * 4));
+        }
+}
+
+/* argmax(logits / temperature + noise) of each row, the first of equals; temperature 0: argmax(logits). noise may be NULL. */
+void foreword_likeliest(const float *logits, const float *noise, float temperature, int64_t rows, int64_t vocab, int64_t *out) {
+    for (int64_t r = 0; r < rows; r++) {
+        const float *row = logits + r * vocab, *extra = noise ? noise + r * vocab : 0;
+        float best[LANES];
+        int32_t where[LANES];
+        for (int i = 0; i < LANES; i++) best[i] = -INFINITY, where[i] = i;
+        int64_t whole = vocab / LANES * LANES;
+        for (int64_t at = 0; at < whole; at += LANES)
+            for (int i = 0; i < LANES; i++) {
+                float value = temperature > 0 ? row[at + i] / temperature : row[at + i];
+                if (extra) value += extra[at + i];
+                where[i] = value > best[i] ? (int32_t)at + i : where[i];
+                best[i] = value > best[i] ? value : best[i];
+            }
+        for (int64_t at = whole; at < vocab; at++) {
+            float value = (temperature > 0 ? row[at] / temperature : row[at]) + (extra ? extra[at] : 0);
+            if (value > best[at % LANES]) best[at % LANES] = value, where[at % LANES] = (int32_t)at;
+        }
+        int winner = 0;
+        for (int i = 1; i < LANES; i++)
+            if (best[i] > best[winner] || (best[i] == best[winner] && where[i] < where[winner])) winner = i;
+        out[r] = where[winner];
+    }
+}

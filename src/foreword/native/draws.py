@@ -1,0 +1,59 @@
+"""Noise and draws in C (draws.c), for tensors on CPU. Where there is no compiler the callers use their own torch code.
+
+Knows arrays; knows nothing about laws, sequences or models.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence as Many
+from ctypes import POINTER, c_float, c_int64, c_uint32, c_void_p
+from functools import cache
+from pathlib import Path
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from foreword.native.compiler import compiled
+
+
+@cache
+def library() -> ctypes.CDLL | None:
+    """The compiled functions, or None."""
+    made = compiled(Path(__file__).with_name("draws.c"))
+    if isinstance(made, str):
+        return None
+    integers = POINTER(c_int64)
+    made.foreword_gumbel.argtypes = [integers, integers, integers, c_int64, c_uint32, c_int64, c_void_p]
+    made.foreword_likeliest.argtypes = [c_void_p, c_void_p, c_float, c_int64, c_int64, integers]
+    return made
+
+
+def gumbel(
+    seeds: Many[int], positions: Many[int], rounds: Many[int], vocab: int, stream: int
+) -> Float[Tensor, "rows vocab"] | None:
+    """Standard Gumbel noise, one row for each (seed, position, round); None without a compiler."""
+    made, rows = library(), len(seeds)
+    if made is None:
+        return None
+    noise = torch.empty(rows, vocab)
+    columns = [(c_int64 * rows)(*column) for column in (seeds, positions, rounds)]
+    made.foreword_gumbel(*columns, rows, stream, vocab, noise.data_ptr())
+    return noise
+
+
+def likeliest(
+    logits: Float[Tensor, "rows vocab"], noise: Float[Tensor, "rows vocab"] | None, temperature: float
+) -> list[int] | None:
+    """argmax(logits / temperature + noise) of each row, the first of equals; None without a compiler."""
+    made, rows = library(), logits.shape[0]
+    if made is None:
+        return None
+    logits = logits.contiguous()
+    noise = None if noise is None else noise.contiguous()
+    found = (c_int64 * rows)()
+    made.foreword_likeliest(
+        logits.data_ptr(), None if noise is None else noise.data_ptr(), temperature, rows, logits.shape[1], found
+    )
+    return list(found)
