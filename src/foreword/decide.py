@@ -17,7 +17,7 @@ from foreword.sampling import check_allowed, choose, one_hot, weights
 from foreword.types import Batch, Draft, Sequence, Verdict
 from foreword.verify import Rule
 
-Logits = list[Float[Tensor, "column vocab"]]
+Logits = list[Float[Tensor, "_ vocab"]]
 """One for each sequence: the target's logits after its last committed token and after each of its guesses."""
 
 

@@ -114,7 +114,7 @@ class Engine:
 
     # ---- score
 
-    def _score(self, writers: list[Turn], readers: list[Turn], draft: Draft) -> list[Float[Tensor, "column vocab"]]:
+    def _score(self, writers: list[Turn], readers: list[Turn], draft: Draft) -> list[Float[Tensor, "_ vocab"]]:
         """One forward over all that is pending and guessed; logits after the last committed token and each guess."""
         tokens, parents, count = draft.tokens.tolist(), draft.parents.tolist(), draft.count.tolist()
         reads = []
