@@ -5,10 +5,12 @@ from functools import cache
 import pytest
 import torch
 
+from foreword.model.linear import fast_bfloat16
 from foreword.types import SamplingParams, Sequence
 from running import Request, draft, drafter, engine, finish, law, prompts, target
 
 TEXTS, TOKENS = 30, 48
+DTYPE = "bfloat16" if fast_bfloat16() else "float32"
 
 
 @cache
@@ -16,7 +18,7 @@ def rounds(rule: str, temperature: float) -> tuple[list[int], list[Sequence]]:
     """One guess a round: which of them were kept, text by text, and the texts."""
     params = [SamplingParams(temperature=temperature, seed=s, max_tokens=TOKENS, ignore_eos=True) for s in range(TEXTS)]
     requests = [Request(prompts()[seed % 5], params[seed]) for seed in range(TEXTS)]
-    answers = finish(engine(target(), drafter("lm"), 1, rule=rule, slots=5), requests)
+    answers = finish(engine(target(DTYPE), drafter("lm", DTYPE), 1, rule=rule, slots=5), requests)
     return [answer.deltas for answer in answers], [answer.sequence for answer in answers]
 
 
@@ -33,14 +35,13 @@ def predicted(rule: str, p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
     return torch.stack(chances)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.7, 1.0])
 @pytest.mark.parametrize("rule", ["rejection", "match"])
 def test_acceptance_is_what_the_two_laws_say(rule, temperature):
     all_deltas, sequences = rounds(rule, temperature)
     kept, chances = [], []
     for deltas, sequence in zip(all_deltas, sequences, strict=True):
-        p, q = ((law(model, sequence.tokens) / temperature).softmax(-1) for model in (target(), draft()))
+        p, q = ((law(model, sequence.tokens) / temperature).softmax(-1) for model in (target(DTYPE), draft(DTYPE)))
         place = sequence.prompt
         for delta in deltas:
             if delta.drafted:

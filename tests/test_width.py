@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foreword.types import SamplingParams, Sequence
+from foreword.types import Clock, SamplingParams, Sequence
 from foreword.width import LIMIT, Costs, Fixed, Measured, Outcome
 
 FLAT = {1: 1.0, 2: 1.0, 4: 1.0, 8: 1.0, 16: 1.0, 32: 1.0}
@@ -25,7 +25,8 @@ def play(
     for _ in range(rounds):
         count = width.nodes(one, 0)
         score = 1.0 + count if steep else 1.0
-        width.learn(one, Outcome(count, count, round(count * kept), guess * count, score, 0.01, 1 + count))
+        width.clocked(1 + count, Clock(score=score, decide=0.01))
+        width.learn(one, Outcome(count, count, round(count * kept), guess * count))
         asked.append(count)
     return asked
 

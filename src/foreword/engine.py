@@ -87,7 +87,7 @@ class Engine:
             return nothing, asked
         try:
             draft = self.drafter.propose(batch, asked)
-            _check(draft, asked, self.target.vocab)
+            draft = _checked(draft, asked, self.target)
             if not (draft.chain or (self.rule.trees and self.target.mode is Mode.TREE)):
                 draft = first_chain(draft)
         except Exception as error:  # noqa: BLE001 - whatever a drafter does wrong, the text goes on
@@ -171,6 +171,8 @@ class Engine:
         count, accepted = draft.count.tolist(), verdict.accepted.tolist()
         rows = sum(turn.read for turn in turns if turn.writes) + sum(count)
         only_decoding = all(turn.writes for turn in turns) and rows == len(turns) + sum(count)
+        if turns and only_decoding:
+            self.width.clocked(rows, self.clock)
         row = 0
         for turn in turns:
             stats = turn.sequence.stats
@@ -180,9 +182,7 @@ class Engine:
             depth = max(draft.depths(row)[: count[row] + 1])
             stats.add(self.clock, count[row], accepted[row], depth)
             if only_decoding:
-                rest = self.clock.decide + self.clock.keep
-                outcome = Outcome(asked[row], depth, accepted[row], self.clock.guess, self.clock.score, rest, rows)
-                self.width.learn(turn.sequence, outcome)
+                self.width.learn(turn.sequence, Outcome(asked[row], depth, accepted[row], self.clock.guess))
             row += 1
 
     def _retire(self, sequence: Sequence) -> None:
@@ -196,15 +196,22 @@ class Engine:
             self._turn_off(error)
 
 
-def _check(draft: Draft, asked: list[int], vocab: int) -> None:
-    """A drafter that breaks the contract is treated like one that raises."""
+def _checked(draft: Draft, asked: list[int], target: Model) -> Draft:
+    """The draft, on the target's device. A drafter that breaks the contract is treated like one that raises."""
     count, shape = draft.count.tolist(), (len(asked), draft.nodes)
     if tuple(draft.tokens.shape) != shape or tuple(draft.parents.shape) != shape or len(count) != len(asked):
         raise ValueError(f"tokens and parents must be of one shape with {len(asked)} rows, and count of that length")
     if any(not 0 <= n <= min(most, draft.nodes) for n, most in zip(count, asked, strict=True)):
         raise ValueError(f"asked for at most {asked} guesses, got {count} in a draft of width {draft.nodes}")
-    if draft.nodes and not bool(((draft.tokens >= 0) & (draft.tokens < vocab)).all()):
-        raise ValueError(f"a guess is not a token of the target's {vocab}")
+    if draft.nodes and not bool(((draft.tokens >= 0) & (draft.tokens < target.vocab)).all()):
+        raise ValueError(f"a guess is not a token of the target's {target.vocab}")
     order = torch.arange(draft.nodes, device=draft.parents.device)
     if not bool(((draft.parents >= -1) & (draft.parents < order)).all()):
         raise ValueError("a node's parent must come before it, or be -1")
+    if draft.probs is not None and tuple(draft.probs.shape) != (*shape, target.vocab):
+        raise ValueError(f"probs must be {[*shape, target.vocab]}, got {list(draft.probs.shape)}")
+    where = target.device
+    if draft.tokens.device == where:
+        return draft
+    probs = None if draft.probs is None else draft.probs.to(where)
+    return Draft(draft.tokens.to(where), draft.parents.to(where), draft.count.to(where), probs, draft.chain)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
-from foreword.types import Sequence
+from foreword.types import Clock, Sequence
 
 LIMIT = 16
 """Longest chain that is ever tried."""
@@ -30,8 +30,12 @@ class Width(Protocol):
         """Guesses for the next round of a sequence that shares its forward with `company` others."""
         ...
 
+    def clocked(self, rows: int, clock: Clock) -> None:
+        """What the last round cost; `rows` is the size of its forward."""
+        ...
+
     def learn(self, sequence: Sequence, outcome: Outcome) -> None:
-        """What the last round of a sequence was like."""
+        """What became of the guesses of a sequence in that round."""
         ...
 
     def release(self, sequence: Sequence) -> None:
@@ -49,10 +53,6 @@ class Outcome:
     accepted: int
     guess: float
     """Seconds spent guessing, the whole batch together."""
-    score: float
-    rest: float
-    rows: int
-    """Rows of the target's forward."""
 
 
 class Fixed:
@@ -63,6 +63,9 @@ class Fixed:
 
     def nodes(self, sequence: Sequence, company: int) -> int:
         return self.count
+
+    def clocked(self, rows: int, clock: Clock) -> None:
+        pass
 
     def learn(self, sequence: Sequence, outcome: Outcome) -> None:
         pass
@@ -152,10 +155,12 @@ class Measured:
         record.pause, record.patience = record.patience, min(2 * record.patience, 256)
         return 1
 
+    def clocked(self, rows: int, clock: Clock) -> None:
+        self.costs.correct(rows, clock.score)
+        self._rest = _blend(self._rest, clock.decide + clock.keep)
+
     def learn(self, sequence: Sequence, outcome: Outcome) -> None:
         record = self._records.setdefault(sequence.id, _Record())
-        self.costs.correct(outcome.rows, outcome.score)
-        self._rest = _blend(self._rest, outcome.rest)
         if outcome.asked:
             self._guess = _blend(self._guess, outcome.guess / outcome.asked)
         if outcome.drafted:

@@ -1,4 +1,4 @@
-"""Drives Llama-like models on a CPU with AVX512-bf16: one C call a forward (llama.c), from Hugging Face's weights.
+"""Drives Llama-like models on a CPU with AVX512-bf16: one C call a forward (native/llama.c), from the same weights.
 
 Knows the layout of those models; knows nothing about drafting. The probe compares its scores with the model's own.
 """
@@ -28,7 +28,7 @@ SUPPORTED = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen
 ROPES = ("default", "linear", "llama3", "yarn")
 """Rotary embeddings whose angles depend on the position alone."""
 LANES = 16
-MOST_DIM = 256
+MOST_DIM, MOST_DEEP = 256, 256
 SHARE = 4 * 2**20
 """Bytes of weights that make one more thread worth its coming."""
 MARGIN = 64
@@ -143,6 +143,9 @@ class NativeDriver:
         self, read: Read, count: int, temperature: float, noise: Float[Tensor, "count target_vocab"] | None
     ) -> list[int]:
         """Read, then draw `count` <= MARGIN tokens one by one, argmax(logits / temperature + noise), in one call."""
+        last, room = read.past + len(read.tokens) + count - 1, self._extents[read.id].capacity
+        if count > MARGIN or last > room or (noise is not None and noise.shape < (count, self._model.vocab)):
+            raise ModelError(f"a chain of {count} after {last - count + 1} tokens does not fit into {room}")
         logits = torch.empty(1, self._model.vocab)
         forward = self._prepare([read], logits)
         if noise is not None:
@@ -184,6 +187,8 @@ class NativeDriver:
 
     def _describe_span(self, span: _Span, read: Read, start: int) -> None:
         extent = self._extents[read.id]
+        if len(read.parents or ()) > MOST_DEEP:
+            raise ModelError(f"a tree may hold {MOST_DEEP} guesses, got {len(read.parents or ())}")
         if read.past + len(read.tokens) > extent.capacity:
             raise ModelError(f"sequence {read.id} outgrew its room of {extent.capacity} tokens")
         span.start, span.stop = start, start + len(read.tokens)

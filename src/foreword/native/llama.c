@@ -16,6 +16,7 @@
 
 typedef uint16_t bf16;
 #define MOST_DIM 256
+#define MOST_DEEP 256
 
 typedef struct {
     const bf16 *qkv, *out, *gate_up, *down; /* packed, see pack() */
@@ -47,7 +48,7 @@ typedef struct {
     const Span *span;
     float *logits; /* [kept, vocab] */
     float *residual, *wide, *scores; /* scratch: [rows, hidden], [rows, (heads + 2 kv_heads) dim], [threads, longest] */
-    bf16 *narrow; /* scratch: [rows, max(hidden, heads dim, intermediate)] */
+    bf16 *narrow; /* scratch: [rows, max(hidden, heads dim) + intermediate] */
     int64_t longest;
 } Forward;
 
@@ -246,7 +247,7 @@ static inline __m512 block_scores(const Model *m, const bf16 *query, const bf16 
 
 /* One query head of one row. Scores stand in text order, wherever their keys lie, so a guess in a tree adds up as plain text does. */
 static void attend(const Model *m, const Layer *layer, const Span *span, int64_t row, int64_t head, const float *query, float *scores, bf16 *to) {
-    int64_t kv = head / (m->heads / m->kv_heads), dim = m->dim, local = row - span->start, tail[256], depth = 0;
+    int64_t kv = head / (m->heads / m->kv_heads), dim = m->dim, local = row - span->start, tail[MOST_DEEP], depth = 0;
     int64_t trunk = span->past + local + 1;
     if (span->parents && local >= span->trunk) {
         trunk = span->past + span->trunk;
