@@ -5,6 +5,8 @@
 .PHONY: help venv demo check test test-all bench clean
 
 PYTHON ?= python3
+# Where torch comes from, if the usual index has no build that suits, as https://download.pytorch.org/whl/cpu
+TORCH_INDEX ?=
 PY := .venv/bin/python
 STAMP := .venv/.installed
 
@@ -17,7 +19,7 @@ venv: $(STAMP)  ## Install Foreword and its tools into .venv (needs a package in
 $(STAMP): pyproject.toml constraints.txt
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Foreword needs Python 3.11 or newer: make venv PYTHON=python3.12")'
 	"$(PYTHON)" -m venv .venv
-	$(PY) -m pip install --quiet torch==2.13.0
+	$(PY) -m pip install --quiet torch==2.13.0 $(if $(TORCH_INDEX),--index-url "$(TORCH_INDEX)")
 	$(PY) -m pip install --quiet --editable ".[dev,bench]" --constraint constraints.txt
 	@touch $(STAMP)
 

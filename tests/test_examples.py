@@ -1,11 +1,22 @@
-"""Every example runs as a stranger would run it: in its own process, without arguments, with warnings as errors."""
+"""Every example runs as a stranger would run it: in its own process, without arguments, with warnings as errors.
+
+So does the Python in the README and in the guide to new methods, block after block, as one program.
+"""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import foreword
+from foreword import family
+from foreword.types import SamplingParams
+from running import Request, engine, finish, plain, prompts, target
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
@@ -30,3 +41,44 @@ def test_an_example_is_short_and_does_what_it_says(path):
     assert run.returncode == 0, run.stderr
     assert SAYS.get(path.stem, "\n") in run.stdout
     assert "False" not in run.stdout
+
+
+def program(page: str, names: dict[str, object]) -> dict[str, object]:
+    """Run all Python blocks of a page in one namespace that holds `names`; returns it."""
+    blocks = re.findall(r"^```python\n(.*?)^```$", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    assert len(blocks) > 1, "no blocks were found"
+    for number, block in enumerate(blocks, 1):
+        exec(compile(block, f"{page}, block {number}", "exec"), names)
+    return names
+
+
+def test_the_readme_does_what_it_says(capsys):
+    def load(path: Path) -> torch.nn.Module:
+        return AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+
+    inputs = AutoTokenizer.from_pretrained(family.target())("The capital of France is", return_tensors="pt")
+    model = load(family.target())
+    own = type(model).generate
+    names = {"model": model, "small_model": load(family.draft()), "inputs": inputs, "ids": inputs["input_ids"]}
+    try:
+        names = program("README.md", names)  # a call that could not be served would warn, and a warning is an error
+        assert type(model).generate is not own
+    finally:
+        foreword.disable()
+    assert type(model).generate is own
+    said = capsys.readouterr().out
+    assert said.startswith(foreword.LLM(method="none").chat(names["messages"], names["params"]).text + "\n")
+    assert set(names["delta"].origins) <= {"accepted", "bonus"}
+
+
+def test_the_method_in_the_guide_is_a_method():
+    names = program("docs/add-a-method.md", {})
+    (place,) = names["METHODS"].values()
+    echo = names[place.partition(":")[2]]()
+    sampling = [SamplingParams(temperature=t, seed=5, max_tokens=24, ignore_eos=True) for t in (0.0, 0.9)]
+    requests = [Request(prompt, params) for prompt in prompts() for params in sampling]
+    loop = engine(target(), echo, 3)
+    answers = finish(loop, requests)
+    assert [answer.said for answer in answers] == [answer.said for answer in plain(target(), requests)]
+    assert loop.failed is None
+    assert sum(answer.sequence.stats.accepted for answer in answers) > 0

@@ -1,9 +1,12 @@
 """Text in, text out: streams, seeds, and every wrong request answered with what to do instead."""
 
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from tokenizers import Tokenizer as RawTokenizer
 from tokenizers import models
 from transformers import PreTrainedTokenizerFast
@@ -115,12 +118,145 @@ def test_closing_a_stream_gives_the_request_up_and_no_other():
     text += "".join(delta.text for delta in kept)
     assert text == llm("none").generate(PROMPT, GREEDY)[0].text
     assert llm().engine.idle
-    assert llm()._inbox == {}
+    assert llm()._requests == {}
     llm().stream(PROMPT, GREEDY).close()  # one that never began
     assert llm().engine.idle
 
 
+# ---- threads
+
+
+def test_threads_share_an_engine_and_each_gets_its_own_text():
+    asked = [
+        (text, SamplingParams(seed=seed, max_tokens=24, ignore_eos=True))
+        for seed, text in enumerate((PROMPT, "The capital of France is", "One day", "A fish"))
+    ]
+    alone = [llm("none").generate(*request)[0].text for request in asked]
+
+    def whole(request):
+        return llm().generate(*request)[0].text
+
+    def streamed(request):
+        return "".join(delta.text for delta in llm().stream(*request))
+
+    with ThreadPoolExecutor(4) as threads:
+        for read in (whole, streamed):
+            futures = [threads.submit(read, request) for request in asked]
+            assert [future.result() for future in futures] == alone
+    assert llm().engine.idle
+    assert llm()._requests == {}
+
+
+# ---- requests that fail beside others that do not
+
+
+class Breaks:
+    """A processor that raises once a text has a number of tokens."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def __call__(self, tokens, scores):
+        if tokens.shape[1] >= self.length:
+            raise RuntimeError("this processor is broken")
+        return scores
+
+
+def nothing(tokens, scores):
+    return torch.full_like(scores, -torch.inf)
+
+
+@pytest.mark.parametrize("method", ["ngram", "none"])
+@pytest.mark.parametrize("first", ["good", "bad"])
+@pytest.mark.parametrize(
+    ("processor", "error", "said"),
+    [
+        (Breaks(0), RuntimeError, "this processor is broken"),
+        (Breaks(12), RuntimeError, "this processor is broken"),
+        (nothing, InvalidRequest, "every token is forbidden"),
+    ],
+)
+def test_a_request_that_fails_ends_no_other(method, first, processor, error, said):
+    good = llm(method).stream(PROMPT, GREEDY)
+    bad = llm(method).stream("The capital of France is", SamplingParams(max_tokens=24, processors=(processor,)))
+    open_ = [good, bad] if first == "good" else [bad, good]
+    text, raised = "", []
+    while open_:
+        for stream in list(open_):
+            try:
+                text += next(stream).text if stream is good else next(stream).text[:0]
+            except StopIteration:
+                open_.remove(stream)
+            except (RuntimeError, InvalidRequest) as caught:
+                raised.append((stream, caught))
+                open_.remove(stream)
+    ((stream, caught),) = raised
+    assert stream is bad
+    assert type(caught) is error
+    assert said in str(caught)
+    assert text == llm("none").generate(PROMPT, GREEDY)[0].text
+    assert llm(method).engine.idle
+    assert llm(method)._requests == {}
+
+
+def test_one_failed_request_fails_the_call_that_asked_for_it():
+    with pytest.raises(InvalidRequest, match="every token is forbidden"):
+        llm("ngram").generate([PROMPT, PROMPT], [GREEDY, SamplingParams(processors=(nothing,))])
+    assert llm("ngram").engine.idle
+    assert llm("ngram")._requests == {}
+
+
+def test_an_error_that_is_nobodys_reaches_the_reader(monkeypatch):
+    def breaks(*_):
+        raise MemoryError("the target is out of memory")
+
+    stream = llm().stream(PROMPT, GREEDY)
+    with monkeypatch.context() as patched:
+        patched.setattr(llm().target, "read", breaks)
+        with pytest.raises(MemoryError):
+            next(stream)
+    assert llm().engine.idle
+    assert llm()._requests == {}
+
+
 # ---- bad input
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    "prompt",
+    [None, 5, np.int64(5), 5.0, {"a": 1}, {5, 6}, b"ab", torch.tensor([5, 6]), np.array([5, 6]), [5.0], [True], [None]],
+    ids=repr,
+)
+def test_what_is_no_prompt_is_refused_with_what_is_one(prompt):
+    said = r"a prompt is a text or a list of token ids \(whole numbers\), not"
+    for call in (llm().generate, llm().stream, lambda prompt: llm().generate([PROMPT, prompt])):
+        with pytest.raises(InvalidRequest, match=said):
+            call(prompt)
+    assert llm().engine.idle
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_numbers_of_numpy_are_token_ids_in_a_list():
+    expected = llm().generate([5, 6, 7], GREEDY)[0]
+    for prompt in (list(np.array([5, 6, 7])), (5, 6, 7), [list(np.array([5, 6, 7]))]):
+        answer = llm().generate(prompt, GREEDY)[0]
+        assert answer.tokens == expected.tokens
+        assert {type(token) for token in answer.prompt_tokens} == {int}
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("params", [5, "greedy", {"max_tokens": 4}, [{"max_tokens": 4}], 0])
+def test_what_are_no_parameters_are_refused(params):
+    with pytest.raises(InvalidRequest, match="params must be SamplingParams, or a list with one for each prompt"):
+        llm().generate([PROMPT], params)
+    with pytest.raises(InvalidRequest, match="params must be SamplingParams"):
+        llm().stream(PROMPT, params)
+
+
+def test_as_many_parameters_as_prompts():
+    with pytest.raises(InvalidRequest, match="2 prompts need one set of parameters or 2, got 1"):
+        llm().generate([PROMPT, PROMPT], [GREEDY])
 
 
 @pytest.mark.parametrize(
@@ -156,8 +292,10 @@ def test_the_whole_context_can_be_used():
     [
         ({"method": "ngrams"}, UnknownMethod, "Did you mean 'ngram'"),
         ({"rule": "macth"}, UnknownMethod, "did you mean 'match'"),
-        ({"nodes": 65}, InvalidRequest, r"nodes must be None or in \[0, 64\], got 65"),
-        ({"nodes": -1}, InvalidRequest, r"nodes must be None or in \[0, 64\], got -1"),
+        ({"nodes": 65}, InvalidRequest, r"nodes must be None or a whole number in \[0, 64\], got 65"),
+        ({"nodes": -1}, InvalidRequest, r"nodes must be None or a whole number in \[0, 64\], got -1"),
+        ({"slots": 0}, InvalidRequest, "slots must be a whole number >= 1, got 0"),
+        ({"chunk": 0}, InvalidRequest, "chunk must be a whole number >= 1, got 0"),
         ({"dtype": "int3"}, ModelError, "float32, bfloat16, float16"),
         ({"method": "ngram", "draft": family.draft()}, InvalidRequest, "leave draft=None"),
         ({"target": family.target(), "method": "lm"}, InvalidRequest, "needs a draft model"),
@@ -168,6 +306,20 @@ def test_the_whole_context_can_be_used():
 def test_a_wrong_way_to_begin_says_what_to_do(options, error, said):
     with pytest.raises(error, match=said):
         LLM(**({"nodes": 2} | options))
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"method": "lm"}, InvalidRequest),
+        ({"draft": "no/such-folder/at-all"}, ModelError),
+        ({"slots": 0}, InvalidRequest),
+    ],
+)
+def test_what_is_wrong_without_the_target_is_said_before_it_is_loaded(options, error, monkeypatch):
+    monkeypatch.setattr("foreword.llm.Model.load", lambda *_, **__: pytest.fail("the target was loaded"))
+    with pytest.raises(error):
+        LLM(family.target(), **options)
 
 
 def test_a_folder_without_a_model_is_no_model(tmp_path: Path):

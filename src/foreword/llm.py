@@ -5,13 +5,16 @@ Knows text; knows nothing about models' insides, rules or methods by name.
 
 from __future__ import annotations
 
+import reprlib
 import secrets
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as List
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import count
+from numbers import Integral
 from pathlib import Path
+from threading import RLock
 from typing import TypeGuard, cast
 
 from transformers import BatchEncoding
@@ -20,9 +23,10 @@ from foreword import family
 from foreword.draft import PLAIN, WITH_DRAFT, WITHOUT_DRAFT
 from foreword.draft import method as find_method
 from foreword.draft.base import Source
-from foreword.engine import Engine
+from foreword.engine import NODES, Engine
 from foreword.errors import InvalidRequest
 from foreword.model import Model, load_tokenizer, measure
+from foreword.params import whole
 from foreword.reader import TextReader
 from foreword.scheduler import Scheduler
 from foreword.types import Completion, Delta, SamplingParams, Sequence, TokenLogprob
@@ -33,6 +37,15 @@ Prompt = str | List[int]
 """Text, or its token ids."""
 Message = Mapping[str, str]
 """{"role": "user", "content": "…"}, as chat templates take it."""
+
+
+@dataclass(slots=True)
+class _Request:
+    """A sequence that runs, what it wrote that nobody has read yet, and the error that ended it, if one did."""
+
+    sequence: Sequence
+    unread: deque[Delta] = field(default_factory=deque)
+    error: Exception | None = None
 
 
 class LLM:
@@ -47,6 +60,9 @@ class LLM:
         distribution.
     nodes: guesses in a round; None measures and decides by itself, and stops while guessing loses.
     dtype, device: see `Model.load`.  slots: sequences that run at a time.  chunk: prompt tokens read in one round.
+
+    Threads may share one LLM: their requests run together, round by round, and one thread at a time runs a round. An
+    error of one request, such as a processor that raises, ends that request alone, and whoever reads it gets the error.
     """
 
     def __init__(
@@ -62,14 +78,15 @@ class LLM:
         slots: int = 8,
         chunk: int = 512,
     ) -> None:
-        found_rule = find_rule(rule)
-        if nodes is not None and not 0 <= nodes <= 64:
-            raise InvalidRequest(f"nodes must be None or in [0, 64], got {nodes}")
+        found_rule, scheduler = find_rule(rule), Scheduler(slots=slots, chunk=chunk)
+        nodes = whole(0, NODES, optional=True)("nodes", nodes)
         if target is None:
             target = family.target()
             draft = family.draft() if draft is None and method in (None, WITH_DRAFT) else draft
         self.method = method or (WITH_DRAFT if draft is not None else WITHOUT_DRAFT)
         drafter = find_method(self.method)
+        if self.method == WITH_DRAFT:
+            _look_for(draft)
         self.target = Model.load(target, dtype=dtype, device=device)
         self.tokenizer = load_tokenizer(target)
         width: Width = Measured(measure(self.target)) if nodes is None and self.method != PLAIN else Fixed(nodes or 0)
@@ -78,10 +95,11 @@ class LLM:
             drafter.load(draft, self.target, self.tokenizer),
             found_rule,
             width,
-            Scheduler(slots=slots, chunk=chunk),
+            scheduler,
         )
         self._ids = count(1)
-        self._inbox: dict[int, deque[Delta]] = defaultdict(deque)
+        self._lock = RLock()
+        self._requests: dict[int, _Request] = {}
 
     def generate(
         self, prompts: Prompt | List[Prompt], params: SamplingParams | List[SamplingParams] | None = None
@@ -91,15 +109,15 @@ class LLM:
         `params` are for all prompts, or a list with one for each. Raises InvalidRequest before any work starts when a
         prompt or a parameter cannot be served.
         """
-        many: List[Prompt] = [prompts] if _is_one(prompts) else cast("List[Prompt]", prompts)
-        wishes = [params or SamplingParams()] * len(many) if isinstance(params, SamplingParams | None) else params
+        many = _prompts(prompts)
+        wishes = cast("List[SamplingParams]", params if _is_list(params) else [params] * len(many))
         if len(wishes) != len(many):
             raise InvalidRequest(f"{len(many)} prompts need one set of parameters or {len(many)}, got {len(wishes)}")
         sequences = [self._sequence(prompt, wish) for prompt, wish in zip(many, wishes, strict=True)]
         said: dict[int, list[Delta]] = {}
         try:
             for sequence in sequences:
-                self.engine.add(sequence)
+                self._begin(sequence)
             for sequence in sequences:
                 said[sequence.id] = list(self._deltas(sequence))
         finally:
@@ -109,8 +127,7 @@ class LLM:
 
     def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[Delta]:
         """Complete one prompt and yield what each round adds. Closing the iterator gives the request up."""
-        sequence = self._sequence(prompt, params or SamplingParams())
-        return self._stream(sequence)
+        return self._stream(self._sequence(prompt, params))
 
     def chat(self, messages: List[Message], params: SamplingParams | None = None) -> Completion:
         """Answer a conversation, in the model's own chat template."""
@@ -127,38 +144,66 @@ class LLM:
         return list(cast("BatchEncoding", ids)["input_ids"])
 
     def _stream(self, sequence: Sequence) -> Iterator[Delta]:
-        self.engine.add(sequence)
+        self._begin(sequence)
         try:
             yield from self._deltas(sequence)
         finally:
             self._forget(sequence)
 
+    def _begin(self, sequence: Sequence) -> None:
+        with self._lock:
+            self._requests[sequence.id] = _Request(sequence)
+            self.engine.add(sequence)
+
     def _deltas(self, sequence: Sequence) -> Iterator[Delta]:
         """Deltas of one sequence; those of others that run beside it are kept for whoever reads them."""
-        inbox = self._inbox[sequence.id]
+        request = self._requests[sequence.id]
         while True:
-            while not inbox:
-                for delta in self.engine.step():
-                    self._inbox[delta.id].append(delta)
-            delta = inbox.popleft()
-            yield delta
-            if delta.finish_reason:
-                return
+            with self._lock:  # for one round at a time, and never while the caller has the delta
+                if not request.unread:
+                    if request.error:
+                        raise request.error
+                    if sequence.finish_reason:
+                        return
+                    self._round()
+                delta = request.unread.popleft() if request.unread else None
+            if delta:
+                yield delta
+
+    def _round(self) -> None:
+        """One round of the engine; an error that ends one sequence is kept for whoever reads that sequence."""
+        try:
+            deltas = self.engine.step()
+        except Exception as error:
+            running = (request for request in self._requests.values() if request.error is None)
+            failed = [request for request in running if request.sequence.finish_reason == "abort"]
+            if not failed:
+                raise
+            for request in failed:
+                request.error = error
+            return
+        for delta in deltas:
+            self._requests[delta.id].unread.append(delta)
 
     def _forget(self, sequence: Sequence) -> None:
-        if sequence.finish_reason is None:
-            self.engine.abort(sequence)
-        self._inbox.pop(sequence.id, None)
+        with self._lock:
+            if sequence.finish_reason is None:
+                self.engine.abort(sequence)
+            self._requests.pop(sequence.id, None)
 
-    def _sequence(self, prompt: Prompt, params: SamplingParams) -> Sequence:
+    def _sequence(self, prompt: Prompt, params: SamplingParams | None) -> Sequence:
         """Check a request and make it ready to run."""
-        tokens = self.tokenizer(prompt)["input_ids"] if isinstance(prompt, str) else list(prompt)
-        self._check(tokens, params)
-        if params.bad_words:
-            params = replace(params, bad_word_ids=params.bad_word_ids + self._bad_word_ids(params.bad_words))
-        seed = secrets.randbits(63) if params.seed is None else params.seed
-        reader = TextReader(self.tokenizer, tokens, params.stop, params.skip_special_tokens)
-        return Sequence(next(self._ids), tokens, len(tokens), params, seed, self._eos, reader)
+        params = SamplingParams() if params is None else params
+        if not isinstance(params, SamplingParams):
+            raise InvalidRequest(f"params must be SamplingParams, or a list with one for each prompt, got {params!r}")
+        with self._lock:  # a tokenizer serves one thread at a time
+            tokens = self.tokenizer(prompt)["input_ids"] if isinstance(prompt, str) else _token_ids(prompt)
+            self._check(tokens, params)
+            if params.bad_words:
+                params = replace(params, bad_word_ids=params.bad_word_ids + self._bad_word_ids(params.bad_words))
+            seed = secrets.randbits(63) if params.seed is None else params.seed
+            reader = TextReader(self.tokenizer, tokens, params.stop, params.skip_special_tokens)
+            return Sequence(next(self._ids), tokens, len(tokens), params, seed, self._eos, reader)
 
     def _check(self, tokens: list[int], params: SamplingParams) -> None:
         context, vocab = self.target.context, self.target.vocab
@@ -192,9 +237,39 @@ class LLM:
         return tuple(dict.fromkeys(tuple(word) for word in ids if word))
 
 
-def _is_one(prompts: Prompt | List[Prompt]) -> TypeGuard[Prompt]:
-    """Text, or a list of ids, and not a list of prompts."""
-    return isinstance(prompts, str) or (len(prompts) > 0 and all(isinstance(item, int) for item in prompts))
+def _look_for(draft: Source) -> None:
+    """A draft model that is missing is missed in a moment, not after the weights of a large target were read."""
+    if draft is None:
+        raise InvalidRequest("this method needs a draft model: give draft='folder or hub id'")
+    if isinstance(draft, str | Path):
+        load_tokenizer(draft)
+
+
+def _prompts(prompts: Prompt | List[Prompt]) -> List[Prompt]:
+    """All prompts, where one may have been given without a list around it."""
+    if isinstance(prompts, str) or (_is_list(prompts) and prompts and all(isinstance(p, Integral) for p in prompts)):
+        return [cast("Prompt", prompts)]
+    if not _is_list(prompts):
+        raise _refusal(prompts)
+    return cast("List[Prompt]", prompts)
+
+
+def _token_ids(prompt: object) -> list[int]:
+    """Token ids as plain ints; those of numpy are welcome in a list."""
+    if not _is_list(prompt) or not all(isinstance(token, Integral) and not isinstance(token, bool) for token in prompt):
+        raise _refusal(prompt)
+    return [int(token) for token in cast("List[int]", prompt)]
+
+
+def _is_list(value: object) -> TypeGuard[List[object]]:
+    return isinstance(value, List) and not isinstance(value, str | bytes | bytearray)
+
+
+def _refusal(prompt: object) -> InvalidRequest:
+    shown = reprlib.repr(prompt)
+    return InvalidRequest(
+        f"a prompt is a text or a list of token ids (whole numbers), not {type(prompt).__name__}: {shown}"
+    )
 
 
 def _completion(sequence: Sequence, deltas: list[Delta]) -> Completion:

@@ -6,8 +6,10 @@ Knows ranges; knows nothing about models or tokenizers.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
+from numbers import Integral, Real
+from typing import Any, cast
 
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -67,42 +69,10 @@ class SamplingParams:
     """Called per position with the tokens before it, after penalties and before temperature."""
 
     def __post_init__(self) -> None:
-        for name, low, high, shown in _RANGES:
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
-                raise InvalidRequest(f"{name} must be a number in {shown}, got {value!r}")
-            if not low <= value <= high:
-                raise InvalidRequest(f"{name} must be in {shown}, got {value!r}")
-        for name in ("top_k", "max_tokens", "min_tokens"):
-            if not isinstance(getattr(self, name), int):
-                raise InvalidRequest(f"{name} must be a whole number, got {getattr(self, name)!r}")
-        if self.top_p <= 0:
-            raise InvalidRequest("top_p must be in (0, 1], got 0; for the likeliest token use temperature=0")
-        if self.typical_p <= 0:
-            raise InvalidRequest("typical_p must be in (0, 1], got 0")
-        if self.repetition_penalty <= 0:
-            raise InvalidRequest("repetition_penalty must be greater than 0, got 0")
+        for name, check in _CHECKS.items():
+            object.__setattr__(self, name, check(name, getattr(self, name)))
         if self.min_tokens > self.max_tokens:
             raise InvalidRequest(f"min_tokens ({self.min_tokens}) must not exceed max_tokens ({self.max_tokens})")
-        if self.logprobs is not None and not (isinstance(self.logprobs, int) and 0 <= self.logprobs <= 100):
-            raise InvalidRequest(f"logprobs must be None or a whole number in [0, 100], got {self.logprobs!r}")
-        if self.seed is not None and not (isinstance(self.seed, int) and 0 <= self.seed < 2**63):
-            raise InvalidRequest(f"seed must be None or a whole number in [0, 2**63), got {self.seed!r}")
-        for name in ("stop", "bad_words"):
-            value = getattr(self, name)
-            value = (value,) if isinstance(value, str) else tuple(value)
-            if not all(isinstance(text, str) and text for text in value):
-                raise InvalidRequest(f"{name} must be non-empty strings, got {value!r}")
-            object.__setattr__(self, name, value)
-        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
-        object.__setattr__(self, "bad_word_ids", tuple(tuple(word) for word in self.bad_word_ids))
-        object.__setattr__(self, "processors", tuple(self.processors))
-        if any(len(word) == 0 for word in self.bad_word_ids):
-            raise InvalidRequest("bad_word_ids must not hold an empty word")
-        if any(not isinstance(token, int) or token < 0 for token in (*self.stop_token_ids, *self.logit_bias)):
-            raise InvalidRequest("stop_token_ids and the keys of logit_bias must be token ids (whole numbers >= 0)")
-        if any(not -100 <= bias <= 100 for bias in self.logit_bias.values()):
-            raise InvalidRequest("logit_bias values must be in [-100, 100]")
 
     @property
     def greedy(self) -> bool:
@@ -128,17 +98,111 @@ class SamplingParams:
         )
 
 
-_RANGES = (
-    ("temperature", 0.0, 100.0, "[0, 100]"),
-    ("top_k", 0, 2**31, "[0, 2**31]"),
-    ("top_p", 0.0, 1.0, "(0, 1]"),
-    ("min_p", 0.0, 1.0, "[0, 1]"),
-    ("typical_p", 0.0, 1.0, "(0, 1]"),
-    ("repetition_penalty", 0.0, 100.0, "(0, 100]"),
-    ("presence_penalty", -2.0, 2.0, "[-2, 2]"),
-    ("frequency_penalty", -2.0, 2.0, "[-2, 2]"),
-    ("max_tokens", 1, 2**31, "[1, 2**31]"),
-    ("min_tokens", 0, 2**31, "[0, 2**31]"),
-)
+# ---- the checks
+
+
+Check = Callable[[str, Any], Any]
+"""Takes the name and the value of a parameter; returns the value to keep, or raises InvalidRequest."""
+
+
+def whole(low: int, high: float = math.inf, shown: str | None = None, *, optional: bool = False) -> Check:
+    """The check of a whole number, or None where it is optional. True and False are no numbers."""
+    span = f">= {low}" if high == math.inf else f"in {shown or f'[{low}, {high}]'}"
+    wanted = f"{'None or ' if optional else ''}a whole number {span}"
+
+    def check(name: str, value: Any) -> int | None:
+        if optional and value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, Integral) or not low <= int(value) <= high:
+            raise InvalidRequest(f"{name} must be {wanted}, got {value!r}")
+        return int(value)
+
+    return check
+
+
+def _number(low: float, high: float, shown: str) -> Check:
+    def check(name: str, value: Any) -> float:
+        known = isinstance(value, Real) and not isinstance(value, bool)
+        if not (known and low <= cast("float", value) <= high):  # never true of NaN
+            raise InvalidRequest(f"{name} must be in {shown}, got {value!r}")
+        return float(value)
+
+    return check
+
+
+def _flag(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidRequest(f"{name} must be True or False, got {value!r}")
+    return value
+
+
+def _listed(name: str, value: Any, of: str) -> tuple[Any, ...]:
+    """The items of a list; None stands for an empty one."""
+    if value is None:
+        return ()
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+        raise InvalidRequest(f"{name} must be a list of {of}, got {value!r}")
+    return tuple(value)
+
+
+def _texts(name: str, value: Any) -> tuple[str, ...]:
+    texts = (value,) if isinstance(value, str) else _listed(name, value, "non-empty strings")
+    if not all(isinstance(text, str) and text for text in texts):
+        raise InvalidRequest(f"{name} must be non-empty strings, got {value!r}")
+    return texts
+
+
+def _ids(name: str, value: Any) -> tuple[int, ...]:
+    return tuple(_ID(f"each token id of {name}", token) for token in _listed(name, value, "token ids"))
+
+
+def _words(name: str, value: Any) -> tuple[tuple[int, ...], ...]:
+    words = tuple(_ids(name, word) for word in _listed(name, value, "lists of token ids"))
+    if () in words:
+        raise InvalidRequest(f"{name} must not hold an empty word, got {value!r}")
+    return words
+
+
+def _biases(name: str, value: Any) -> dict[int, float]:
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise InvalidRequest(f"{name} must map token ids to numbers in [-100, 100], got {value!r}")
+    return {_ID(f"each key of {name}", token): _BIAS(f"each value of {name}", bias) for token, bias in value.items()}
+
+
+def _callables(name: str, value: Any) -> tuple[LogitsProcessor, ...]:
+    processors = _listed(name, value, "callables")
+    if not all(callable(processor) for processor in processors):
+        raise InvalidRequest(f"{name} must be callables that take tokens and logits, got {value!r}")
+    return processors
+
+
+_ID = whole(0)
+_BIAS = _number(-100, 100, "[-100, 100]")
+_ABOVE_0 = math.nextafter(0.0, 1.0)
+
+_CHECKS: dict[str, Check] = {
+    "temperature": _number(0, 100, "[0, 100]"),
+    "top_k": whole(0, 2**31, "[0, 2**31]"),
+    "top_p": _number(_ABOVE_0, 1, "(0, 1] (for the likeliest token use temperature=0)"),
+    "min_p": _number(0, 1, "[0, 1]"),
+    "typical_p": _number(_ABOVE_0, 1, "(0, 1]"),
+    "repetition_penalty": _number(_ABOVE_0, 100, "(0, 100]"),
+    "presence_penalty": _number(-2, 2, "[-2, 2]"),
+    "frequency_penalty": _number(-2, 2, "[-2, 2]"),
+    "logit_bias": _biases,
+    "bad_words": _texts,
+    "bad_word_ids": _words,
+    "max_tokens": whole(1, 2**31, "[1, 2**31]"),
+    "min_tokens": whole(0, 2**31, "[0, 2**31]"),
+    "stop": _texts,
+    "stop_token_ids": _ids,
+    "ignore_eos": _flag,
+    "logprobs": whole(0, 100, optional=True),
+    "seed": whole(0, 2**63 - 1, "[0, 2**63)", optional=True),
+    "skip_special_tokens": _flag,
+    "processors": _callables,
+}
 
 PARAMETER_NAMES = tuple(f.name for f in fields(SamplingParams))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
+from foreword.params import whole
 from foreword.types import Sequence
 
 
@@ -29,7 +30,8 @@ class Scheduler:
     """
 
     def __init__(self, *, slots: int = 8, chunk: int = 512) -> None:
-        self.slots, self.chunk = slots, chunk
+        at_least_one = whole(1)  # with none of either no sequence would ever get a turn
+        self.slots, self.chunk = at_least_one("slots", slots), at_least_one("chunk", chunk)
         self.running: list[Sequence] = []
         self.waiting: deque[Sequence] = deque()
 

@@ -5,9 +5,9 @@ Knows shapes and invariants; knows nothing about models, tokenizers or methods.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -54,7 +54,7 @@ class Reader(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """One request while it runs. The only mutable type; written by commit.py and scheduler.py alone."""
+    """One request while it runs. The only mutable type; written by the engine and commit.py."""
 
     id: int
     tokens: list[int]
@@ -271,7 +271,6 @@ class Completion:
     stats: Stats
     prompt_tokens: list[int]
     logprobs: list[TokenLogprob] | None = None
-    extra: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

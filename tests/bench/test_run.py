@@ -25,6 +25,7 @@ FIELDS = {
     "outside_forward_share",
     "speedup_over_plain",
     "speedup_over_generate",
+    "decode_speedup_over_plain",
     "same_text",
 }
 
@@ -87,6 +88,12 @@ def test_ratios_are_intervals_and_the_baselines_are_one(written):
         for ratio in (row["speedup_over_plain"], row["speedup_over_generate"]):
             low, mid, high = ratio
             assert 0 < low <= mid <= high
+        if row["name"] in peers.NAMES:
+            assert row["decode_speedup_over_plain"] is None
+        else:
+            low, mid, high = row["decode_speedup_over_plain"]
+            assert 0 < low <= mid <= high
+    assert all(row["decode_speedup_over_plain"] == [1, 1, 1] for row in rows(written, "plain"))
     assert all(row["speedup_over_plain"] == [1, 1, 1] for row in rows(written, "plain"))
     assert all(row["speedup_over_generate"] == [1, 1, 1] for row in rows(written, peers.GENERATE))
 
@@ -120,6 +127,8 @@ def test_the_table_shows_every_row(report):
         console.print(report.table())
     counted = Counter(name for line in shown.get().splitlines() for name in CONTENDERS if line.split()[:1] == [name])
     assert counted == dict.fromkeys(CONTENDERS, 2)
+    assert "accepted¹" in shown.get()
+    assert "¹ share of the judged guesses" in shown.get()
 
 
 def test_the_picture_is_drawn(report, picture):

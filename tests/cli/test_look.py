@@ -4,6 +4,8 @@ import json
 
 from foreword import family
 from foreword.draft import METHODS, method
+from foreword.model.probe import WAYS
+from foreword.native import draws
 
 
 def test_methods_are_those_of_the_registry(shell):
@@ -23,9 +25,16 @@ def test_env_says_what_a_report_needs(shell):
     )
 
 
+def test_env_says_whether_our_c_code_runs(shell):
+    assert "no C compiler '/nonexistent'" in json.loads(shell("env", "--json", CC="/nonexistent").stdout)["native_code"]
+    said = draws.reason() or "compiled ("
+    assert json.loads(shell("env", "--json").stdout)["native_code"].startswith(said)
+
+
 def test_inspect_says_how_a_model_is_driven_and_why(shell):
     facts = json.loads(shell("inspect", "--draft", str(family.draft()), "--dtype", "float32", "--json").stdout)
     assert (facts["mode"], facts["dtype"], facts["parameters"]) == ("tree", "float32", 16_128_384)
+    assert facts["way"] in WAYS
     assert facts["same_vocabulary"] is True
     assert facts["default_method"] == "lm"
     assert facts["milliseconds"]["1"] > 0

@@ -6,8 +6,9 @@ from transformers import AutoModelForCausalLM
 
 import architectures
 from foreword import family
-from foreword.model.native import NativeDriver, library, refused
+from foreword.model.native import NativeDriver, refused
 from foreword.model.plan import Read
+from foreword.native.llama import library
 
 pytestmark = pytest.mark.skipif(isinstance(library(), str), reason=f"no native kernel here: {library()}")
 

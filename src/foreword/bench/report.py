@@ -49,9 +49,12 @@ class Row:
     tokens_per_pass: float
     """Tokens per forward of the target, the one that reads the prompt included."""
     acceptance: float | None
-    """Share of the judged guesses that were kept; a guess that follows a rejected one is not judged."""
+    """Share of the *judged* guesses that were kept: a guess that follows a rejected one is not judged. (The
+    `acceptance` of foreword.types.Stats is the share of all guesses that were scored, which is never larger.)"""
     speedup_over_plain: Interval
     speedup_over_generate: Interval
+    decode_speedup_over_plain: Interval | None
+    """In the rounds after the prompt was read, over the prompts that both sides have such rounds of."""
     same_text: bool | None
     """Every answer equals plain decoding's, token for token; None where the draw is another one."""
     same_text_share: float | None
@@ -73,7 +76,11 @@ class Report:
     settings: Mapping[str, Any]
 
     def as_json(self) -> dict[str, Any]:
-        """Plain numbers, strings, lists and dicts; an interval is [low, mid, high]."""
+        """Plain numbers, strings, lists and dicts; an interval is [low, mid, high].
+
+        In a row, `acceptance` is kept / judged guesses (see Row), and each `decode_…` figure leaves out the rounds
+        that read the prompt.
+        """
         whole = {name: getattr(self, name) for name in ("machine", "versions", "target", "seed", "settings")}
         return {**whole, "rows": [_plain(asdict(row)) for row in self.rows]}
 
@@ -87,7 +94,7 @@ class Report:
             pad_edge=False,
         )
         table.add_column("method", no_wrap=True)
-        for head in ("T", "tokens/s", "per pass", "accepted", "outside¹", "× plain", "× generate", "same text"):
+        for head in ("T", "tokens/s", "per pass", "accepted¹", "outside²", "× plain", "× generate", "same text"):
             table.add_column(head, justify="right")
         last = None
         for row in self.rows:
@@ -131,6 +138,7 @@ def _row(name: str, temperature: float, results: Results) -> Row:
         acceptance=sum(one.accepted for one in rounds) / judged if judged else None,
         speedup_over_plain=speedup(costs, _costs(plain)),
         speedup_over_generate=speedup(costs, _costs(results[GENERATE, temperature])),
+        decode_speedup_over_plain=_decode_speedup(mine, plain),
         same_text=None if same is None else same == 1,
         same_text_share=same,
         prompts=len(mine),
@@ -159,10 +167,23 @@ def _costs(trials: dict[str, list[Trial]]) -> Costs:
     return np.array(sums, dtype=np.float64)
 
 
+def _decode_speedup(mine: dict[str, list[Trial]], plain: dict[str, list[Trial]]) -> Interval | None:
+    """None where the rounds cannot be seen, or no answer went on after the round that read its prompt."""
+    ours, theirs = _decode_costs(mine), _decode_costs(plain)
+    both = (ours > 0).all(axis=1) & (theirs > 0).all(axis=1)
+    return speedup(ours[both], theirs[both]) if both.any() else None
+
+
+def _decode_costs(trials: dict[str, list[Trial]]) -> Costs:
+    rounds = [[one for t in trials[p] for one in t.rounds if not one.reading] for p in sorted(trials)]
+    sums = [(sum(one.tokens for one in some), sum(one.seconds for one in some)) for some in rounds]
+    return np.array(sums, dtype=np.float64)
+
+
 def _plain(row: dict[str, Any]) -> dict[str, Any]:
     """Flat, so that a reader of the JSON finds every figure at the top of its row."""
-    for name in ("speedup_over_plain", "speedup_over_generate"):
-        row[name] = [row[name][end] for end in ("low", "mid", "high")]
+    for name in ("speedup_over_plain", "speedup_over_generate", "decode_speedup_over_plain"):
+        row[name] = row[name] and [row[name][end] for end in ("low", "mid", "high")]
     decoding = row.pop("decoding") or dict.fromkeys(field.name for field in fields(Decoding))
     decoding["decode_tokens_per_second"] = decoding.pop("tokens_per_second")
     return {**row, **decoding}
@@ -176,7 +197,10 @@ def _caption(machine: Mapping[str, Any], versions: Mapping[str, str]) -> str:
     return (
         f"{machine['cpu']}, threads: {machine['threads']}; torch {versions['torch']}, "
         f"transformers {versions['transformers']}; "
-        "95 % intervals over prompts\n¹ share of a decoding round outside the forwards of target and draft model"
+        "95 % intervals over prompts\n"
+        "¹ share of the judged guesses that were kept; a guess after a rejected one is not judged, but is counted in\n"
+        "the share of all guesses that `foreword generate` tells\n"
+        "² share of a decoding round outside the forwards of target and draft model"
     )
 
 

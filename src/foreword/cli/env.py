@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shlex
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -40,6 +41,7 @@ def env(as_json: options.AsJson = False) -> None:
         **{package: _version(package) for package in PACKAGES},
         "system": platform.platform(),
         **machine(),
+        "native_code": _native(),
         "amx_bf16": "amx_bf16" in flags,
         "avx512_bf16": "avx512_bf16" in flags,
         "cuda_devices": [torch.cuda.get_device_name(place) for place in range(torch.cuda.device_count())],
@@ -49,6 +51,18 @@ def env(as_json: options.AsJson = False) -> None:
         sys.stdout.write(json.dumps(facts) + "\n")
     else:
         show.facts({name.replace("_", " "): value for name, value in facts.items()})
+
+
+def _native() -> str:
+    """Whether our C code could be compiled for this machine, or why not."""
+    from foreword.native import compiler, draws, llama
+
+    why = draws.reason()
+    if why:
+        return why
+    command, forward = compiler.compiler(), llama.library()
+    made = f"compiled ({command if isinstance(command, str) else shlex.join(command)})"
+    return f"{made}; draws only: {forward}" if isinstance(forward, str) else made
 
 
 def _version(package: str) -> str | None:

@@ -48,27 +48,16 @@ def _model(llm: LLM) -> dict[str, object]:
     return {
         "model": target.name,
         "architecture": type(target.hf).__name__,
-        "parameters": _parameters(llm),
+        "parameters": target.parameters,
         "dtype": str(target.dtype).removeprefix("torch."),
         "device": str(target.device),
         "context": target.context,
         "vocabulary size": target.vocab,
         "chat template": bool(llm.tokenizer.chat_template),
         "mode": target.mode.value,
+        "way": target.capability.way,
         "why": target.capability.reason,
     }
-
-
-def _parameters(llm: LLM) -> int:
-    """As the checkpoint counts them: repacked layers hold theirs out of sight, and a tied head has none of its own."""
-    from foreword.model.linear import PackedLinear
-
-    hf = llm.target.hf
-    packed = {module for module in hf.modules() if isinstance(module, PackedLinear)}
-    if getattr(hf.config.get_text_config(), "tie_word_embeddings", False):
-        packed.discard(hf.get_output_embeddings())
-    seen = sum(parameter.numel() for parameter in hf.parameters())
-    return seen + sum(module.in_features * module.out_features for module in packed)
 
 
 def _cost(llm: LLM) -> dict[str, float]:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 from jaxtyping import Float
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
@@ -31,6 +32,8 @@ class Model:
 
     Use `load` for a checkpoint, the constructor for a model that is already in memory and may be changed in place (it
     does not work without us afterwards), and `borrow` for one that belongs to somebody else.
+
+    `parameters` is how many numbers the checkpoint holds, a tied one counted once.
     """
 
     def __init__(
@@ -45,6 +48,8 @@ class Model:
             raise ModelError(f"{name or type(hf).__name__} is an encoder-decoder; Foreword drives decoder-only models")
         self.hf = hf.eval()
         self.name = name or hf.config.name_or_path or type(hf).__name__
+        # Counted now: a driver may keep the weights in a form of its own and drop these.
+        self.parameters: int = sum(parameter.numel() for parameter in hf.parameters())
         replaced: list[Swap] = [] if swaps is None else swaps
         self.driver, self.capability = choose(hf, replaced) if known is None else (drive(hf, known, replaced), known)
         if swaps is None and isinstance(self.driver, NativeDriver):
@@ -71,15 +76,18 @@ class Model:
             hf = AutoModelForCausalLM.from_pretrained(source, dtype=_dtype(dtype, where), config=config)
             nn.Module.to(hf, where)
             return cls(hf, str(source))
-        except (OSError, ValueError, KeyError) as error:
-            reason = str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
+        except ModelError:
+            raise
+        except torch.OutOfMemoryError as error:  # a RuntimeError too, so it is asked for first
+            raise ModelError(
+                f"{source} does not fit on {where}: {error}. Try a smaller dtype or another device"
+            ) from error
+        except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
+            said = str(error).strip()
+            reason = said.splitlines()[0].rstrip(".:!") if said else type(error).__name__
             raise ModelError(
                 f"cannot load a model from {str(source)!r}: {reason}. Give a folder that holds config.json and "
                 "safetensors weights, or the id of a model on the hub"
-            ) from error
-        except torch.OutOfMemoryError as error:
-            raise ModelError(
-                f"{source} does not fit on {where}: {error}. Try a smaller dtype or another device"
             ) from error
 
     @property

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence as List
-from ctypes import POINTER, Structure, byref, c_float, c_int64, c_void_p
-from functools import cache
-from pathlib import Path
+from ctypes import byref, c_int64
 from typing import Any
 
 import torch
@@ -17,12 +15,11 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from foreword import native
 from foreword.errors import ModelError
 from foreword.model.cache import Extent, Extents, grown
 from foreword.model.driver import Mode
 from foreword.model.plan import Read
-from foreword.native import compiled
+from foreword.native import llama
 
 SUPPORTED = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 ROPES = ("default", "linear", "llama3", "yarn")
@@ -33,47 +30,6 @@ SHARE = 4 * 2**20
 """Bytes of weights that make one more thread worth its coming."""
 MARGIN = 64
 """Positions beyond a read that a chain may still reach without making room again."""
-
-
-class _Layer(Structure):
-    _fields_ = [(n, c_void_p) for n in ("qkv", "out", "gate_up", "down")]
-    _fields_ += [(n, c_void_p) for n in ("qkv_bias", "norm", "mlp_norm", "query_norm", "key_norm", "keys", "values")]
-    _fields_ += [("window", c_int64)]
-
-
-class _Model(Structure):
-    _fields_ = [(n, c_int64) for n in ("layers", "hidden", "heads", "kv_heads", "dim", "intermediate", "vocab")]
-    _fields_ += [("eps", c_float), ("scale", c_float)]
-    _fields_ += [("embedding", c_void_p), ("norm", c_void_p), ("head", c_void_p)]
-    _fields_ += [("cos", c_void_p), ("sin", c_void_p), ("layer", POINTER(_Layer))]
-
-
-class _Span(Structure):
-    _fields_ = [(n, c_int64) for n in ("start", "stop", "extent", "past", "trunk")]
-    _fields_ += [("parents", c_void_p)]
-
-
-class _Forward(Structure):
-    _fields_ = [(n, c_int64) for n in ("rows", "spans", "kept")]
-    _fields_ += [(n, c_void_p) for n in ("tokens", "positions", "keep")]
-    _fields_ += [("span", POINTER(_Span))]
-    _fields_ += [(n, c_void_p) for n in ("logits", "residual", "wide", "scores", "narrow")]
-    _fields_ += [("longest", c_int64)]
-
-
-@cache
-def library() -> ctypes.CDLL | str:
-    """The compiled kernel, or why there is none."""
-    if not torch.cpu._is_avx512_bf16_supported():
-        return "the CPU has no AVX512-bf16"
-    made = compiled(Path(native.__file__).with_name("llama.c"))
-    if isinstance(made, ctypes.CDLL):
-        made.foreword_forward.argtypes = [POINTER(_Model), POINTER(_Forward), ctypes.c_int]
-        made.foreword_pack.argtypes = [c_void_p, c_void_p, c_int64, c_int64]
-        made.foreword_chain.argtypes = [POINTER(_Model), POINTER(_Forward), c_int64, c_float, c_void_p, c_int64]
-        made.foreword_chain.argtypes += [POINTER(c_int64), ctypes.c_int]
-        made.foreword_move.argtypes = [POINTER(_Model), c_int64, c_int64]
-    return made
 
 
 def refused(model: PreTrainedModel) -> str | None:
@@ -96,7 +52,7 @@ def refused(model: PreTrainedModel) -> str | None:
         return "its sizes, its activation or its biases are not the usual ones"
     if (config.rope_parameters or {}).get("rope_type", "default") not in ROPES:
         return "its rotary embedding depends on the length of the text"
-    made = library()
+    made = llama.library()
     return made if isinstance(made, str) else None
 
 
@@ -106,7 +62,7 @@ class NativeDriver:
     mode = Mode.TREE
 
     def __init__(self, model: PreTrainedModel) -> None:
-        made = library()
+        made = llama.library()
         if isinstance(made, str):
             raise ModelError(made)
         self._library = made
@@ -163,13 +119,13 @@ class NativeDriver:
         """As many as torch uses, but none that would have less than a few megabytes of weights to read."""
         return max(1, min(torch.get_num_threads(), self._weight_bytes // SHARE))
 
-    def _prepare(self, reads: List[Read], logits: Tensor) -> _Forward:
+    def _prepare(self, reads: List[Read], logits: Tensor) -> llama.Forward:
         """Describe a forward to the C side; what it points to lives until the next one is described."""
         self._alive.clear()
         tokens: list[int] = []
         positions: list[int] = []
         kept: list[int] = []
-        spans = (_Span * len(reads))()
+        spans = (llama.Span * len(reads))()
         for span, read in zip(spans, reads, strict=True):
             self._describe_span(span, read, len(tokens))
             tokens += read.tokens
@@ -183,9 +139,9 @@ class NativeDriver:
         scratch = self._scratch.fit(len(tokens), self._threads, longest)
         self._alive += arrays
         pointers = (ctypes.addressof(array) for array in arrays)
-        return _Forward(len(tokens), len(spans), len(kept), *pointers, spans, logits.data_ptr(), *scratch)
+        return llama.Forward(len(tokens), len(spans), len(kept), *pointers, spans, logits.data_ptr(), *scratch)
 
-    def _describe_span(self, span: _Span, read: Read, start: int) -> None:
+    def _describe_span(self, span: llama.Span, read: Read, start: int) -> None:
         extent = self._extents[read.id]
         if len(read.parents or ()) > MOST_DEEP:
             raise ModelError(f"a tree may hold {MOST_DEEP} guesses, got {len(read.parents or ())}")
@@ -205,22 +161,22 @@ class NativeDriver:
             self._angles = self._rotary(max(1024, 2 * length))
             self._model.cos, self._model.sin = (table.data_ptr() for table in self._angles)
 
-    def _describe(self, model: PreTrainedModel) -> _Model:
+    def _describe(self, model: PreTrainedModel) -> llama.Model:
         config, layers = model.config, model.model.layers
         attention = layers[0].self_attn
-        array = (_Layer * len(layers))()
+        array = (llama.Layer * len(layers))()
         for described, layer in zip(array, layers, strict=True):
             self._describe_layer(described, layer)
         self._pool.attach(array)
         vocab, hidden = model.lm_head.weight.shape
-        return _Model(
+        return llama.Model(
             len(layers), hidden, config.num_attention_heads, config.num_key_value_heads, attention.head_dim,
             config.intermediate_size, vocab, config.rms_norm_eps, attention.scaling,
             self._keep(model.model.embed_tokens.weight.detach()), self._keep(model.model.norm.weight.detach().float()),
             self._pack(model.lm_head.weight), None, None, array,
         )  # fmt: skip
 
-    def _describe_layer(self, described: _Layer, layer: Any) -> None:
+    def _describe_layer(self, described: llama.Layer, layer: Any) -> None:
         attention, mlp = layer.self_attn, layer.mlp
         projections = (attention.q_proj, attention.k_proj, attention.v_proj)
         described.qkv = self._pack(torch.cat([projection.weight for projection in projections]))
@@ -263,9 +219,9 @@ class _Rows(Extents):
         kind = torch.bfloat16
         self._keys = [torch.zeros(self.rows // LANES, heads, dim * LANES, dtype=kind) for _ in model.model.layers]
         self._values = [torch.zeros(self.rows, heads, dim, dtype=kind) for _ in model.model.layers]
-        self._layers: ctypes.Array[_Layer] | None = None
+        self._layers: ctypes.Array[llama.Layer] | None = None
 
-    def attach(self, layers: ctypes.Array[_Layer]) -> None:
+    def attach(self, layers: ctypes.Array[llama.Layer]) -> None:
         """Tell the C side where the rows are, now and after every growth."""
         self._layers = layers
         for layer, keys, values in zip(layers, self._keys, self._values, strict=True):
@@ -281,7 +237,7 @@ class _Rows(Extents):
 class _Scratch:
     """Working memory of a forward, kept from one to the next and grown when needed."""
 
-    def __init__(self, model: _Model) -> None:
+    def __init__(self, model: llama.Model) -> None:
         self._model = model
         self._rows = self._longest = self._threads = 0
         self._tensors: tuple[Tensor, ...] = ()

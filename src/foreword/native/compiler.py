@@ -9,6 +9,7 @@ import ctypes
 import hashlib
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -19,29 +20,50 @@ FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-shared", "-fPIC", "-pthrea
 
 def compiled(source: Path) -> ctypes.CDLL | str:
     """The library made from `source`, or one sentence that says why there is none."""
-    compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-    if not compiler:
-        return "there is no C compiler (cc, gcc or clang); install one for a faster forward"
+    command = compiler()
+    if isinstance(command, str):
+        return command
+    words = shlex.join(command)
     texts = [file.read_text() for file in sorted(source.parent.glob("*.c"))]  # they include one another
-    key = hashlib.sha256("\n".join([*texts, compiler, *FLAGS, _processor()]).encode()).hexdigest()[:16]
+    key = hashlib.sha256("\n".join([*texts, words, *FLAGS, _processor()]).encode()).hexdigest()[:16]
     try:
         library = _cache() / f"{source.stem}-{key}.so"
         if not library.exists():
-            _compile(compiler, source, library)
+            _compile(command, source, library)
         return ctypes.CDLL(str(library))
     except subprocess.SubprocessError as error:
-        said = getattr(error, "stderr", None) or str(error)
-        return f"{compiler} could not compile {source.name}: {str(said).strip().splitlines()[0]}"
+        said = str(getattr(error, "stderr", None) or "").strip() or str(error)
+        return f"{words} could not compile {source.name}: {said.splitlines()[0]}"
     except OSError as error:
+        if shutil.which(command[0]) is None:
+            return f"there is no C compiler {command[0]!r}, which the variable CC names; name another or unset it"
         return f"the compiled {source.name} cannot be kept or loaded: {error}"
 
 
-def _compile(compiler: str, source: Path, library: Path) -> None:
+def compiler() -> list[str] | str:
+    """The words that start the C compiler, or one sentence that says why there is none."""
+    named = os.environ.get("CC", "")
+    try:
+        command = shlex.split(named)
+    except ValueError as error:
+        return f"the variable CC holds {named!r}, which cannot be read as a command: {error}"
+    if command:
+        return command
+    found = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
+    return [found] if found else "there is no C compiler (cc, gcc or clang); install one for a faster forward"
+
+
+def _compile(command: list[str], source: Path, library: Path) -> None:
     library.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=library.parent) as folder:
         made = Path(folder) / library.name
-        command = [compiler, *FLAGS, str(source), "-o", str(made), "-lm"]
-        subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
+        subprocess.run(
+            [*command, *FLAGS, str(source), "-o", str(made), "-lm"],
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
         made.replace(library)  # in one step, so that another process never loads half a file
 
 

@@ -21,13 +21,24 @@ from foreword.native.compiler import compiled
 @cache
 def library() -> ctypes.CDLL | None:
     """The compiled functions, or None."""
-    made = compiled(Path(__file__).with_name("draws.c"))
+    made = _made()
     if isinstance(made, str):
         return None
     integers = POINTER(c_int64)
     made.foreword_gumbel.argtypes = [integers, integers, integers, c_int64, c_uint32, c_int64, c_void_p]
     made.foreword_likeliest.argtypes = [c_void_p, c_void_p, c_float, c_int64, c_int64, integers]
     return made
+
+
+def reason() -> str | None:
+    """Why there are no compiled functions; None where there are."""
+    made = _made()
+    return made if isinstance(made, str) else None
+
+
+@cache
+def _made() -> ctypes.CDLL | str:
+    return compiled(Path(__file__).with_name("draws.c"))
 
 
 def gumbel(

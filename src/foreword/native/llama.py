@@ -1,0 +1,64 @@
+"""The forward of Llama-like models in C (llama.c): its structures and functions, as ctypes sees them.
+
+Knows the C side's layout, which must agree with it field by field; knows nothing about Hugging Face's models.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import POINTER, Structure, c_float, c_int64, c_void_p
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from foreword.native.compiler import compiled
+
+
+class Layer(Structure):
+    """The weights of a layer, and where its keys and values lie."""
+
+    _fields_ = [(n, c_void_p) for n in ("qkv", "out", "gate_up", "down")]
+    _fields_ += [(n, c_void_p) for n in ("qkv_bias", "norm", "mlp_norm", "query_norm", "key_norm", "keys", "values")]
+    _fields_ += [("window", c_int64)]
+
+
+class Model(Structure):
+    """A model: sizes, weights, tables of angles, layers."""
+
+    _fields_ = [(n, c_int64) for n in ("layers", "hidden", "heads", "kv_heads", "dim", "intermediate", "vocab")]
+    _fields_ += [("eps", c_float), ("scale", c_float)]
+    _fields_ += [("embedding", c_void_p), ("norm", c_void_p), ("head", c_void_p)]
+    _fields_ += [("cos", c_void_p), ("sin", c_void_p), ("layer", POINTER(Layer))]
+
+
+class Span(Structure):
+    """One sequence's rows of a forward."""
+
+    _fields_ = [(n, c_int64) for n in ("start", "stop", "extent", "past", "trunk")]
+    _fields_ += [("parents", c_void_p)]
+
+
+class Forward(Structure):
+    """One forward: what to read, what to keep, where to work."""
+
+    _fields_ = [(n, c_int64) for n in ("rows", "spans", "kept")]
+    _fields_ += [(n, c_void_p) for n in ("tokens", "positions", "keep")]
+    _fields_ += [("span", POINTER(Span))]
+    _fields_ += [(n, c_void_p) for n in ("logits", "residual", "wide", "scores", "narrow")]
+    _fields_ += [("longest", c_int64)]
+
+
+@cache
+def library() -> ctypes.CDLL | str:
+    """The compiled kernel, or why there is none."""
+    if not torch.cpu._is_avx512_bf16_supported():
+        return "the CPU has no AVX512-bf16"
+    made = compiled(Path(__file__).with_name("llama.c"))
+    if isinstance(made, ctypes.CDLL):
+        made.foreword_forward.argtypes = [POINTER(Model), POINTER(Forward), ctypes.c_int]
+        made.foreword_pack.argtypes = [c_void_p, c_void_p, c_int64, c_int64]
+        made.foreword_chain.argtypes = [POINTER(Model), POINTER(Forward), c_int64, c_float, c_void_p, c_int64]
+        made.foreword_chain.argtypes += [POINTER(c_int64), ctypes.c_int]
+        made.foreword_move.argtypes = [POINTER(Model), c_int64, c_int64]
+    return made

@@ -1,0 +1,58 @@
+"""Loading: how large a model is, and what is said about one that cannot be loaded, whoever found the fault."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from foreword import family
+from foreword.errors import ModelError
+from foreword.model import Model
+
+
+@pytest.mark.parametrize("dtype", ["auto", "float32", "float16"])
+def test_parameters_are_counted_before_a_driver_repacks_them(dtype):
+    assert Model.load(family.target(), dtype=dtype, device="cpu").parameters == 16_128_384
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(family.draft(), tmp_path / "model"))
+
+
+def test_weights_that_end_too_soon_are_an_error_of_ours(copied):
+    weights = copied / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:100_000])
+    with pytest.raises(ModelError, match=r"^cannot load a model from '.*model': .+\. Give a folder"):
+        Model.load(copied)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_weights_of_another_size_are_an_error_of_ours(copied):
+    config = json.loads((copied / "config.json").read_text(encoding="utf-8"))
+    config["intermediate_size"] += 16
+    (copied / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    with pytest.raises(ModelError, match="cannot load a model"):
+        Model.load(copied)
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (RuntimeError("the first line:\nthe second"), "first line. Give a folder"),
+        (ImportError("needs a package"), "needs a package. Give a folder"),
+        (RuntimeError("\n"), "RuntimeError. Give a folder"),
+        (torch.OutOfMemoryError("no memory"), "does not fit on cpu: no memory. Try a smaller dtype"),
+        (ModelError("said already"), "^said already$"),
+    ],
+)
+def test_every_failure_says_what_to_do(monkeypatch, error, said):
+    def fail(*args: object, **kwargs: object) -> None:
+        raise error
+
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", fail)
+    with pytest.raises(ModelError, match=said):
+        Model.load(family.draft(), device="cpu")

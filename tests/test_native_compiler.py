@@ -1,0 +1,68 @@
+"""With no compiler, or one that fails, there is a reason and the numbers stay; each case in a process of its own."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import foreword
+
+SOURCE = Path(foreword.__file__).parents[1]
+PROGRAM = """
+import json
+import torch
+from foreword.native import draws
+from foreword.noise import gumbel, plain_gumbel
+from foreword.params import SamplingParams
+from foreword.sampling import choose, draw
+
+noise = gumbel([3, 5], [0, 9], 320)
+logits = torch.randn(2, 320, generator=torch.Generator().manual_seed(1))
+chosen = choose(logits, SamplingParams(temperature=0.7), noise)
+same = torch.equal(chosen, draw(logits / 0.7, noise))
+close = torch.allclose(noise, plain_gumbel([3, 5], [0, 9], 320), rtol=2e-7, atol=1e-7)
+found = {"reason": draws.reason(), "compiled": draws.library() is not None, "same": same, "close": close}
+print(json.dumps(found))
+"""
+needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
+
+
+def found(tmp_path: Path, compiler: str) -> dict:
+    """What a fresh process finds with this compiler and an empty cache."""
+    own = {"CC": compiler, "XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", PROGRAM]
+    told = subprocess.run(command, env=os.environ | own, capture_output=True, text=True, check=True, timeout=120)
+    return json.loads(told.stdout)
+
+
+@pytest.mark.parametrize(
+    ("compiler", "said"),
+    [
+        ("/nonexistent", "no C compiler '/nonexistent'"),
+        ("/nonexistent -m64", "no C compiler '/nonexistent'"),
+        ("cc 'half", 'CC holds "cc \'half"'),
+        ("false", "false could not compile draws.c"),
+    ],
+)
+def test_without_a_compiler_the_reason_is_known_and_torch_takes_over(tmp_path, compiler, said):
+    told = found(tmp_path, compiler)
+    assert said in told["reason"]
+    assert (told["compiled"], told["same"], told["close"]) == (False, True, True)
+
+
+@needs_compiler
+@pytest.mark.parametrize("compiler", ["cc", "env cc -DUNUSED='two words'", "  "])
+def test_a_compiler_may_be_several_words(tmp_path, compiler):
+    assert found(tmp_path, compiler) == {"reason": None, "compiled": True, "same": True, "close": True}
+    assert [file.suffix for file in (tmp_path / "foreword").iterdir()] == [".so"]
+
+
+@needs_compiler
+def test_what_a_compiler_says_is_the_reason(tmp_path):
+    told = found(tmp_path, "cc --no-such-option")
+    assert "cc --no-such-option could not compile draws.c: " in told["reason"]
+    assert "no-such-option" in told["reason"].partition(": ")[2]
