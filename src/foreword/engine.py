@@ -38,6 +38,7 @@ class Engine:
         self.failed: str | None = None
         """Why guessing was turned off, once a drafter has failed."""
         self.clock = Clock()
+        self._empty: dict[int, Draft] = {}
 
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence."""
@@ -82,9 +83,8 @@ class Engine:
 
     def _guess(self, batch: Batch) -> tuple[Draft, list[int]]:
         asked = [self._budget(sequence, len(batch) - 1) for sequence in batch.sequences]
-        nothing = chosen([[] for _ in batch.sequences], self.target.device)
         if not any(asked):
-            return nothing, asked
+            return self._nothing(len(asked)), asked
         try:
             draft = self.drafter.propose(batch, asked)
             draft = _checked(draft, asked, self.target)
@@ -92,8 +92,13 @@ class Engine:
                 draft = first_chain(draft)
         except Exception as error:  # noqa: BLE001 - whatever a drafter does wrong, the text goes on
             self._turn_off(error)
-            return nothing, [0] * len(asked)
+            return self._nothing(len(asked)), [0] * len(asked)
         return draft, asked
+
+    def _nothing(self, rows: int) -> Draft:
+        if rows not in self._empty:
+            self._empty[rows] = chosen([[]] * rows, self.target.device)
+        return self._empty[rows]
 
     def _budget(self, sequence: Sequence, company: int) -> int:
         """How many guesses could still be of use: the target always adds one token itself."""
