@@ -9,7 +9,6 @@ import warnings
 from itertools import pairwise
 from time import perf_counter
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -208,10 +207,9 @@ def _checked(draft: Draft, asked: list[int], target: Model) -> Draft:
         raise ValueError(f"tokens and parents must be of one shape with {len(asked)} rows, and count of that length")
     if any(not 0 <= n <= min(most, draft.nodes) for n, most in zip(count, asked, strict=True)):
         raise ValueError(f"asked for at most {asked} guesses, got {count} in a draft of width {draft.nodes}")
-    if draft.nodes and not bool(((draft.tokens >= 0) & (draft.tokens < target.vocab)).all()):
+    if any(not 0 <= min(row) <= max(row) < target.vocab for row in draft.tokens.tolist() if row):
         raise ValueError(f"a guess is not a token of the target's {target.vocab}")
-    order = torch.arange(draft.nodes, device=draft.parents.device)
-    if not bool(((draft.parents >= -1) & (draft.parents < order)).all()):
+    if any(not -1 <= parent < node for row in draft.parents.tolist() for node, parent in enumerate(row)):
         raise ValueError("a node's parent must come before it, or be -1")
     if draft.probs is not None and tuple(draft.probs.shape) != (*shape, target.vocab):
         raise ValueError(f"probs must be {[*shape, target.vocab]}, got {list(draft.probs.shape)}")

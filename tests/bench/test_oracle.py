@@ -51,7 +51,7 @@ def answer(target: Model, drafter, temperature: float, tokens: int = 60, seed: i
 
 
 def guesses(oracle: Oracle, sequence: Sequence, count: int) -> list[int]:
-    batch = Batch((sequence,), KeyedDraws(VOCAB, shared=True, sequences=1))
+    batch = Batch((sequence,), KeyedDraws(VOCAB, shared=True))
     return oracle.propose(batch, [count]).tokens[0].tolist()
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from foreword.types import Draft, Noise, Verdict
 from foreword.verify import match
+from foreword.verify.match import _follow_chain, _follow_few
 
 from .laws import chain
 
@@ -101,3 +102,16 @@ def test_shared_noise_is_worth_what_theory_says() -> None:
     assert overlap / (2 - overlap) <= theory <= overlap
     # Four standard errors of a share.
     assert abs(verdict.accepted.double().mean().item() - theory) < 4 * (theory * (1 - theory) / rows) ** 0.5
+
+
+@given(forests())
+def test_few_draws_are_followed_one_by_one_as_many_are_together(
+    rows: list[tuple[list[int], list[int], list[int], int]],
+) -> None:
+    says, tokens, _, count = (torch.tensor(part, dtype=torch.long) for part in zip(*rows, strict=True))
+    draft = chain(tokens, None)
+    draft = replace(draft, count=count)
+    one_by_one, together = _follow_few(says, draft), _follow_chain(says, draft)
+    assert torch.equal(one_by_one.path.reshape(tokens.shape), together.path)
+    assert torch.equal(one_by_one.accepted, together.accepted)
+    assert torch.equal(one_by_one.bonus, together.bonus)

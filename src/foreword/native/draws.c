@@ -57,15 +57,16 @@ void foreword_likeliest(const float *logits, const float *noise, float temperatu
         int32_t where[LANES];
         for (int i = 0; i < LANES; i++) best[i] = -INFINITY, where[i] = i;
         int64_t whole = vocab / LANES * LANES;
+        int divide = temperature > 0 && temperature != 1;
         for (int64_t at = 0; at < whole; at += LANES)
             for (int i = 0; i < LANES; i++) {
-                float value = temperature > 0 ? row[at + i] / temperature : row[at + i];
+                float value = divide ? row[at + i] / temperature : row[at + i];
                 if (extra) value += extra[at + i];
                 where[i] = value > best[i] ? (int32_t)at + i : where[i];
                 best[i] = value > best[i] ? value : best[i];
             }
         for (int64_t at = whole; at < vocab; at++) {
-            float value = (temperature > 0 ? row[at] / temperature : row[at]) + (extra ? extra[at] : 0);
+            float value = (divide ? row[at] / temperature : row[at]) + (extra ? extra[at] : 0);
             if (value > best[at % LANES]) best[at % LANES] = value, where[at % LANES] = (int32_t)at;
         }
         int winner = 0;
