@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import reprlib
 import secrets
+import warnings
 from collections import deque
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as List
@@ -22,9 +23,9 @@ from transformers import BatchEncoding
 from foreword import family
 from foreword.draft import PLAIN, WITH_DRAFT, WITHOUT_DRAFT
 from foreword.draft import method as find_method
-from foreword.draft.base import Source
+from foreword.draft.base import Drafter, Source
 from foreword.engine import NODES, Engine
-from foreword.errors import InvalidRequest
+from foreword.errors import InvalidRequest, VocabularyMismatch
 from foreword.model import Model, load_tokenizer, measure
 from foreword.params import whole
 from foreword.reader import TextReader
@@ -54,8 +55,9 @@ class LLM:
     >>> llm = LLM()                                              # the small family that ships with Foreword
     >>> llm.generate("The capital of France is", SamplingParams(temperature=0, max_tokens=16))[0].text
 
-    target, draft: folder or hub id. Without a draft model the prompt itself is searched for guesses; `method` names
-        another way to guess (`foreword methods` lists them), `method="none"` decodes plainly.
+    target, draft: folder or hub id; a draft model in memory is ours to change from then on. Without a draft model the
+        prompt itself is searched for guesses; `method` names another way (`foreword methods` lists them) and "none"
+        decodes plainly.
     rule: how guesses are judged. "match" gives the same text as plain decoding with the same seed; the others the same
         distribution.
     nodes: guesses in a round; None measures and decides by itself, and stops while guessing loses.
@@ -90,16 +92,20 @@ class LLM:
         self.target = Model.load(target, dtype=dtype, device=device)
         self.tokenizer = load_tokenizer(target)
         width: Width = Measured(measure(self.target)) if nodes is None and self.method != PLAIN else Fixed(nodes or 0)
-        self.engine = Engine(
-            self.target,
-            drafter.load(draft, self.target, self.tokenizer),
-            found_rule,
-            width,
-            scheduler,
-        )
+        self.engine = Engine(self.target, self._drafter(drafter, draft), found_rule, width, scheduler)
         self._ids = count(1)
         self._lock = RLock()
         self._requests: dict[int, _Request] = {}
+
+    def _drafter(self, kind: type[Drafter], source: Source) -> Drafter:
+        """A drafter that cannot be had costs speed, not text: the target carries on alone, and says so."""
+        try:
+            return kind.load(source, self.target, self.tokenizer)
+        except (InvalidRequest, VocabularyMismatch):
+            raise  # asked for wrongly, which nobody wants to find out from a warning
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with a drafter, the target can do without
+            warnings.warn(f"no guesses will be made, the drafter could not be loaded: {error}", stacklevel=3)
+            return find_method(PLAIN)()
 
     def generate(
         self, prompts: Prompt | List[Prompt], params: SamplingParams | List[SamplingParams] | None = None
