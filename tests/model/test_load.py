@@ -56,3 +56,8 @@ def test_every_failure_says_what_to_do(monkeypatch, error, said):
     monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", fail)
     with pytest.raises(ModelError, match=said):
         Model.load(family.draft(), device="cpu")
+
+
+def test_a_folder_that_does_not_exist_is_not_looked_for_on_the_hub(tmp_path):
+    with pytest.raises(ModelError, match=r"nowhere': there is no such folder\. Give one"):
+        Model.load(tmp_path / "nowhere")

@@ -69,6 +69,10 @@ class Model:
         checkpoint's own on an accelerator. Raises ModelError when there is no such model or it cannot be loaded.
         """
         where = _device(device)
+        if str(source).startswith(("/", ".", "~")) and not Path(source).expanduser().exists():
+            raise ModelError(
+                f"cannot load a model from {str(source)!r}: there is no such folder. Give one that holds config.json"
+            )
         try:
             config = AutoConfig.from_pretrained(source)
             if getattr(config, "is_encoder_decoder", False):
