@@ -7,7 +7,7 @@ from random import Random
 import torch
 
 from foreword.draft.base import Drafter, chosen
-from foreword.types import Batch, Draft, Sequence, Verdict
+from foreword.types import Batch, Draft, Scores, Sequence, Verdict
 from running import Answer
 
 Truth = Callable[[Sequence], list[int]]
@@ -34,7 +34,7 @@ class Foresight(Drafter):
     def propose(self, batch: Batch, nodes: List[int]) -> Draft:
         return chosen([[self.guess(s, d) for d in range(n)] for s, n in zip(batch.sequences, nodes, strict=True)])
 
-    def observe(self, batch: Batch, draft: Draft, verdict: Verdict) -> None:
+    def observe(self, batch: Batch, draft: Draft, verdict: Verdict, scores: Scores) -> None:
         self.observed += 1
 
     def release(self, sequence: Sequence) -> None:
@@ -74,7 +74,7 @@ class Breaking(Foresight):
         self.calls += 1
         return self.wrong(batch, nodes) if self._now("propose") else super().propose(batch, nodes)
 
-    def observe(self, batch: Batch, draft: Draft, verdict: Verdict) -> None:
+    def observe(self, batch: Batch, draft: Draft, verdict: Verdict, scores: Scores) -> None:
         if self._now("observe"):
             self.wrong(batch, [])
 

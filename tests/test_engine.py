@@ -233,3 +233,37 @@ def test_a_position_where_nothing_is_allowed_is_an_error_that_says_so():
 
     with pytest.raises(InvalidRequest, match=r"every token is forbidden.*processors"):
         finish(engine(target()), requests(processors=(nothing,)))
+
+
+@pytest.mark.parametrize("rule", ["match", "rejection", "block"])
+@pytest.mark.parametrize("guess", ["lm", "wrong", "tree"])
+@pytest.mark.parametrize("fault", ["raises", "forbids all"])
+def test_a_processor_fails_where_the_text_goes_and_nowhere_else(fault, guess, rule):
+    """On a guess that is not the text it is never our business: the request goes on, and guessing too."""
+    texts = [list(prompt) + answer.tokens for prompt, answer in zip(prompts(), truth(), strict=False)]
+
+    def fussy(tokens, scores):
+        text = tokens[0].tolist()
+        if any(known[: len(text)] == text for known in texts):
+            return scores
+        if fault == "raises":
+            raise RuntimeError("that is not the text")
+        return torch.full_like(scores, -torch.inf)
+
+    asked = requests(processors=(fussy,), max_tokens=20)
+    guesser = {
+        "lm": lambda: drafter("lm"),
+        "wrong": lambda: Foresight(known(truth()), spoilt=0.5),
+        "tree": lambda: RandomTree(known(truth()), spoilt=0.3),
+    }[guess]()
+    if guess == "tree" and rule != "match":
+        guesser = Foresight(known(truth()), spoilt=0.2)
+    loop = engine(target(), guesser, 4, rule=rule)
+    got = finish(loop, asked)
+    assert [answer.tokens for answer in got] == [answer.tokens[:20] for answer in truth()]
+    assert loop.failed is None
+    assert sum(answer.sequence.stats.accepted for answer in got) > 0
+    beyond = requests(processors=(fussy,), max_tokens=60)[:1]
+    with pytest.raises((RuntimeError, InvalidRequest), match=r"not the text|every token is forbidden"):
+        finish(engine(target(), guesser, 4, rule=rule), beyond)
+    assert len(truth()[0].tokens) == 40

@@ -10,7 +10,7 @@ from transformers.generation import logits_process as hf
 
 from foreword.errors import InvalidRequest
 from foreword.noise import gumbel
-from foreword.sampling import _top_p, _top_p_sorted, check_allowed, choose, draw, logprobs, one_hot, probs, weights
+from foreword.sampling import _top_p, _top_p_sorted, choose, draw, lawful, logprobs, one_hot, probs, weights
 from foreword.types import SamplingParams, Sequence
 
 VOCAB = 1003
@@ -187,12 +187,30 @@ def test_top_p_keeps_the_smallest_set_that_reaches_it():
 
 def test_forbidding_everything_is_an_error_only_where_plain_decoding_would_meet_it():
     sequence = _sequence(bad_word_ids=tuple((7, token) for token in range(VOCAB)))
+    for paths in ([[]], [[7]]):
+        with pytest.raises(InvalidRequest, match="bad_word_ids"):
+            weights(_logits(1), sequence, paths)
+    logits = _logits(3)
+    law, lost = lawful(logits, sequence, [[5], [7], [5, 6]])
+    assert lost == {1}
+    assert law[1].tolist() == [0.0] * VOCAB
+    torch.testing.assert_close(law[[0, 2]], weights(logits[[0, 2]], sequence, [[5], [5, 6]]), rtol=0, atol=0)
     with pytest.raises(InvalidRequest, match="bad_word_ids"):
-        weights(_logits(1), sequence, [[]])
-    result = weights(_logits(1), sequence, [[7]])
-    with pytest.raises(InvalidRequest, match="bad_word_ids"):
-        check_allowed(result, sequence.params)
-    assert weights(_logits(1), sequence, [[5]]).isfinite().all()
+        lawful(_logits(2), sequence, [[], [5]])
+
+
+def test_a_processor_that_fails_on_a_guess_costs_that_guess():
+    def fussy(tokens, scores):
+        if tokens[0, -1] == 7:
+            raise RuntimeError("never a seven")
+        return scores
+
+    law, lost = lawful(_logits(2), _sequence(processors=(fussy,)), [[5], [7]])
+    assert (lost, law[1].tolist()) == ({1}, [0.0] * VOCAB)
+    ended_with_seven = _sequence(processors=(fussy,))
+    ended_with_seven.tokens.append(7)
+    with pytest.raises(RuntimeError, match="never a seven"):
+        lawful(_logits(2), ended_with_seven, [[], [5]])
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from foreword.draws import KeyedDraws
-from foreword.errors import InvalidRequest
-from foreword.sampling import check_allowed, choose, one_hot, weights
+from foreword.sampling import Columns, choose, lawful, one_hot
 from foreword.types import Batch, Draft, Sequence, Verdict
 from foreword.verify import Rule
 
@@ -34,13 +33,10 @@ class Decider:
         depths = [draft.depths(row) for row in range(len(batch))]
         if self._rule.follow is not None and all(sequence.params.plain for sequence in batch.sequences):
             return self._rule.follow(self._drawn(batch, depths, logits), draft)
-        laws = [self._law(sequence, draft, row, logits[row]) for row, sequence in enumerate(batch.sequences)]
+        laws, astray = self._laws(batch, draft, logits)
         noise = self._draws.deciding(batch.sequences, draft, depths)
         verdict = self._rule.verify(_padded(laws, draft.nodes + 1), draft, noise)
-        for row, sequence in enumerate(batch.sequences):
-            if sequence.params.reads_path:
-                self._check(sequence, laws[row], verdict, row)
-        return verdict
+        return _cut(verdict, draft, astray) if any(astray) else verdict
 
     def _drawn(self, batch: Batch, depths: list[list[int]], logits: Logits) -> Tensor:
         """The target's own tokens where nothing but a temperature shapes its law: the same, sooner."""
@@ -51,24 +47,33 @@ class Decider:
             rows.append(choose(scores, sequence.params, noise))
         return _padded(rows, len(depths[0]))
 
-    def _law(self, sequence: Sequence, draft: Draft, row: int, logits: Tensor) -> Float[Tensor, "column vocab"]:
-        paths = draft.paths(row) if sequence.params.reads_path else None
-        try:
-            law = weights(logits, sequence, paths)
-        except Exception:  # the others go on when the engine is stepped again
-            self._give_up(sequence)
-            raise
-        return one_hot(law) if sequence.params.greedy and not self._rule.shares_noise else law
+    def _laws(self, batch: Batch, draft: Draft, logits: Logits) -> tuple[Logits, list[Columns]]:
+        """The law at every column of each sequence, and the columns that have none."""
+        laws, astray = [], []
+        for row, sequence in enumerate(batch.sequences):
+            paths = draft.paths(row) if sequence.params.reads_path else None
+            try:
+                law, lost = lawful(logits[row], sequence, paths)
+            except Exception:  # the others go on when the engine is stepped again
+                self._give_up(sequence)
+                raise
+            laws.append(one_hot(law) if sequence.params.greedy and not self._rule.shares_noise else law)
+            astray.append(lost)
+        return laws, astray
 
-    def _check(self, sequence: Sequence, law: Tensor, verdict: Verdict, row: int) -> None:
-        """A guess may lead where every token is forbidden, and that is no fault; a text may not."""
-        accepted = int(verdict.accepted[row])
-        last = int(verdict.path[row, accepted - 1]) + 1 if accepted else 0
-        try:
-            check_allowed(law[last : last + 1], sequence.params)
-        except InvalidRequest:
-            self._give_up(sequence)
-            raise
+
+def _cut(verdict: Verdict, draft: Draft, astray: list[Columns]) -> Verdict:
+    """The verdict up to the first guess after which there is no law: the next round decides there, as plain text does."""
+    paths, accepted, bonus = verdict.path.tolist(), verdict.accepted.tolist(), verdict.bonus.tolist()
+    for row, lost in enumerate(astray):
+        for place, node in enumerate(paths[row][: accepted[row]]):
+            if node + 1 in lost:
+                paths[row][place:] = [-1] * (len(paths[row]) - place)
+                accepted[row], bonus[row] = place, int(draft.tokens[row, node])
+                break
+    where = verdict.bonus.device
+    path = torch.tensor(paths, dtype=torch.int64, device=where).reshape(verdict.path.shape)
+    return Verdict(path, torch.tensor(accepted, device=where), torch.tensor(bonus, device=where))
 
 
 def _padded(rows: list[Tensor], columns: int) -> Tensor:

@@ -19,7 +19,7 @@ from foreword.draws import KeyedDraws
 from foreword.model import Mode, Model, Read
 from foreword.sampling import logprobs
 from foreword.scheduler import Scheduler, Turn
-from foreword.types import Batch, Clock, Delta, Draft, Origin, Sequence, Verdict
+from foreword.types import Batch, Clock, Delta, Draft, Origin, Scores, Sequence, Verdict
 from foreword.verify import Rule
 from foreword.width import Outcome, Width
 
@@ -58,14 +58,14 @@ class Engine:
         turns = self.scheduler.next()
         writers = [turn for turn in turns if turn.writes]
         readers = [turn for turn in turns if not turn.writes]
-        batch = Batch(tuple(turn.sequence for turn in writers), self.draws)
+        batch = Batch(tuple(turn.sequence for turn in writers), self.draws, self._trees, self.width.floor)
         times = [perf_counter()]
         draft, asked = self._guess(batch)
         times.append(perf_counter())
         logits = self._score(writers, readers, draft)
         times.append(perf_counter())
         verdict = self.decider.decide(batch, draft, logits)
-        self._observe(batch, draft, verdict)
+        self._observe(batch, draft, verdict, logits)
         times.append(perf_counter())
         deltas = self._keep(batch, draft, verdict, logits)
         for turn in readers:
@@ -87,12 +87,16 @@ class Engine:
         try:
             draft = self.drafter.propose(batch, asked)
             draft = _checked(draft, asked, self.target)
-            if not (draft.chain or (self.rule.trees and self.target.mode is Mode.TREE)):
+            if not (draft.chain or self._trees):
                 draft = first_chain(draft)
         except Exception as error:  # noqa: BLE001 - whatever a drafter does wrong, the text goes on
             self._turn_off(error)
             return self._nothing(len(asked)), [0] * len(asked)
         return draft, asked
+
+    @property
+    def _trees(self) -> bool:
+        return self.rule.trees and self.target.mode is Mode.TREE
 
     def _nothing(self, rows: int) -> Draft:
         if rows not in self._empty:
@@ -140,11 +144,11 @@ class Engine:
 
     # ---- decide
 
-    def _observe(self, batch: Batch, draft: Draft, verdict: Verdict) -> None:
+    def _observe(self, batch: Batch, draft: Draft, verdict: Verdict, logits: list[Tensor]) -> None:
         if self.failed or not len(batch):
             return
         try:
-            self.drafter.observe(batch, draft, verdict)
+            self.drafter.observe(batch, draft, verdict, Scores(tuple(logits)))
         except Exception as error:  # noqa: BLE001 - as in _guess
             self._turn_off(error)
 
@@ -217,4 +221,5 @@ def _checked(draft: Draft, asked: list[int], target: Model) -> Draft:
     if draft.tokens.device == where:
         return draft
     probs = None if draft.probs is None else draft.probs.to(where)
-    return Draft(draft.tokens.to(where), draft.parents.to(where), draft.count.to(where), probs, draft.chain)
+    chances = None if draft.chances is None else draft.chances.to(where)
+    return Draft(draft.tokens.to(where), draft.parents.to(where), draft.count.to(where), probs, draft.chain, chances)

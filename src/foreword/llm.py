@@ -209,7 +209,8 @@ class LLM:
                 params = replace(params, bad_word_ids=params.bad_word_ids + self._bad_word_ids(params.bad_words))
             seed = secrets.randbits(63) if params.seed is None else params.seed
             reader = TextReader(self.tokenizer, tokens, params.stop, params.skip_special_tokens)
-            return Sequence(next(self._ids), tokens, len(tokens), params, seed, self._eos, reader)
+            prediction = self._prediction(params.prediction)
+            return Sequence(next(self._ids), tokens, len(tokens), params, seed, self._eos, reader, prediction)
 
     def _check(self, tokens: list[int], params: SamplingParams) -> None:
         context, vocab = self.target.context, self.target.vocab
@@ -230,6 +231,10 @@ class LLM:
         outside = [token for token in named if token >= vocab]
         if outside:
             raise InvalidRequest(f"token ids {outside[:5]} are outside the vocabulary of {vocab} tokens")
+
+    def _prediction(self, said: str | tuple[int, ...]) -> tuple[int, ...]:
+        ids = self.tokenizer(said, add_special_tokens=False)["input_ids"] if isinstance(said, str) else said
+        return tuple(token for token in ids if token < self.target.vocab)
 
     @property
     def _eos(self) -> frozenset[int]:

@@ -67,6 +67,10 @@ class SamplingParams:
     """Leave special tokens out of the text (never out of the token ids)."""
     processors: tuple[LogitsProcessor, ...] = ()
     """Called per position with the tokens before it, after penalties and before temperature."""
+    prediction: str | tuple[int, ...] = ""
+    """A text, or its token ids, that the answer is likely to hold; drafters may copy it. Never changes the answer."""
+    tenant: str = ""
+    """Whose request this is, for drafters that remember: what they learn from one tenant guesses for no other."""
 
     def __post_init__(self) -> None:
         for name, check in _CHECKS.items():
@@ -152,6 +156,16 @@ def _texts(name: str, value: Any) -> tuple[str, ...]:
     return texts
 
 
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise InvalidRequest(f"{name} must be a string, got {value!r}")
+    return value
+
+
+def _text_or_ids(name: str, value: Any) -> str | tuple[int, ...]:
+    return value if isinstance(value, str) else _ids(name, value)
+
+
 def _ids(name: str, value: Any) -> tuple[int, ...]:
     return tuple(_ID(f"each token id of {name}", token) for token in _listed(name, value, "token ids"))
 
@@ -203,6 +217,8 @@ _CHECKS: dict[str, Check] = {
     "seed": whole(0, 2**63 - 1, "[0, 2**63)", optional=True),
     "skip_special_tokens": _flag,
     "processors": _callables,
+    "prediction": _text_or_ids,
+    "tenant": _text,
 }
 
 PARAMETER_NAMES = tuple(f.name for f in fields(SamplingParams))

@@ -15,6 +15,7 @@ from foreword.types import LogitsProcessor, SamplingParams, Sequence, TokenLogpr
 
 Logits = Float[Tensor, "rows vocab"]
 Paths = list[list[int]]
+Columns = frozenset[int]
 
 _FORBIDDEN = -math.inf
 _CANDIDATES = 256
@@ -29,7 +30,7 @@ def weights(logits: Logits, sequence: Sequence, paths: Paths | None = None) -> L
     `sequence.params.reads_path`. Bias, penalties and filters act in the order of transformers' `generate`; at
     temperature 0 the filters are left out, for they cannot move the likeliest token. May return `logits` itself.
 
-    Raises InvalidRequest where a row with an empty path allows nothing (see `check_allowed` for the others).
+    Raises InvalidRequest where a row allows nothing, and whatever a request's own processor raises.
     """
     params, scores = sequence.params, logits.float()
     if params.logit_bias:
@@ -38,17 +39,33 @@ def weights(logits: Logits, sequence: Sequence, paths: Paths | None = None) -> L
         if paths is None:
             raise InvalidRequest("these parameters read the tokens before each row: pass paths, one list for each row")
         scores = _after_paths(scores, sequence, paths)
-        # A guess may lead where nothing is allowed; only the rows that plain decoding would reach too may raise.
-        certain = [row for row, path in enumerate(paths) if not path]
-        check_allowed(scores[certain], params)
+        named = [name for name in ("bad_word_ids", "min_tokens", "processors") if getattr(params, name)]
+        if named and bool((scores == _FORBIDDEN).all(-1).any()):
+            raise InvalidRequest(f"every token is forbidden at a position; relax {' or '.join(named)}")
     return scores if params.greedy else _filtered(scores, params)
 
 
-def check_allowed(weights: Logits, params: SamplingParams) -> None:
-    """Raises InvalidRequest, naming the likely parameters, if some row allows no token at all."""
-    named = [name for name in ("bad_word_ids", "min_tokens", "processors") if getattr(params, name)]
-    if named and bool((weights == _FORBIDDEN).all(-1).any()):
-        raise InvalidRequest(f"every token is forbidden at a position; relax {' or '.join(named)}")
+def lawful(logits: Logits, sequence: Sequence, paths: Paths | None = None) -> tuple[Logits, Columns]:
+    """`weights`, and the rows that have none: a guess may lead where a processor fails or every token is forbidden.
+
+    That is the guess's fault, and no request may fail for it. Such rows hold zeros. A row with an empty path is the
+    request's own: there the error is raised.
+    """
+    if not sequence.params.reads_path or paths is None:
+        return weights(logits, sequence, paths), frozenset()
+    try:
+        return weights(logits, sequence, paths), frozenset()
+    except Exception:  # noqa: BLE001 - a processor is not ours; it is asked again, row by row
+        rows, lost = [], set()
+    for row, path in enumerate(paths):
+        try:
+            rows.append(weights(logits[row : row + 1], sequence, [path]))
+        except Exception:  # as above
+            if not path:
+                raise
+            rows.append(torch.zeros_like(logits[row : row + 1], dtype=torch.float32))
+            lost.add(row)
+    return torch.cat(rows), frozenset(lost)
 
 
 def one_hot(weights: Logits) -> Logits:

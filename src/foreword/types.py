@@ -13,6 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from foreword.params import LogitsProcessor, SamplingParams
+from foreword.stats import Clock, Stats
 
 __all__ = [
     "Batch",
@@ -27,6 +28,7 @@ __all__ = [
     "Origin",
     "Reader",
     "SamplingParams",
+    "Scores",
     "Sequence",
     "Stats",
     "TokenLogprob",
@@ -68,12 +70,14 @@ class Sequence:
     """Token ids that end this sequence."""
     reader: Reader | None = None
     """Set when text is wanted or a stop string must be seen."""
+    prediction: tuple[int, ...] = ()
+    """params.prediction as token ids."""
     cached: int = 0
     """Tokens whose keys and values the target holds: 0 <= cached < len(tokens). The rest is *pending*."""
     rounds: int = 0
     """Rounds of guess and score so far; keys the noise of rules that must not reuse it."""
     finish_reason: FinishReason | None = None
-    stats: Stats = field(default_factory=lambda: Stats())
+    stats: Stats = field(default_factory=Stats)
 
     @property
     def pending(self) -> list[int]:
@@ -89,70 +93,6 @@ class Sequence:
     def room(self) -> int:
         """Tokens that may still be written."""
         return self.params.max_tokens - self.produced
-
-
-@dataclass(slots=True)
-class Clock:
-    """Seconds of one round, step by step."""
-
-    guess: float = 0.0
-    score: float = 0.0
-    decide: float = 0.0
-    keep: float = 0.0
-
-    @property
-    def total(self) -> float:
-        return self.guess + self.score + self.decide + self.keep
-
-
-@dataclass(slots=True)
-class Stats:
-    """What one completion cost and earned. Times are seconds of the rounds this sequence took part in."""
-
-    rounds: int = 0
-    """Rounds that wrote at least one token (prefill rounds that only read are not counted)."""
-    drafted: int = 0
-    """Guesses that the target scored."""
-    accepted: int = 0
-    """Guesses that were kept, before any cut by a stop rule."""
-    drafted_at: list[int] = field(default_factory=list)
-    """Rounds in which a guess of depth i + 1 was scored."""
-    accepted_at: list[int] = field(default_factory=list)
-    """Rounds in which a guess of depth i + 1 was kept."""
-    tokens: int = 0
-    """Tokens written."""
-    guess: float = 0.0
-    score: float = 0.0
-    decide: float = 0.0
-    keep: float = 0.0
-    prefill: float = 0.0
-    """Seconds of rounds that only read the prompt, all steps together."""
-
-    def add(self, clock: Clock, drafted: int, accepted: int, depth: int | None = None) -> None:
-        """Count one round that wrote; its guesses reached `depth` tokens ahead (None: they were a chain)."""
-        depth = drafted if depth is None else depth
-        self.rounds += 1
-        self.drafted += drafted
-        self.accepted += accepted
-        self.guess += clock.guess
-        self.score += clock.score
-        self.decide += clock.decide
-        self.keep += clock.keep
-        for counts in (self.drafted_at, self.accepted_at):
-            counts.extend([0] * (depth - len(counts)))
-        for place in range(depth):
-            self.drafted_at[place] += 1
-            self.accepted_at[place] += place < accepted
-
-    @property
-    def tokens_per_pass(self) -> float:
-        """Tokens written per target pass that wrote any."""
-        return self.tokens / self.rounds if self.rounds else 0.0
-
-    @property
-    def acceptance(self) -> float:
-        """Share of the guesses that were kept; 0 where nothing was guessed."""
-        return self.accepted / self.drafted if self.drafted else 0.0
 
 
 @runtime_checkable
@@ -177,6 +117,10 @@ class Batch:
 
     sequences: tuple[Sequence, ...]
     draws: Draws
+    trees: bool = True
+    """Target and rule judge trees; where not, only the first chain of a tree is looked at."""
+    floor: float = 0.0
+    """A guess that the target comes to with a smaller chance is not worth its scoring."""
 
     def __len__(self) -> int:
         return len(self.sequences)
@@ -195,6 +139,11 @@ class Draft:
     """The law each token was drawn from. None = chosen, or foreseen with the target's own noise."""
     chain: bool = True
     """Every node follows the one before it."""
+    chances: Float[Tensor, "batch node"] | None = None
+    """The chance, as well as the drafter knows, that the target's text goes through each guess; in use, never rising.
+
+    None where it does not know. Never for drawn guesses (`probs`): to leave one out for its own chance would be biased.
+    """
 
     @property
     def nodes(self) -> int:
@@ -229,6 +178,14 @@ class Verdict:
     """How many; 0 <= accepted <= depth."""
     bonus: Int[Tensor, "batch"]
     """The target's own next token."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """What the target's forward said about a round, for drafters that learn from it."""
+
+    logits: tuple[Float[Tensor, "_ vocab"], ...]
+    """For each sequence, after its last committed token and after each of its guesses in use (raw, any float)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,11 @@ PATIENCE = 4
 class Width(Protocol):
     """Decides how many guesses a sequence gets and learns from what became of them."""
 
+    @property
+    def floor(self) -> float:
+        """The chance below which no guess can pay for its scoring."""
+        ...
+
     def nodes(self, sequence: Sequence, company: int) -> int:
         """Guesses for the next round of a sequence that shares its forward with `company` others."""
         ...
@@ -57,6 +62,8 @@ class Outcome:
 
 class Fixed:
     """Always the same number of guesses."""
+
+    floor = 0.0
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -135,6 +142,8 @@ class Measured:
     round with k guesses (Leviathan et al. 2023, section 3.3, with the measured cost of every width instead of one
     ratio). Chances are this sequence's own, steadied by those of all sequences; costs are measured.
     """
+
+    floor = 0.0
 
     def __init__(self, cost: Mapping[int, float]) -> None:
         self.costs = Costs(cost)

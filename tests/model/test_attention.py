@@ -54,7 +54,7 @@ class Layer:
                 self.extents[read.id] = self.pool.reserve(text.capacity)
             extent = self.extents[read.id]
             stop = start + len(read.tokens)
-            spans.append(Span(start, stop, extent, read.past, read.depths, read.parents))
+            spans.append(Span(start, stop, extent, read))
             rows += range(extent.start + read.past, extent.start + read.past + len(read.tokens))
             start = stop
         packed = [torch.cat([getattr(t, name)[:, r.tokens] for t, r in parts], 1)[None] for name in FIELDS]
@@ -103,7 +103,7 @@ def test_equal_to_the_definition(variant, shape, tree):
     layer.read((text, Read(1, 0, list(range(18)))))
     (found,) = layer.read((text, read))
     window = options.pop("sliding_window", None)
-    span = Span(0, 12, layer.extents[1], 18, read.depths, parents)
+    span = Span(0, 12, layer.extents[1], read)
     visible = torch.ones(30, 30, dtype=torch.bool).tril()
     visible[18:] = span.visible(window, torch.device("cpu"))[:, :30]
     torch.testing.assert_close(found.double(), defined(text, visible, **options)[18:], atol=2e-5, rtol=1e-5)
@@ -166,7 +166,7 @@ def test_a_branch_gets_the_bits_of_the_same_text_in_a_line(dtype):
 def test_rows_of_no_span_give_zero_and_the_window_asked_for_is_noted():
     text = Text(4, SHAPES["one head a group"], torch.float32, 1)
     pool = KVPool(64)
-    plan = Plan(pool, (Span(0, 3, pool.reserve(3), 0, [0, 1, 2], None),), torch.tensor([0, 1, 2]))
+    plan = Plan(pool, (Span(0, 3, pool.reserve(3), Read(0, 0, [0, 1, 2])),), torch.tensor([0, 1, 2]))
     packed = [getattr(text, name)[None] for name in FIELDS]
     out, _ = attend(module(layer_idx=5), *packed, None, plan=plan, sliding_window=9)
     assert out[0, :3].any()

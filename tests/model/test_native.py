@@ -63,6 +63,15 @@ def test_the_bits_of_a_row_do_not_depend_on_the_rows_beside_it(driver, text, row
     assert torch.equal(alone, together)
 
 
+def test_a_tree_may_be_read_in_pieces(driver, text):
+    whole = driver.read([Read(1, 0, text[:30], PARENTS, keep=7)])
+    driver.read([Read(1, 0, text[:23], keep=0)])
+    pieces = [
+        driver.read([Read(1, 23, text[23 + a : 23 + b], PARENTS[:b], b - a, a)]) for a, b in ((0, 1), (1, 5), (5, 7))
+    ]
+    assert torch.equal(torch.cat(pieces), whole)
+
+
 def test_the_bits_of_a_sequence_do_not_depend_on_its_company_or_on_threads(driver, text):
     alone = driver.read([Read(1, 0, text[:30], keep=3)])
     driver.open(2, 100)

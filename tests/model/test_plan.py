@@ -18,9 +18,16 @@ def read_of(shape: tuple[int, int, tuple[int, ...] | None]) -> Read:
     return Read(1, past, tokens, None if parents is None else list(parents))
 
 
+def in_two(read: Read, first: int) -> Read:
+    """What is left to read of a tree once the trunk and `first` of its guesses were."""
+    assert read.parents is not None
+    trunk = len(read.tokens) - len(read.parents)
+    return Read(1, read.past + trunk, read.tokens[trunk + first :], read.parents, held=first)
+
+
 def span(read: Read, start: int = 3) -> Span:
     extent = Extent(PAGE, 4 * PAGE)
-    return Span(start, start + len(read.tokens), extent, read.past, read.depths, read.parents)
+    return Span(start, start + len(read.tokens), extent, read)
 
 
 def text_before(read: Read, row: int) -> list[int]:
@@ -40,6 +47,18 @@ def test_a_row_sees_its_own_text_within_the_window_and_nothing_else(shape, windo
     for row in range(len(read.tokens)):
         text = text_before(read, row)
         assert seen[row].nonzero().flatten().tolist() == (text if window is None else text[-window:])
+
+
+@given(shapes.filter(lambda shape: bool(shape[2])), st.none() | st.integers(1, 20), st.data())
+def test_a_tree_may_be_read_in_pieces(shape, window, data):
+    read = read_of(shape)
+    first = data.draw(st.integers(0, len(read.parents) - 1))
+    rest = in_two(read, first)
+    cpu = torch.device("cpu")
+    later = len(rest.tokens)
+    assert torch.equal(span(rest).visible(window, cpu), span(read).visible(window, cpu)[-later:])
+    assert [rest.past + depth for depth in rest.depths] == [read.past + depth for depth in read.depths[-later:]]
+    assert span(rest).length == span(read).length
 
 
 @given(shapes)

@@ -6,7 +6,9 @@ Knows batches and laws; knows nothing about the target, the rule or the engine.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from collections.abc import Sequence as List
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -16,7 +18,7 @@ from torch import Tensor
 from foreword.errors import InvalidRequest
 from foreword.model import HFModel, Model, Read, Tokenizer
 from foreword.sampling import draw, one_hot, probs, weights
-from foreword.types import Batch, Draft, Sequence, Verdict
+from foreword.types import Batch, Draft, Scores, Sequence, Verdict
 
 Source = str | Path | HFModel | Model | None
 """What a drafter is made from: a folder or hub id, a model in memory (driven already or not), or nothing."""
@@ -40,8 +42,10 @@ class Drafter(ABC):
     def propose(self, batch: Batch, nodes: List[int]) -> Draft:
         """At most nodes[i] guesses for sequence i; 0 asks for none. A count of 0 means nothing to say."""
 
-    def observe(self, batch: Batch, draft: Draft, verdict: Verdict) -> None:  # noqa: B027 - a hook, empty by default
-        """Called after the decision of a round, before the new tokens are committed."""
+    def observe(  # noqa: B027 - a hook, empty by default
+        self, batch: Batch, draft: Draft, verdict: Verdict, scores: Scores
+    ) -> None:
+        """Called after the decision of a round, before the new tokens are committed. `draft` is what was scored."""
 
     def release(self, sequence: Sequence) -> None:  # noqa: B027 - a hook, empty by default
         """The sequence has ended; forget it."""
@@ -70,8 +74,60 @@ def first_chain(draft: Draft) -> Draft:
         rows.append(row)
     nodes = chosen(rows, draft.tokens.device)
     tokens = draft.tokens.gather(1, nodes.tokens)
-    probs = None if draft.probs is None else draft.probs[torch.arange(len(rows))[:, None], nodes.tokens]
-    return Draft(tokens, nodes.parents, nodes.count, probs)
+    place = torch.arange(len(rows), device=tokens.device)[:, None]
+    probs = None if draft.probs is None else draft.probs[place, nodes.tokens]
+    chances = None if draft.chances is None else draft.chances[place, nodes.tokens]
+    return Draft(tokens, nodes.parents, nodes.count, probs, chances=chances)
+
+
+@dataclass(slots=True)
+class Tree:
+    """Guesses of one sequence, parents before children; `chances` as in `Draft`, none at all where they are unknown."""
+
+    tokens: list[int] = field(default_factory=list)
+    parents: list[int] = field(default_factory=list)
+    chances: list[float] = field(default_factory=list)
+
+    def add(self, token: int, parent: int, chance: float) -> int:
+        """Add a guess after node `parent` (-1: the last committed token). Returns its node."""
+        self.tokens.append(token)
+        self.parents.append(parent)
+        self.chances.append(chance)
+        return len(self.tokens) - 1
+
+    def best(self, most: int, floor: float = 0.0) -> list[int]:
+        """The `most` likeliest nodes above `floor`, best first; with each its parent, which is likelier."""
+        order = sorted(range(len(self.tokens)), key=lambda n: -self.chances[n])  # stable: parents stay first
+        return [node for node in order[:most] if self.chances[node] > floor]
+
+    def pruned(self, nodes: List[int]) -> Tree:
+        """The tree of these nodes, in that order."""
+        place = {-1: -1} | {node: at for at, node in enumerate(nodes)}
+        return Tree(
+            [self.tokens[node] for node in nodes],
+            [place[self.parents[node]] for node in nodes],
+            [self.chances[node] for node in nodes],
+        )
+
+
+def planted(trees: List[Tree], device: torch.device | None = None) -> Draft:
+    """A draft of chosen guesses in trees, one for each sequence, padded."""
+    width = max((len(tree.tokens) for tree in trees), default=0)
+
+    def padded(rows: Iterable[list[int]] | Iterable[list[float]], fill: float, dtype: torch.dtype) -> Tensor:
+        table = [[*row, *[fill] * (width - len(row))] for row in rows]
+        return torch.tensor(table, dtype=dtype, device=device).reshape(len(trees), width)
+
+    straight = all(parent == node - 1 for tree in trees for node, parent in enumerate(tree.parents))
+    chain = chosen([tree.tokens for tree in trees], device) if straight else None
+    known = all(len(tree.chances) == len(tree.tokens) for tree in trees)
+    return Draft(
+        padded((tree.tokens for tree in trees), 0, torch.int64),
+        chain.parents if chain else padded((tree.parents for tree in trees), -1, torch.int64),
+        torch.tensor([len(tree.tokens) for tree in trees], dtype=torch.int64, device=device),
+        chain=straight,
+        chances=padded((tree.chances for tree in trees), 0.0, torch.float32) if known else None,
+    )
 
 
 class Chain:
@@ -86,10 +142,17 @@ class Chain:
         self._guesses: list[list[int]] = [[] for _ in batch.sequences]
         self._laws: list[list[Tensor]] = [[] for _ in batch.sequences]
 
-    def draw(self, row: int, logits: Float[Tensor, "vocab"]) -> int:
-        """Draw the next guess of sequence `row` from the drafter's raw logits."""
+    def draw(self, row: int, logits: Float[Tensor, "vocab"]) -> int | None:
+        """Draw the next guess of sequence `row` from the drafter's raw logits.
+
+        None where the request's own processors fail or forbid every token: they would not be asked there, had the
+        drafter not come this way, so it costs the guess and nothing else.
+        """
         sequence, path = self._batch.sequences[row], self._guesses[row]
-        law = weights(logits[None], sequence, [path])
+        try:
+            law = weights(logits[None], sequence, [path])
+        except Exception:  # noqa: BLE001 - a processor is not ours
+            return None
         if self._batch.draws.wants_probs:
             law = one_hot(law) if sequence.params.greedy else law
             self._laws[row].append(probs(law)[0])

@@ -1,4 +1,4 @@
-"""A smaller language model with the target's tokenizer writes a chain ahead (Leviathan et al. 2023; Chen et al. 2023).
+"""A smaller language model with the target's tokenizer writes ahead (Leviathan et al. 2023; Chen et al. 2023).
 
 Keeps its own memory of every sequence and knows how much of it is still true.
 """
@@ -7,37 +7,53 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence as List
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
 
-from foreword.draft.base import Chain, Drafter, Source
+from foreword.draft.base import Chain, Drafter, Source, Tree, planted
+from foreword.draft.tree import Confidence, Growth
 from foreword.errors import InvalidRequest, VocabularyMismatch
-from foreword.model import Model, Read, Tokenizer, check_same, load_tokenizer
-from foreword.types import Batch, Draft, Sequence
+from foreword.model import Mode, Model, Read, Tokenizer, check_same, load_tokenizer
+from foreword.types import Batch, Draft, Scores, Sequence, Verdict
 
 CHUNK = 512
 """Tokens read at a time while catching up with a long text."""
+ROOM = 256
+"""Places kept beyond a text for guesses that may not stay."""
 
 
 @dataclass(slots=True)
 class _Memory:
     """What the draft model has read of one sequence: `length` committed tokens, then guesses that may be wrong."""
 
-    capacity: int
     length: int = 0
-    guesses: tuple[int, ...] = ()
+    guesses: dict[tuple[int, int], int] = field(default_factory=dict)
+    """(place of the guess before, token) -> place among the guesses read; -1 stands for the end of the text."""
 
-    def settle(self, tokens: list[int]) -> int:
-        """Count the guesses that came true as read; returns the number of tokens of the text that are held."""
-        for guess in self.guesses:
-            if self.length >= len(tokens) - 1 or tokens[self.length] != guess:
+    def remember(self, tree: Tree) -> None:
+        """These guesses were read after the text, in this order."""
+        self.guesses = {pair: place for place, pair in enumerate(zip(tree.parents, tree.tokens, strict=True))}
+
+    def settle(self, tokens: list[int]) -> list[int]:
+        """Count the guesses that came true as read, and say where they lie, counted from the end of the text before.
+
+        The last token of a text is always left to be read, for what it says comes next.
+        """
+        path: list[int] = []
+        place = -1
+        while self.length < len(tokens) - 1:
+            place = self.guesses.get((place, tokens[self.length]), -2)
+            if place < 0:
                 break
+            path.append(place)
             self.length += 1
-        self.guesses = ()
-        self.length = min(self.length, len(tokens) - 1)  # the last token is always read, for what it says comes next
-        return self.length
+        self.guesses = {}
+        self.length = min(self.length, len(tokens) - 1)
+        return path
 
 
 class LanguageModelDrafter(Drafter):
@@ -48,8 +64,10 @@ class LanguageModelDrafter(Drafter):
     def __init__(self, model: Model, vocab: int | None = None) -> None:
         """`vocab` is the target's, if larger: families pad their embeddings to different sizes, without new tokens."""
         self.model = model
+        self.confidence = Confidence()
         self._missing = (vocab or model.vocab) - model.vocab
         self._memories: dict[int, _Memory] = {}
+        self._growths: dict[int, Growth] = {}
 
     @classmethod
     def load(cls, source: Source, target: Model, tokenizer: Tokenizer | None) -> LanguageModelDrafter:
@@ -69,26 +87,64 @@ class LanguageModelDrafter(Drafter):
         return cls(model, target.vocab)
 
     def propose(self, batch: Batch, nodes: List[int]) -> Draft:
-        chain = Chain(batch)
         budget = [self._fit(s, n) for s, n in zip(batch.sequences, nodes, strict=True)]
         reads = {row: self._catch_up(batch.sequences[row]) for row, count in enumerate(budget) if count}
-        for row, read in list(reads.items()):
-            if chain.foresee(row, self.model, read, budget[row]):
-                self._memories[read.id].guesses = chain.guesses(row)[:-1]
-                del reads[row]
-        for depth in range(max((budget[row] for row in reads), default=0)):
-            reads = {row: read for row, read in reads.items() if depth < budget[row]}
-            logits = F.pad(self.model.read(list(reads.values())), (0, self._missing), value=-math.inf)
-            for row, scores in zip(list(reads), logits, strict=True):
-                read, token = reads[row], chain.draw(row, scores)
-                reads[row] = Read(read.id, read.past + len(read.tokens), [token])
-                if depth + 1 < budget[row]:
-                    self._memories[read.id].guesses += (token,)
-        return chain.draft()
+        if batch.trees and not batch.draws.wants_probs and self.model.mode is Mode.TREE:
+            return self._trees(batch, budget, reads)
+        return self._chains(batch, budget, reads)
+
+    def observe(self, batch: Batch, draft: Draft, verdict: Verdict, scores: Scores) -> None:
+        """Learn how far to trust the model from what became of its guesses."""
+        for row, sequence in enumerate(batch.sequences):
+            growth = self._growths.pop(sequence.id, None)
+            if growth is not None:
+                path = verdict.path[row, : int(verdict.accepted[row])]
+                growth.learn([*draft.tokens[row][path].tolist(), int(verdict.bonus[row])])
 
     def release(self, sequence: Sequence) -> None:
         self.model.close(sequence.id)
         self._memories.pop(sequence.id, None)
+        self._growths.pop(sequence.id, None)
+
+    def _trees(self, batch: Batch, budget: List[int], reads: dict[int, Read]) -> Draft:
+        """Coupled trees, a forward for each level; all sequences together."""
+        growths = {row: Growth(batch.sequences[row], budget[row], batch.floor, self.confidence) for row in reads}
+        pending = dict(reads)
+        while pending:
+            parts = self._logits(list(pending.values())).split([read.keep for read in pending.values()])
+            for row, logits in zip(pending, parts, strict=True):
+                growths[row].extend(batch, logits)
+            wanted = [(row, growths[row].next(reads[row].past + len(reads[row].tokens))) for row in pending]
+            pending = {row: read for row, read in wanted if read is not None}
+        for row, growth in growths.items():
+            self._growths[reads[row].id] = growth
+            self._memories[reads[row].id].remember(growth.tree.pruned(growth.read))
+        return planted([growths[row].done() if row in growths else Tree() for row in range(len(batch))])
+
+    def _chains(self, batch: Batch, budget: List[int], reads: dict[int, Read]) -> Draft:
+        """One drawn chain for each sequence."""
+        chain = Chain(batch)
+        for row, read in list(reads.items()):
+            if chain.foresee(row, self.model, read, budget[row]):
+                self._remember(read, chain.guesses(row)[:-1])
+                del reads[row]
+        for depth in range(max((budget[row] for row in reads), default=0)):
+            reads = {row: read for row, read in reads.items() if depth < budget[row]}
+            if not reads:
+                break
+            for row, scores in zip(list(reads), self._logits(list(reads.values())), strict=True):
+                read, token = reads.pop(row), chain.draw(row, scores)
+                if token is None:
+                    continue
+                reads[row] = Read(read.id, read.past + len(read.tokens), [token])
+                self._remember(read, chain.guesses(row)[: budget[row] - 1])
+        return chain.draft()
+
+    def _remember(self, read: Read, guesses: tuple[int, ...]) -> None:
+        self._memories[read.id].remember(Tree(list(guesses), list(range(-1, len(guesses) - 1))))
+
+    def _logits(self, reads: List[Read]) -> Float[Tensor, "kept vocab"]:
+        return F.pad(self.model.read(reads), (0, self._missing), value=-math.inf)
 
     def _fit(self, sequence: Sequence, nodes: int) -> int:
         return max(0, min(nodes, self.model.context - len(sequence.tokens)))
@@ -97,10 +153,13 @@ class LanguageModelDrafter(Drafter):
         """Read what was committed since the last guess, but for the end, which the returned Read holds."""
         memory = self._memories.get(sequence.id)
         if memory is None:
-            memory = _Memory(capacity=sequence.prompt + sequence.params.max_tokens + 1)
-            self.model.open(sequence.id, memory.capacity)
-            self._memories[sequence.id] = memory
-        past = memory.settle(sequence.tokens)
+            self.model.open(sequence.id, sequence.prompt + sequence.params.max_tokens + ROOM)
+            memory = self._memories[sequence.id] = _Memory()
+        start = memory.length
+        path = memory.settle(sequence.tokens)
+        if path != list(range(len(path))):
+            self.model.move(sequence.id, [start + place for place in path], start)
+        past = memory.length
         while len(sequence.tokens) - past > CHUNK:
             self.model.read([Read(sequence.id, past, sequence.tokens[past : past + CHUNK], keep=0)])
             past += CHUNK

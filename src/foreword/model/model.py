@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence as List
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Lock
 
 import torch
 from jaxtyping import Float
@@ -23,6 +24,9 @@ from foreword.model.linear import Swap, drop_weights, fast_bfloat16, swap_out
 from foreword.model.native import NativeDriver
 from foreword.model.plan import Read
 from foreword.model.probe import Capability, choose, drive
+
+_LOADING = Lock()
+"""transformers switches the whole process to weightless tensors while it builds a model: one thread at a time."""
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -77,7 +81,8 @@ class Model:
             config = AutoConfig.from_pretrained(source)
             if getattr(config, "is_encoder_decoder", False):
                 raise ModelError(f"{source} is an encoder-decoder; Foreword drives decoder-only models")
-            hf = AutoModelForCausalLM.from_pretrained(source, dtype=_dtype(dtype, where), config=config)
+            with _LOADING:
+                hf = AutoModelForCausalLM.from_pretrained(source, dtype=_dtype(dtype, where), config=config)
             nn.Module.to(hf, where)
             return cls(hf, str(source))
         except ModelError:

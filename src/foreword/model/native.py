@@ -133,7 +133,7 @@ class NativeDriver:
             kept += range(len(tokens) - read.keep, len(tokens))
         if not 0 <= min(tokens) <= max(tokens) < self._model.vocab:
             raise ModelError(f"token ids must be in [0, {self._model.vocab}), got {min(tokens)} to {max(tokens)}")
-        longest = max(read.past + len(read.tokens) for read in reads) + MARGIN
+        longest = max(read.start + len(read.tokens) for read in reads) + MARGIN
         self._reach(longest)
         arrays = [(c_int64 * len(numbers))(*numbers) for numbers in (tokens, positions, kept)]
         scratch = self._scratch.fit(len(tokens), self._threads, longest)
@@ -145,11 +145,12 @@ class NativeDriver:
         extent = self._extents[read.id]
         if len(read.parents or ()) > MOST_DEEP:
             raise ModelError(f"a tree may hold {MOST_DEEP} guesses, got {len(read.parents or ())}")
-        if read.past + len(read.tokens) > extent.capacity:
+        if read.start + len(read.tokens) > extent.capacity:
             raise ModelError(f"sequence {read.id} outgrew its room of {extent.capacity} tokens")
         span.start, span.stop = start, start + len(read.tokens)
         span.extent, span.past = extent.start, read.past
-        span.trunk = len(read.tokens) - len(read.parents or [])
+        span.held = read.held
+        span.trunk = len(read.tokens) + read.held - (len(read.parents) if read.parents else 0)
         if read.parents is not None:
             parents = (ctypes.c_int32 * len(read.parents))(*read.parents)
             self._alive.append(parents)

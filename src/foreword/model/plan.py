@@ -5,7 +5,7 @@ Knows lengths, parents and positions; knows nothing about models or attention ke
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from jaxtyping import Bool, Int
@@ -27,17 +27,24 @@ class Read:
     """For the guesses, the last len(parents) tokens: which guess each follows, -1 = the trunk. None = a chain."""
     keep: int = 1
     """Logits are wanted of the last `keep` tokens."""
+    held: int = 0
+    """The first of `parents` that were read before, in this order, right after `past`, and are not among `tokens`."""
+
+    @property
+    def start(self) -> int:
+        """Row, within the sequence's room, of the first of `tokens`."""
+        return self.past + self.held
 
     @property
     def depths(self) -> list[int]:
         """Distance of each token from `past`; a guess stands one after its parent."""
         if self.parents is None:
             return list(range(len(self.tokens)))
-        trunk = len(self.tokens) - len(self.parents)
+        trunk = len(self.tokens) + self.held - len(self.parents)
         depths = list(range(trunk))
         for parent in self.parents:
             depths.append(trunk if parent < 0 else depths[trunk + parent] + 1)
-        return depths
+        return depths[self.held :]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +54,12 @@ class Span:
     start: int
     stop: int
     extent: Extent
-    past: int
-    depths: list[int]
-    parents: list[int] | None
+    read: Read
 
     @property
     def length(self) -> int:
         """Keys that exist once this span is written."""
-        return self.past + self.stop - self.start
+        return self.read.start + self.stop - self.start
 
     @property
     def padded(self) -> int:
@@ -65,27 +70,27 @@ class Span:
         """Which key each row may see: what is held, its own ancestors and itself, within the window of positions."""
         count = self.stop - self.start
         keys = torch.arange(self.padded, device=device)
-        rows = self.past + torch.arange(count, device=device)
+        rows = self.read.start + torch.arange(count, device=device)
         mask = keys[None, :] <= rows[:, None]
-        if self.parents is not None:
-            mask &= self._ancestors(keys)
+        if self.read.parents is not None:
+            mask &= self._ancestors(keys, self.read.parents)
         if window is not None:
-            positions = torch.tensor(self.depths, device=device) + self.past
+            whole_tree = replace(self.read, tokens=[0] * self.read.held + self.read.tokens, held=0)
             of_key = keys.clone()
-            of_key[self.past : self.length] = positions
-            mask &= of_key[None, :] > positions[:, None] - window
+            of_key[self.read.past : self.length] = torch.tensor(whole_tree.depths, device=device) + self.read.past
+            mask &= of_key[None, :] > of_key[self.read.start : self.length, None] - window
         return mask
 
-    def _ancestors(self, keys: Int[Tensor, "keys"]) -> Bool[Tensor, "rows keys"]:
-        assert self.parents is not None
-        trunk = self.stop - self.start - len(self.parents)
-        allowed = (keys < self.past + trunk).repeat(self.stop - self.start, 1)
-        for node, parent in enumerate(self.parents):
+    def _ancestors(self, keys: Int[Tensor, "keys"], parents: list[int]) -> Bool[Tensor, "rows keys"]:
+        past, held = self.read.past, self.read.held
+        trunk = held + self.stop - self.start - len(parents)
+        allowed = (keys < past + trunk).repeat(trunk + len(parents), 1)
+        for node, parent in enumerate(parents):
             row = trunk + node
             if parent >= 0:
                 allowed[row] = allowed[trunk + parent]
-            allowed[row, self.past + row] = True
-        return allowed
+            allowed[row, past + row] = True
+        return allowed[held:]
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,13 +78,13 @@ class PooledDriver:
         for read in reads:
             extent, depths = self._extents[read.id], read.depths
             start, stop = len(tokens), len(tokens) + len(read.tokens)
-            if read.past + len(read.tokens) > extent.capacity:
+            if read.start + len(read.tokens) > extent.capacity:
                 raise ModelError(f"sequence {read.id} outgrew its room of {extent.capacity} tokens")
             tokens += read.tokens
             positions += [read.past + depth for depth in depths]
-            rows += range(extent.start + read.past, extent.start + read.past + len(read.tokens))
+            rows += range(extent.start + read.start, extent.start + read.start + len(read.tokens))
             kept += range(stop - read.keep, stop)
-            spans.append(Span(start, stop, extent, read.past, depths, read.parents))
+            spans.append(Span(start, stop, extent, read))
         plan = Plan(self._pool, tuple(spans), torch.tensor(rows, device=self._device))
         return tokens, positions, kept, plan
 

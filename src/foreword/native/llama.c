@@ -38,8 +38,8 @@ typedef struct {
 /* One sequence's rows of a packed forward. Row r of the span, counted from `start`, may see the pool rows
  * [0, past + trunk_r) of its extent and then `tail`, its ancestors among the guesses, in text order. */
 typedef struct {
-    int64_t start, stop, extent, past, trunk;
-    const int32_t *parents; /* of the rows after the trunk; NULL = a chain */
+    int64_t start, stop, extent, past, held, trunk; /* held: guesses read before; they lie after past, and trunk is 0 */
+    const int32_t *parents; /* of the guesses held and of the rows after the trunk; NULL = a chain */
 } Span;
 
 typedef struct {
@@ -251,7 +251,7 @@ static void attend(const Model *m, const Layer *layer, const Span *span, int64_t
     int64_t trunk = span->past + local + 1;
     if (span->parents && local >= span->trunk) {
         trunk = span->past + span->trunk;
-        for (int64_t node = local - span->trunk; node >= 0; node = span->parents[node]) tail[depth++] = node;
+        for (int64_t node = local - span->trunk + span->held; node >= 0; node = span->parents[node]) tail[depth++] = node;
     }
     int64_t length = trunk + depth, low = layer->window && length > layer->window ? length - layer->window : 0;
     bf16 q[MOST_DIM];
@@ -308,7 +308,7 @@ static void place(const Model *m, const Layer *layer, const Forward *f, int64_t 
         rotate(x + h * m->dim, h < m->heads ? layer->query_norm : layer->key_norm, m->eps, cos, sin, m->dim);
     const Span *span = span_of(f, r);
     float *key = x + m->heads * m->dim;
-    write_kv(m, layer, key, key + m->kv_heads * m->dim, span->extent + span->past + r - span->start);
+    write_kv(m, layer, key, key + m->kv_heads * m->dim, span->extent + span->past + span->held + r - span->start);
 }
 
 /* Rows or heads, `size` of them a chunk. */
@@ -440,7 +440,7 @@ void foreword_chain(const Model *m, const Forward *f, int64_t count, float tempe
         foreword_forward(m, &next, threads);
         foreword_likeliest(f->logits, noise ? noise + i * stride : 0, temperature, 1, m->vocab, out + i);
         position++;
-        span = (Span){0, 1, f->span->extent, position, 1, 0};
+        span = (Span){.start = 0, .stop = 1, .extent = f->span->extent, .past = position, .trunk = 1};
         next.rows = next.spans = 1;
         next.tokens = out + i, next.positions = &position, next.keep = &first, next.span = &span;
     }

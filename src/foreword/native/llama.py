@@ -15,12 +15,20 @@ import torch
 from foreword.native.compiler import compiled
 
 
+ATTENTION, MLP = 1, 2
+"""Bits of `Layer.skipped`."""
+WHOLE, BYTES, NIBBLES = 0, 1, 2
+"""How weights are coded (`Model.coding`): bfloat16, 8 bits, 4 bits."""
+GROUP = 32
+"""Inputs of a product that share a scale where its weights are coded."""
+
+
 class Layer(Structure):
-    """The weights of a layer, and where its keys and values lie."""
+    """The weights of a layer, where its keys and values lie, and which of its halves do nothing."""
 
     _fields_ = [(n, c_void_p) for n in ("qkv", "out", "gate_up", "down")]
     _fields_ += [(n, c_void_p) for n in ("qkv_bias", "norm", "mlp_norm", "query_norm", "key_norm", "keys", "values")]
-    _fields_ += [("window", c_int64)]
+    _fields_ += [(n, c_int64) for n in ("window", "skipped")]
 
 
 class Model(Structure):
@@ -29,13 +37,13 @@ class Model(Structure):
     _fields_ = [(n, c_int64) for n in ("layers", "hidden", "heads", "kv_heads", "dim", "intermediate", "vocab")]
     _fields_ += [("eps", c_float), ("scale", c_float)]
     _fields_ += [("embedding", c_void_p), ("norm", c_void_p), ("head", c_void_p)]
-    _fields_ += [("cos", c_void_p), ("sin", c_void_p), ("layer", POINTER(Layer))]
+    _fields_ += [("cos", c_void_p), ("sin", c_void_p), ("layer", POINTER(Layer)), ("coding", c_int64)]
 
 
 class Span(Structure):
     """One sequence's rows of a forward."""
 
-    _fields_ = [(n, c_int64) for n in ("start", "stop", "extent", "past", "trunk")]
+    _fields_ = [(n, c_int64) for n in ("start", "stop", "extent", "past", "held", "trunk")]
     _fields_ += [("parents", c_void_p)]
 
 
@@ -60,5 +68,8 @@ def library() -> ctypes.CDLL | str:
         made.foreword_pack.argtypes = [c_void_p, c_void_p, c_int64, c_int64]
         made.foreword_chain.argtypes = [POINTER(Model), POINTER(Forward), c_int64, c_float, c_void_p, c_int64]
         made.foreword_chain.argtypes += [POINTER(c_int64), ctypes.c_int]
+        made.foreword_coded_bytes.argtypes = [c_int64, c_int64, ctypes.c_int]
+        made.foreword_coded_bytes.restype = c_int64
+        made.foreword_quantize.argtypes = [c_void_p, c_void_p, c_int64, c_int64, ctypes.c_int]
         made.foreword_move.argtypes = [POINTER(Model), c_int64, c_int64]
     return made
