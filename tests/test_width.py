@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foreword.types import Clock, SamplingParams, Sequence
-from foreword.width import LIMIT, Costs, Fixed, Measured, Outcome
+from foreword.width import Costs, Fixed, Measured, Outcome
+from foreword.width.measured import LIMIT
 
 FLAT = {1: 1.0, 2: 1.0, 4: 1.0, 8: 1.0, 16: 1.0, 32: 1.0}
 """A forward over many rows costs what one costs."""
@@ -26,7 +27,7 @@ def play(
         count = width.nodes(one, 0)
         score = 1.0 + count if steep else 1.0
         width.clocked(1 + count, Clock(score=score, decide=0.01))
-        width.learn(one, Outcome(count, count, round(count * kept), guess * count))
+        width.learn(one, Outcome(count, count, round(count * kept), guess * count, score + 0.01 + guess * count))
         asked.append(count)
     return asked
 

@@ -89,6 +89,7 @@ class Engine:
             draft = _checked(draft, asked, self.target)
             if not (draft.chain or self._trees):
                 draft = first_chain(draft)
+            draft = self.width.trim(draft)
         except Exception as error:  # noqa: BLE001 - whatever a drafter does wrong, the text goes on
             self._turn_off(error)
             return self._nothing(len(asked)), [0] * len(asked)
@@ -190,7 +191,8 @@ class Engine:
             depth = max(draft.depths(row)[: count[row] + 1])
             stats.add(self.clock, count[row], accepted[row], depth)
             if only_decoding:
-                self.width.learn(turn.sequence, Outcome(asked[row], depth, accepted[row], self.clock.guess))
+                outcome = Outcome(asked[row], depth, accepted[row], self.clock.guess, self.clock.total)
+                self.width.learn(turn.sequence, outcome)
             row += 1
 
     def _retire(self, sequence: Sequence) -> None:
@@ -215,6 +217,8 @@ def _checked(draft: Draft, asked: list[int], target: Model) -> Draft:
         raise ValueError(f"a guess is not a token of the target's {target.vocab}")
     if any(not -1 <= parent < node for row in draft.parents.tolist() for node, parent in enumerate(row)):
         raise ValueError("a node's parent must come before it, or be -1")
+    if draft.probs is not None and draft.chances is not None:
+        raise ValueError("drawn guesses must not say their chances: to drop one for them would bias the text")
     if draft.probs is not None and tuple(draft.probs.shape) != (*shape, target.vocab):
         raise ValueError(f"probs must be {[*shape, target.vocab]}, got {list(draft.probs.shape)}")
     where = target.device

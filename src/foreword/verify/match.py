@@ -32,22 +32,25 @@ def follow(drawn: Int[Tensor, "batch column"], draft: Draft) -> Verdict:
     """What is left of the rule once the target's own token of each column is drawn."""
     if not draft.nodes:
         return Verdict(path=draft.tokens, accepted=draft.count, bonus=drawn[:, 0])
-    if not draft.chain:
-        return _follow_tree(drawn, draft)
-    few = drawn.device.type == "cpu" and drawn.numel() <= FEW
-    return _follow_few(drawn, draft) if few else _follow_chain(drawn, draft)
+    if drawn.device.type == "cpu" and drawn.numel() <= FEW:
+        return _follow_few(drawn, draft)
+    return _follow_chain(drawn, draft) if draft.chain else _follow_tree(drawn, draft)
 
 
 def _follow_few(drawn: Int[Tensor, "batch column"], draft: Draft) -> Verdict:
-    """Equal to `_follow_chain`, number by number: for a few guesses on CPU ten small tensor operations take longer."""
+    """Equal to the two below, number by number: for a few guesses on CPU ten small tensor operations take longer."""
     paths, accepted, bonus = [], [], []
-    for own, guesses, count in zip(drawn.tolist(), draft.tokens.tolist(), draft.count.tolist(), strict=True):
-        kept = 0
-        while kept < count and guesses[kept] == own[kept]:
-            kept += 1
-        paths.append([*range(kept), *[-1] * (draft.nodes - kept)])
-        accepted.append(kept)
-        bonus.append(own[kept])
+    guesses = zip(drawn.tolist(), draft.tokens.tolist(), draft.parents.tolist(), draft.count.tolist(), strict=True)
+    for own, tokens, parents, count in guesses:
+        nodes: dict[tuple[int, int], int] = {}
+        for node in range(count):
+            nodes.setdefault((parents[node], tokens[node]), node)
+        path, here = [], -1
+        while (here := nodes.get((here, own[here + 1]), -1)) >= 0:
+            path.append(here)
+        paths.append(path + [-1] * (draft.nodes - len(path)))
+        accepted.append(len(path))
+        bonus.append(own[path[-1] + 1 if path else 0])
     path = torch.tensor(paths, dtype=torch.int64).reshape(draft.tokens.shape)
     return Verdict(path=path, accepted=torch.tensor(accepted), bonus=torch.tensor(bonus))
 

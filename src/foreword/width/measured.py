@@ -1,0 +1,203 @@
+"""As many guesses as earn the most text per second, from what rounds cost and what guesses earned.
+
+How many to ask for is chosen from past rounds alone, never from the guesses it is about, so it is exact under every
+rule. Guesses that were chosen, not drawn, may also be dropped for their own chances (`trim`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from foreword.types import Clock, Draft, Sequence
+from foreword.width.base import Outcome
+from foreword.width.costs import Costs
+
+LIMIT = 16
+"""Longest chain that is ever tried."""
+MOST = 48
+"""Largest tree that is ever tried."""
+DECAY = 0.95
+"""Weight of the past, per round: about twenty rounds are remembered."""
+OPTIMISM = 0.7
+"""The chance that a first guess is kept, before anything is known."""
+PATIENCE = 4
+"""Rounds without guessing before it is tried again, the first time it loses."""
+
+
+@dataclass(slots=True)
+class _Record:
+    """Decayed counts of one sequence."""
+
+    scored: list[float] = field(default_factory=lambda: [0.0] * LIMIT)
+    """Rounds in which a guess of depth i was judged."""
+    kept: list[float] = field(default_factory=lambda: [0.0] * LIMIT)
+    """Rounds in which it was kept."""
+    written: float = 0.0
+    """Tokens of rounds with guesses."""
+    spent: float = 0.0
+    """Seconds of rounds with guesses."""
+    pause: int = 0
+    """Rounds to go without guessing."""
+    patience: int = PATIENCE
+    """Length of the next pause; doubles each time guessing still loses."""
+
+    def add(self, outcome: Outcome) -> None:
+        for depth in range(LIMIT):
+            self.scored[depth] *= DECAY
+            self.kept[depth] *= DECAY
+            if depth < min(outcome.drafted, outcome.accepted + 1):
+                self.scored[depth] += 1
+                self.kept[depth] += depth < outcome.accepted
+        self.written = DECAY * self.written + outcome.accepted + 1
+        self.spent = DECAY * self.spent + outcome.seconds
+
+    def rest(self) -> None:
+        """Stop guessing for a while. Old rounds count little afterwards: the text may have become easier."""
+        self.pause, self.patience = self.patience, min(2 * self.patience, 256)
+        self.written *= 0.3
+        self.spent *= 0.3
+
+
+@dataclass(slots=True)
+class _Odds:
+    """What is learnt about drafters that say how likely their guesses are."""
+
+    known: bool = False
+    """Such drafts have been seen."""
+    most: int = 8
+    """Guesses to ask for: more than are kept after trimming, so that it can grow."""
+    rate: float = 0.0
+    """Tokens per second of the best part of recent drafts."""
+    promised: float = 5.0
+    """Guesses that should have come true, decayed."""
+    came: float = 5.0
+    """Guesses that did."""
+
+    @property
+    def trust(self) -> float:
+        """What a promised chance has turned out to be worth."""
+        return min(max(self.came / self.promised, 0.2), 1.2)
+
+    def settle(self, kept: list[int], promised: float, rate: float) -> None:
+        self.known = True
+        self.rate = _blend(self.rate, rate)
+        self.most = min(max(max(kept, default=0) + 2, (15 * self.most) // 16, 4), MOST)
+        if kept and max(kept) >= self.most - 2:
+            self.most = min(self.most + 4, MOST)
+        self.promised, self.came = 0.98 * self.promised + promised, 0.98 * self.came
+
+
+class Measured:
+    """Guesses as many tokens as earn the most text per second, and none while guessing loses to plain decoding.
+
+    Text per second of k guesses in a chain is (1 + sum over j <= k of the chance that the first j are kept) over the
+    time of a round with k guesses (Leviathan et al. 2023, section 3.3, with the measured cost of every width instead
+    of one ratio). Chances are this sequence's own, steadied by those of all sequences; costs are measured. Where a
+    drafter says how likely each guess is, the likeliest are kept, of all sequences together, as long as each earns
+    more than its scoring costs (after DSpark, arXiv 2607.05147, section on scheduling, and SMART/CaDDTree for trees).
+    """
+
+    def __init__(self, cost: Mapping[int, float]) -> None:
+        self.costs = Costs(cost)
+        self._guess = 0.0
+        self._rest = 0.0
+        self._all = _Record()
+        self._records: dict[int, _Record] = {}
+        self._odds = _Odds()
+
+    @property
+    def floor(self) -> float:
+        """The chance at which a guess earns half of what it costs to score; the rest of the choice is `trim`'s."""
+        odds = self._odds
+        return 0.5 * odds.rate * self.costs.slope(1, odds.most) / odds.trust if odds.known else 0.0
+
+    def nodes(self, sequence: Sequence, company: int) -> int:
+        record = self._records.setdefault(sequence.id, _Record())
+        if record.pause:
+            record.pause -= 1
+            return 0
+        if self._odds.known:
+            plainly = self.costs.seconds(company + 1) + self._rest
+            if record.written * plainly < 0.98 * record.spent:
+                record.rest()
+            return self._odds.most
+        best = self._best(record, company + 1)
+        if best:
+            return best
+        # Losing now is no reason to lose for good: try one guess, then pause, and longer each time.
+        record.rest()
+        return 1
+
+    def trim(self, draft: Draft) -> Draft:
+        if draft.chances is None or not draft.nodes:
+            return draft
+        table = zip(draft.chances.tolist(), draft.count.tolist(), strict=True)
+        rows = [chances[:count] for chances, count in table]
+        chances = sorted((chance for row in rows for chance in row), reverse=True)
+        count, rate = self._paying(chances, len(rows))
+        least = chances[count - 1] if count else 1.1
+        kept = [sum(chance >= least for chance in row) for row in rows]
+        self._odds.settle(kept, sum(chances[:count]), rate)
+        return draft if kept == [len(row) for row in rows] else _shorter(draft, kept)
+
+    def clocked(self, rows: int, clock: Clock) -> None:
+        self.costs.correct(rows, clock.score)
+        self._rest = _blend(self._rest, clock.decide + clock.keep)
+
+    def learn(self, sequence: Sequence, outcome: Outcome) -> None:
+        record = self._records.setdefault(sequence.id, _Record())
+        if outcome.asked:
+            self._guess = _blend(self._guess, outcome.guess / outcome.asked)
+            record.add(outcome)
+            self._all.add(outcome)
+            self._odds.came += outcome.accepted
+            if outcome.accepted:
+                record.patience = PATIENCE
+
+    def release(self, sequence: Sequence) -> None:
+        self._records.pop(sequence.id, None)
+
+    def _best(self, record: _Record, rows: int) -> int:
+        """The number of guesses with the most tokens per second, when `rows` sequences guess that many each."""
+        best, fastest = 0, 1.0 / (self.costs.seconds(rows) + self._rest)
+        earned = reached = 1.0
+        prior = OPTIMISM
+        for count in range(1, LIMIT + 1):
+            depth = count - 1
+            # Own rounds count most, then everybody's; a depth nobody has tried is thought as good as the one before.
+            prior = (self._all.kept[depth] + 2 * prior) / (self._all.scored[depth] + 2)
+            reached *= (record.kept[depth] + 2 * prior) / (record.scored[depth] + 2)
+            earned += reached
+            rate = earned / (self.costs.seconds(rows * (1 + count)) + self._rest + count * self._guess)
+            if rate > fastest:
+                best, fastest = count, rate
+        return best
+
+    def _paying(self, chances: list[float], rows: int) -> tuple[int, float]:
+        """How many guesses of these chances, likeliest first, earn the most tokens per second; and how many that is."""
+        spent = self._rest + self._guess * self._odds.most  # the guesses are made, whatever becomes of them
+        best, fastest, earned = 0, rows / (self.costs.seconds(rows) + spent), float(rows)
+        for count, chance in enumerate(chances, 1):
+            earned += self._odds.trust * chance
+            rate = earned / (self.costs.seconds(rows + count) + spent)
+            if rate > fastest:
+                best, fastest = count, rate
+        return best, fastest
+
+
+def _shorter(draft: Draft, kept: list[int]) -> Draft:
+    """The first guesses of each row."""
+    width = max(kept)
+    assert draft.chances is not None
+    return replace(
+        draft,
+        tokens=draft.tokens[:, :width],
+        parents=draft.parents[:, :width],
+        count=draft.count.new_tensor(kept),
+        chances=draft.chances[:, :width],
+    )
+
+
+def _blend(old: float, new: float) -> float:
+    return new if old == 0.0 else 0.9 * old + 0.1 * new
