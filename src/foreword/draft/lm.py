@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from foreword.draft.base import Chain, Drafter, Source, Tree, planted
-from foreword.draft.tree import Confidence, Growth
+from foreword.draft.tree import BREADTH, Confidence, Growth
 from foreword.errors import InvalidRequest, VocabularyMismatch
 from foreword.model import Mode, Model, Read, Tokenizer, check_same, load_tokenizer
 from foreword.types import Batch, Draft, Scores, Sequence, Verdict
@@ -89,7 +89,7 @@ class LanguageModelDrafter(Drafter):
     def propose(self, batch: Batch, nodes: List[int]) -> Draft:
         budget = [self._fit(s, n) for s, n in zip(batch.sequences, nodes, strict=True)]
         reads = {row: self._catch_up(batch.sequences[row]) for row, count in enumerate(budget) if count}
-        if batch.trees and not batch.draws.wants_probs and self.model.mode is Mode.TREE:
+        if not batch.draws.wants_probs and self.model.mode is Mode.TREE:
             return self._trees(batch, budget, reads)
         return self._chains(batch, budget, reads)
 
@@ -108,8 +108,11 @@ class LanguageModelDrafter(Drafter):
 
     def _trees(self, batch: Batch, budget: List[int], reads: dict[int, Read]) -> Draft:
         """Coupled trees, a forward for each level; all sequences together."""
-        growths = {row: Growth(batch.sequences[row], budget[row], batch.floor, self.confidence) for row in reads}
-        pending = dict(reads)
+        breadth = BREADTH if batch.trees else 1
+        growths = {
+            row: Growth(batch.sequences[row], budget[row], batch.floor, self.confidence, breadth) for row in reads
+        }
+        pending = {row: read for row, read in reads.items() if not growths[row].at_once(batch, self.model, read)}
         while pending:
             parts = self._logits(list(pending.values())).split([read.keep for read in pending.values()])
             for row, logits in zip(pending, parts, strict=True):

@@ -14,7 +14,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from foreword.draft.base import Tree
-from foreword.model import Read
+from foreword.model import Model, Read
+from foreword.native.tree import Ask
 from foreword.sampling import weights
 from foreword.types import Batch, Sequence
 
@@ -24,6 +25,8 @@ ROWS = 16
 """Guesses whose children are asked for in one forward of the drafter."""
 READS = 192
 """Guesses whose children are asked for at all."""
+DEEP = 24
+"""Levels at most."""
 SPREAD = 0.53
 """Error of a drafter's log-probabilities that no temperature takes away, in nats; measured from 0.3 to 1.3."""
 
@@ -79,6 +82,7 @@ class Growth:
     most: int
     floor: float
     confidence: Confidence
+    breadth: int = BREADTH
     tree: Tree = field(default_factory=Tree)
     depth: int = 0
     open: list[int] = field(default_factory=lambda: [-1])
@@ -92,7 +96,7 @@ class Growth:
         params = self.sequence.params
         scale = self.confidence.scale(params.temperature)
         values = self._values(logits, batch.draws.drafting(self.sequence, self.depth))
-        best = values.topk(min(BREADTH, values.shape[-1]))
+        best = values.topk(min(self.breadth, values.shape[-1]))
         shares = ((best.values - values.amax(-1, keepdim=True)) / scale).exp()
         chances = shares / ((values - values.amax(-1, keepdim=True)) / scale).exp().sum(-1, keepdim=True)
         rows = zip(best.indices.tolist(), best.values.tolist(), chances.nan_to_num(0.0).tolist(), strict=True)
@@ -108,6 +112,25 @@ class Growth:
         self.read += [node for node in self.open if node >= 0]
         self.depth += 1
         self.open = self._promising(fresh)
+
+    def at_once(self, batch: Batch, model: Model, read: Read) -> bool:
+        """Read the end of the text and grow to the last level in one call, equal to `extend` after every read.
+
+        False where that cannot be: it can for a plain law, with a model whose driver grows trees.
+        """
+        params, deep = self.sequence.params, min(self.most, DEEP)
+        if not params.plain:
+            return False
+        noise = batch.draws.foreseeing(self.sequence, deep)
+        scale, ends = self.confidence.scale(params.temperature), tuple(self.sequence.eos)
+        shape = (self.most, self.breadth, deep, ROWS, READS)
+        grown = model.grow(read, Ask(*shape, self.floor, params.temperature, scale, noise, ends))
+        if grown is None:
+            return False
+        self.tree, self.read, self.open = Tree(grown.tokens, grown.parents, grown.chances), grown.read, []
+        parents = [-1, *grown.read]
+        self._children = {node: _Children(*found) for node, found in zip(parents, grown.children, strict=True)}
+        return True
 
     def _values(self, logits: Float[Tensor, "open vocab"], noise: Tensor | None) -> Float[Tensor, "open vocab"]:
         """log q + G after each open guess, up to a constant; -inf where the request's own parameters fail."""
@@ -125,7 +148,7 @@ class Growth:
 
     def _promising(self, fresh: list[int]) -> list[int]:
         """The guesses of a level whose children may be among the best, best first."""
-        if self.depth >= self.most:
+        if self.depth >= min(self.most, DEEP):
             return []
         chances, ends = self.tree.chances, self.sequence.eos
         last = sorted(chances, reverse=True)[self.most - 1] if len(chances) >= self.most else 0.0

@@ -1,42 +1,221 @@
-"""What a forward costs by the number of rows it reads, measured on the model itself.
+"""What a forward costs by the rows it reads and the text before them: measured on the model, kept on disk.
 
-Knows clocks; knows nothing about drafting.
+Knows clocks and files; knows nothing about drafting.
 """
 
 from __future__ import annotations
 
-from statistics import median
+import json
+import math
+import os
+import platform
+import tempfile
+from bisect import bisect_left
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from itertools import cycle, islice
+from pathlib import Path
 from time import perf_counter
+from typing import Any, Protocol, runtime_checkable
 
-from foreword.model.driver import Mode
-from foreword.model.model import Model
+import torch
+
+from foreword.model.driver import Driver, Mode
 from foreword.model.plan import Read
 
-WIDTHS = (1, 2, 4, 8, 16, 32)
-REPEATS = 4
+NEAR, FAR = 128, 1024
+"""Tokens of context that forwards are measured after."""
+POINTS = ((1, NEAR), (2, NEAR), (1, FAR), (4, NEAR), (8, NEAR), (16, NEAR), (16, FAR), (32, NEAR), (64, NEAR))
+"""(rows, context) of the forwards, in the order in which they are done without when time runs out, last first."""
+TURNS = 12
+PROMPT = 16
+"""Tokens that are really read; the context is made of copies of their keys, which cost what any others do."""
 PROBE_ID = -1
 """The id of the sequence that is measured; no request has it."""
 
 
-def measure(model: Model, *, context: int = 128, seconds: float = 2.0) -> dict[int, float]:
-    """Median seconds of a forward over 1, 2, 4 … rows after `context` tokens; fewer widths if time or room runs out."""
-    context = min(context, model.context // 2)
-    text = [token % model.vocab for token in range(7, 7 + context + REPEATS * sum(WIDTHS))]
-    model.open(PROBE_ID, len(text))
-    cost: dict[int, float] = {}
-    started, past = perf_counter(), context
+@runtime_checkable
+class Readable(Protocol):
+    """A model, as far as its forwards go."""
+
+    driver: Driver
+    vocab: int
+    context: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Seconds of a forward, from a table: linear between the measured numbers of rows and in the length of the text."""
+
+    seconds: Mapping[int, float]
+    """By the rows of one sequence, `context` tokens after its beginning."""
+    context: int
+    per_token: float = 0.0
+    """Seconds for each further token of context of a sequence: its keys and values are read."""
+    per_token_and_row: float = 0.0
+    """The same for each row that looks at it: products."""
+
+    def __post_init__(self) -> None:
+        numbers = (*self.seconds, *self.seconds.values(), self.per_token, self.per_token_and_row, self.context)
+        if not self.seconds or not all(math.isfinite(n) and n >= 0 for n in numbers) or 0 in self.seconds.values():
+            raise ValueError("a cost needs at least one width, and numbers that seconds can be")
+
+    def __call__(self, nodes: int, rows: int = 1, context: int | None = None) -> float:
+        """Seconds of one forward in which `rows` sequences of `context` tokens have `nodes` guesses checked each."""
+        context = self.context if context is None else context
+        read = rows * (1 + nodes)
+        base = self._of(read)
+        text = self.per_token * (rows * context - self.context)
+        return max(base + text + self.per_token_and_row * read * (context - self.context), 0.1 * base)
+
+    def _of(self, rows: int) -> float:
+        widths = sorted(self.seconds)
+        if len(widths) == 1 or rows in self.seconds:
+            return self.seconds.get(rows, self.seconds[widths[0]])
+        at = min(max(bisect_left(widths, rows), 1), len(widths) - 1)
+        low, high = widths[at - 1], widths[at]
+        slope = (self.seconds[high] - self.seconds[low]) / (high - low)
+        return max(self.seconds[low] + slope * (rows - low), 0.1 * self.seconds[low])
+
+
+@runtime_checkable
+class Priced(Protocol):
+    """What knows the cost of its forwards."""
+
+    @property
+    def cost(self) -> Cost: ...
+
+
+def measure(model: Priced) -> dict[int, float]:
+    """Seconds of a forward by the rows it reads."""
+    return dict(model.cost.seconds)
+
+
+def measured(model: Readable, *, seconds: float = 2.0) -> Cost:
+    """Time forwards over 1, 2, 4 … 64 rows, turn by turn, for about `seconds` at most.
+
+    The least time of each counts: what else the machine does only ever adds, and may not last as long as the table.
+    Fewer widths, and no term for the context, where time or room runs out or the model's keys cannot be copied.
+    """
+    copies = model.driver.mode in (Mode.TREE, Mode.CHAIN)
+    points = POINTS if model.driver.mode is not Mode.PLAIN else POINTS[:1]
+    times: dict[tuple[int, int], list[float]] = {}
+    started, probe = perf_counter(), _Probe(model, copies)
     try:
-        model.read([Read(PROBE_ID, 0, text[:context], keep=0)])
-        for width in WIDTHS if model.mode is not Mode.PLAIN else WIDTHS[:1]:
-            if cost and (perf_counter() - started > seconds or past + REPEATS * width > model.context):
+        for point in points:
+            if probe.fits(*point) and (not times or perf_counter() - started < seconds / 3):
+                times[point] = [probe(*point)]
+        for turn in range(TURNS):
+            spent = (perf_counter() - started) / seconds
+            if spent > 0.6 or (turn > 2 and spent > 0.3) or not all(probe.fits(*point) for point in times):
                 break
-            times = []
-            for _ in range(REPEATS):  # one after the other, as if all were kept: some models cannot go back
-                before = perf_counter()
-                model.read([Read(PROBE_ID, past, text[past : past + width], keep=width)])
-                times.append(perf_counter() - before)
-                past += width
-            cost[width] = median(times[1:])
+            for point, found in times.items():
+                found.append(probe(*point))
     finally:
-        model.close(PROBE_ID)
-    return cost
+        model.driver.close(PROBE_ID)
+    return _fitted({point: min(found) for point, found in times.items()}, probe.near)
+
+
+def known(model: Readable, about: Mapping[str, Any], folder: Path | None = None) -> Cost:
+    """What was measured before on this machine for a model that is `about` the same, or is measured now and kept.
+
+    A file that cannot be read, or that is about something else, is as good as none; so is a folder nobody may write.
+    """
+    key = json.loads(json.dumps({**_machine(), **about}, sort_keys=True, default=str))
+    digest = sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
+    file = (folder or _folder()) / f"{digest}.json"
+    found = _read(file, key)
+    if found is None:
+        found = measured(model)
+        with suppress(OSError):
+            _write(file, {"key": key, **asdict(found)})
+    return found
+
+
+class _Probe:
+    """A sequence that is read for the clock alone."""
+
+    def __init__(self, model: Readable, copies: bool) -> None:
+        self._driver, self._context, self._copies = model.driver, model.context, copies
+        self._tokens = [token % model.vocab for token in range(7, 7 + 64)]
+        self.near = min(NEAR if copies else PROMPT, model.context // 2)
+        far = FAR if copies and model.context >= FAR + 64 else 0
+        self._driver.open(PROBE_ID, max(far, self.near) + 64)
+        prompt = min(PROMPT, self.near)
+        self._driver.read([Read(PROBE_ID, 0, self._tokens[:prompt], keep=0)])
+        self._held = prompt
+        if copies:
+            filled = max(far, self.near)
+            self._driver.move(PROBE_ID, list(islice(cycle(range(prompt)), filled - prompt)), prompt)
+
+    def fits(self, rows: int, context: int) -> bool:
+        """There is room for such a forward."""
+        return (self.near if context == NEAR else context) + rows <= self._context and (
+            self._copies or (context == NEAR and self._held + rows <= self._context)
+        )
+
+    def __call__(self, rows: int, context: int) -> float:
+        """Seconds of one forward."""
+        past = self.near if context == NEAR else context
+        if not self._copies:  # some models cannot go back: one after the other, as if all were kept
+            past, self._held = self._held, self._held + rows
+        before = perf_counter()
+        self._driver.read([Read(PROBE_ID, past, self._tokens[:rows], keep=rows)])
+        return perf_counter() - before
+
+
+def _fitted(times: Mapping[tuple[int, int], float], near: int) -> Cost:
+    """A table that never falls, for more rows cannot cost less; the terms of the context from slopes of 1 and 16 rows."""
+    near_ones = sorted(rows for rows, context in times if context == NEAR)
+    table = {rows: min(times[wider, NEAR] for wider in near_ones if wider >= rows) for rows in near_ones}
+    one, sixteen = (
+        max(times[rows, FAR] - table[rows], 0.0) / (FAR - near) if (rows, FAR) in times else 0.0 for rows in (1, 16)
+    )
+    products = max(sixteen - one, 0.0) / 15
+    return Cost(table, near, max(one - products, 0.0), products)
+
+
+def _machine() -> dict[str, Any]:
+    import foreword  # the package says its version, and imports this file before it does
+
+    return {
+        "cpu": _processor(),
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "foreword": foreword.__version__,
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, "") or platform.processor() or platform.machine()
+
+
+def _folder() -> Path:
+    """Where tables are kept: $XDG_CACHE_HOME/foreword/costs, or ~/.cache/foreword/costs."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "foreword" / "costs"
+
+
+def _read(file: Path, key: Mapping[str, Any]) -> Cost | None:
+    try:
+        held = json.loads(file.read_text(encoding="utf-8"))
+        if held.pop("key") != key:
+            return None
+        held["seconds"] = {int(rows): float(seconds) for rows, seconds in held["seconds"].items()}
+        return Cost(**held)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def _write(file: Path, table: Mapping[str, Any]) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=file.parent) as folder:
+        made = Path(folder) / file.name
+        made.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
+        made.replace(file)  # in one step, so that another process never reads half a table

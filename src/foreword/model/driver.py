@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from foreword.model.plan import Read
+from foreword.native.tree import Ask, Grown
 
 
 class Mode(Enum):
@@ -59,4 +60,13 @@ class Chaining(Protocol):
         self, read: Read, count: int, temperature: float, noise: Float[Tensor, "count target_vocab"] | None
     ) -> list[int]:
         """Read, then draw `count` tokens one after the other: argmax(logits / temperature + noise)."""
+        ...
+
+
+@runtime_checkable
+class Growing(Protocol):
+    """What a driver may also offer: a whole tree of guesses without coming back between its levels."""
+
+    def grow(self, read: Read, ask: Ask) -> Grown:
+        """Read the end of a text, then grow a tree after it, as `Growth` in draft/tree.py does level by level."""
         ...

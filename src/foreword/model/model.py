@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Iterator
 from collections.abc import Sequence as List
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from threading import Lock
 
@@ -19,11 +20,13 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from foreword.errors import ModelError
-from foreword.model.driver import Chaining, Mode
+from foreword.model.cost import Cost, known
+from foreword.model.driver import Chaining, Growing, Mode
 from foreword.model.linear import Swap, drop_weights, fast_bfloat16, swap_out
 from foreword.model.native import NativeDriver
 from foreword.model.plan import Read
 from foreword.model.probe import Capability, choose, drive
+from foreword.native.tree import Ask, Grown
 
 _LOADING = Lock()
 """transformers switches the whole process to weightless tensors while it builds a model: one thread at a time."""
@@ -115,6 +118,22 @@ class Model:
         ids = settings.eos_token_id if settings is not None else self.hf.config.eos_token_id
         return frozenset([ids] if isinstance(ids, int) else ids or [])
 
+    @cached_property
+    def cost(self) -> Cost:
+        """`cost(nodes, rows, context)` is seconds of a forward; measured once on a machine, and kept on its disk."""
+        sizes = {name: size for name, size in self.hf.config.get_text_config().to_dict().items() if type(size) is int}
+        return known(
+            self,
+            {
+                "model": type(self.hf).__name__,
+                "sizes": sizes,
+                "parameters": self.parameters,
+                "dtype": str(self.dtype),
+                "device": torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else self.device.type,
+                "way": self.capability.way,
+            },
+        )
+
     def open(self, id: int, capacity: int) -> None:
         """Make room for a sequence of at most `capacity` tokens, guesses included."""
         self.driver.open(id, capacity)
@@ -132,6 +151,10 @@ class Model:
     ) -> list[int] | None:
         """Read, then draw `count` tokens one by one; None where the driver cannot do that faster than its caller."""
         return self.driver.chain(read, count, temperature, noise) if isinstance(self.driver, Chaining) else None
+
+    def grow(self, read: Read, ask: Ask) -> Grown | None:
+        """Read, then grow a tree of guesses; None where the driver cannot do that faster than its caller."""
+        return self.driver.grow(read, ask) if isinstance(self.driver, Growing) else None
 
     def move(self, id: int, source: list[int], start: int) -> None:
         """Make the keys of an accepted branch contiguous: position source[i] moves to start + i."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence as List
 from ctypes import byref, c_int64
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,13 +20,14 @@ from foreword.errors import ModelError
 from foreword.model.cache import Extent, Extents, grown
 from foreword.model.driver import Mode
 from foreword.model.plan import Read
-from foreword.native import llama
+from foreword.native import llama, tree
+from foreword.native.tree import Ask, Grown
 
 SUPPORTED = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 ROPES = ("default", "linear", "llama3", "yarn")
 """Rotary embeddings whose angles depend on the position alone."""
 LANES = 16
-MOST_DIM, MOST_DEEP = 256, 256
+MOST_DIM, MOST_DEEP, QUERIES = 256, 256, 4
 SHARE = 4 * 2**20
 """Bytes of weights that make one more thread worth its coming."""
 MARGIN = 64
@@ -69,6 +71,8 @@ class NativeDriver:
         self._hf = model
         self._pool = _Rows(model)
         self._extents: dict[int, Extent] = {}
+        self.spare = 0
+        """Places to keep beyond every sequence's capacity, for a drafter that guesses in the same memory."""
         self._held: list[Tensor] = []  # what the C side points to, always
         self._alive: list[object] = []  # and what it points to during one forward
         self._model = self._describe(model)
@@ -77,7 +81,7 @@ class NativeDriver:
         self._scratch = _Scratch(self._model)
 
     def open(self, id: int, capacity: int) -> None:
-        self._extents[id] = self._pool.reserve(capacity)
+        self._extents[id] = self._pool.reserve(capacity + self.spare)
 
     def close(self, id: int) -> None:
         if id in self._extents:
@@ -114,13 +118,24 @@ class NativeDriver:
         )  # fmt: skip
         return list(out)
 
+    def grow(self, read: Read, ask: Ask) -> Grown:
+        """Read the end of a text, then grow a tree of guesses after it, in one call."""
+        room = self._extents[read.id].capacity - read.start - len(read.tokens)
+        ask = replace(ask, reads=max(0, min(ask.reads, room)))
+        logits = torch.empty(ask.width + 1, self._model.vocab)
+        forward = self._prepare([read], logits, rows=ask.width, beyond=ask.reads)
+        return tree.grow(self._library, self._model, forward, ask, logits[-1], self._threads)
+
     @property
     def _threads(self) -> int:
         """As many as torch uses, but none that would have less than a few megabytes of weights to read."""
         return max(1, min(torch.get_num_threads(), self._weight_bytes // SHARE))
 
-    def _prepare(self, reads: List[Read], logits: Tensor) -> llama.Forward:
-        """Describe a forward to the C side; what it points to lives until the next one is described."""
+    def _prepare(self, reads: List[Read], logits: Tensor, *, rows: int = 0, beyond: int = MARGIN) -> llama.Forward:
+        """Describe a forward to the C side; what it points to lives until the next one is described.
+
+        The C side may go on by itself, with at most `rows` rows at a time, to `beyond` more positions.
+        """
         self._alive.clear()
         tokens: list[int] = []
         positions: list[int] = []
@@ -133,10 +148,10 @@ class NativeDriver:
             kept += range(len(tokens) - read.keep, len(tokens))
         if not 0 <= min(tokens) <= max(tokens) < self._model.vocab:
             raise ModelError(f"token ids must be in [0, {self._model.vocab}), got {min(tokens)} to {max(tokens)}")
-        longest = max(read.start + len(read.tokens) for read in reads) + MARGIN
+        longest = max(read.start + len(read.tokens) for read in reads) + beyond
         self._reach(longest)
         arrays = [(c_int64 * len(numbers))(*numbers) for numbers in (tokens, positions, kept)]
-        scratch = self._scratch.fit(len(tokens), self._threads, longest)
+        scratch = self._scratch.fit(max(len(tokens), rows), self._threads, longest)
         self._alive += arrays
         pointers = (ctypes.addressof(array) for array in arrays)
         return llama.Forward(len(tokens), len(spans), len(kept), *pointers, spans, logits.data_ptr(), *scratch)
@@ -220,19 +235,22 @@ class _Rows(Extents):
         kind = torch.bfloat16
         self._keys = [torch.zeros(self.rows // LANES, heads, dim * LANES, dtype=kind) for _ in model.model.layers]
         self._values = [torch.zeros(self.rows, heads, dim, dtype=kind) for _ in model.model.layers]
-        self._layers: ctypes.Array[llama.Layer] | None = None
+        self._attached: list[ctypes.Array[llama.Layer]] = []
 
     def attach(self, layers: ctypes.Array[llama.Layer]) -> None:
         """Tell the C side where the rows are, now and after every growth."""
-        self._layers = layers
+        self._attached.append(layers)
+        self._point(layers)
+
+    def _point(self, layers: ctypes.Array[llama.Layer]) -> None:
         for layer, keys, values in zip(layers, self._keys, self._values, strict=True):
             layer.keys, layer.values = keys.data_ptr(), values.data_ptr()
 
     def resize(self, rows: int) -> None:
         self._keys = [grown(keys, rows // LANES) for keys in self._keys]
         self._values = [grown(values, rows) for values in self._values]
-        assert self._layers is not None
-        self.attach(self._layers)
+        for layers in self._attached:
+            self._point(layers)
 
 
 class _Scratch:
@@ -253,7 +271,7 @@ class _Scratch:
             self._tensors = (
                 torch.empty(self._rows, m.hidden),
                 torch.empty(self._rows, wide),
-                torch.empty(self._threads, self._longest),
+                torch.empty(QUERIES * self._threads, self._longest),
                 torch.empty(self._rows, inner + m.intermediate, dtype=torch.bfloat16),
             )
         residual, wide_rows, scores, narrow = (tensor.data_ptr() for tensor in self._tensors)

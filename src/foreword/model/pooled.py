@@ -28,12 +28,14 @@ class PooledDriver:
         self._device = next(model.parameters()).device
         self._pool = KVPool()
         self._extents: dict[int, Extent] = {}
+        self.spare = 0
+        """Places to keep beyond every sequence's capacity, for a drafter that guesses in the same memory."""
         # These rotary embeddings look at the longest position of a forward, so company would change a sequence's text.
         self._alone = _rope_type(model) in ("dynamic", "longrope")
         self.asked: dict[int, int | None] = {}
 
     def open(self, id: int, capacity: int) -> None:
-        self._extents[id] = self._pool.reserve(capacity)
+        self._extents[id] = self._pool.reserve(capacity + self.spare)
 
     def close(self, id: int) -> None:
         if id in self._extents:

@@ -33,14 +33,14 @@ static inline double ln(double x) {
     return k * 6.93147180369123816490e-01 - ((half - (s * (half + even + odd) + k * 1.90821492927058770002e-10)) - f);
 }
 
-/* Standard Gumbel noise, [rows, vocab]; row r belongs to (seeds[r], positions[r], turns[r]). */
-void foreword_gumbel(const int64_t *seeds, const int64_t *positions, const int64_t *turns, int64_t rows, uint32_t stream, int64_t vocab, float *out) {
+/* Standard Gumbel noise, [rows, vocab]; row r belongs to (seeds[r], positions[r], streams[r], turns[r]). */
+void foreword_gumbel(const int64_t *seeds, const int64_t *positions, const int64_t *streams, const int64_t *turns, int64_t rows, int64_t vocab, float *out) {
     for (int64_t r = 0; r < rows; r++)
         for (int64_t quad = 0; quad * 4 < vocab; quad += LANES) {
             uint32_t c[4][LANES];
             float noise[LANES * 4];
             for (int i = 0; i < LANES; i++)
-                c[0][i] = (uint32_t)(quad + i), c[1][i] = (uint32_t)positions[r], c[2][i] = stream, c[3][i] = (uint32_t)turns[r];
+                c[0][i] = (uint32_t)(quad + i), c[1][i] = (uint32_t)positions[r], c[2][i] = (uint32_t)streams[r], c[3][i] = (uint32_t)turns[r];
             philox(c, (uint32_t)seeds[r], (uint32_t)(seeds[r] >> 32));
             for (int word = 0; word < 4; word++)
                 for (int i = 0; i < LANES; i++) noise[i * 4 + word] = (float)-ln(-ln((c[word][i] + 0.5) * 0x1p-32));

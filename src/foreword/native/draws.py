@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence as Many
-from ctypes import POINTER, c_float, c_int64, c_uint32, c_void_p
+from ctypes import POINTER, c_float, c_int64, c_void_p
 from functools import cache
 from pathlib import Path
 
@@ -25,7 +25,7 @@ def library() -> ctypes.CDLL | None:
     if isinstance(made, str):
         return None
     integers = POINTER(c_int64)
-    made.foreword_gumbel.argtypes = [integers, integers, integers, c_int64, c_uint32, c_int64, c_void_p]
+    made.foreword_gumbel.argtypes = [*[integers] * 4, c_int64, c_int64, c_void_p]
     made.foreword_likeliest.argtypes = [c_void_p, c_void_p, c_float, c_int64, c_int64, integers]
     return made
 
@@ -42,15 +42,15 @@ def _made() -> ctypes.CDLL | str:
 
 
 def gumbel(
-    seeds: Many[int], positions: Many[int], rounds: Many[int], vocab: int, stream: int
+    seeds: Many[int], positions: Many[int], streams: Many[int], rounds: Many[int], vocab: int
 ) -> Float[Tensor, "rows vocab"] | None:
-    """Standard Gumbel noise, one row for each (seed, position, round); None without a compiler."""
+    """Standard Gumbel noise, one row for each (seed, position, stream word, round); None without a compiler."""
     made, rows = library(), len(seeds)
     if made is None:
         return None
     noise = torch.empty(rows, vocab)
-    columns = [(c_int64 * rows)(*column) for column in (seeds, positions, rounds)]
-    made.foreword_gumbel(*columns, rows, stream, vocab, noise.data_ptr())
+    columns = [(c_int64 * rows)(*column) for column in (seeds, positions, streams, rounds)]
+    made.foreword_gumbel(*columns, rows, vocab, noise.data_ptr())
     return noise
 
 

@@ -19,20 +19,25 @@ typedef uint16_t bf16;
 #define MOST_DEEP 256
 
 typedef struct {
-    const bf16 *qkv, *out, *gate_up, *down; /* packed, see pack() */
+    const void *qkv, *out, *gate_up, *down; /* packed, see pack() and quantized.c */
     const float *qkv_bias, *norm, *mlp_norm, *query_norm, *key_norm; /* NULL where the model has none */
     bf16 *keys, *values;
     int64_t window; /* 0 = none */
+    int64_t skipped; /* ATTENTION | MLP */
 } Layer;
+
+enum { ATTENTION = 1, MLP = 2 };
+enum { WHOLE, BYTES, NIBBLES }; /* how weights are coded: bfloat16, 8 bits, 4 bits */
 
 typedef struct {
     int64_t layers, hidden, heads, kv_heads, dim, intermediate, vocab;
     float eps, scale;
     const bf16 *embedding; /* [vocab, hidden] */
     const float *norm;
-    const bf16 *head; /* packed */
+    const void *head; /* packed */
     const float *cos, *sin; /* [position, dim] */
     const Layer *layer;
+    int64_t coding; /* of every packed weight */
 } Model;
 
 /* One sequence's rows of a packed forward. Row r of the span, counted from `start`, may see the pool rows
@@ -47,7 +52,7 @@ typedef struct {
     const int64_t *tokens, *positions, *keep;
     const Span *span;
     float *logits; /* [kept, vocab] */
-    float *residual, *wide, *scores; /* scratch: [rows, hidden], [rows, (heads + 2 kv_heads) dim], [threads, longest] */
+    float *residual, *wide, *scores; /* scratch: [rows, hidden], [rows, (heads + 2 kv_heads) dim], [QUERIES threads, longest] */
     bf16 *narrow; /* scratch: [rows, max(hidden, heads dim) + intermediate] */
     int64_t longest;
 } Forward;
@@ -76,12 +81,14 @@ static inline __m512 vexp(__m512 x) {
 enum { STORE, ADD, GATE };
 
 typedef struct {
-    const bf16 *x, *weight;
+    const bf16 *x;
+    const void *weight;
     int64_t rows, depth, outputs;
     int kind;
     float *to;         /* STORE, ADD: [rows, outputs] */
     const float *bias; /* STORE */
     bf16 *gated;       /* GATE: [rows, outputs / 2]; gate and up panels alternate */
+    int64_t coding;
 } Product;
 
 static inline __attribute__((always_inline)) void finish(const Product *p, int64_t row, int64_t panel, __m512 first, __m512 second) {
@@ -99,7 +106,7 @@ static inline __attribute__((always_inline)) void finish(const Product *p, int64
 
 static inline __attribute__((always_inline)) void tile(const Product *p, int64_t row, int64_t panel, int64_t ahead, const int R, const int P) {
     const int64_t pairs = p->depth / 2;
-    const bf16 *w = p->weight + panel * pairs * 2 * LANES;
+    const bf16 *w = (const bf16 *)p->weight + panel * pairs * 2 * LANES;
     const bf16 *x = p->x + row * p->depth;
     __m512 sum[12][4]; /* R by P are used; a size known early keeps them in registers */
 #pragma GCC unroll 16
@@ -144,6 +151,8 @@ static void tile1(const Product *p, int64_t row, int64_t panel, int64_t ahead, i
     switch (rows) { ROWS(1, 1) ROWS(2, 1) ROWS(3, 1) ROWS(4, 1) ROWS(5, 1) ROWS(6, 1) ROWS(7, 1) ROWS(8, 1) ROWS(9, 1) ROWS(10, 1) ROWS(11, 1) ROWS(12, 1) }
 }
 
+#include "quantized.c"
+
 /* ---- sharing the work. A phase is done when its chunks are, whoever did them: a thread that the machine has taken off
  * its core between two chunks keeps nobody waiting, as it would at a barrier, and the others do its share. */
 
@@ -171,7 +180,8 @@ static void panels(const Product *p, int64_t from, int64_t to, int64_t group, in
             int count = (int)(p->rows - row < each ? p->rows - row : each);
             /* The last rows that use a group fetch the next one; the others find theirs in the cache. */
             int64_t ahead = row && row + each >= p->rows ? width * p->depth * LANES : 64 * LANES;
-            if (width == 4) tile4(p, row, from, ahead, count);
+            if (p->coding != WHOLE) coded(p, row, from, width, count);
+            else if (width == 4) tile4(p, row, from, ahead, count);
             else if (width == 2) tile2(p, row, from, ahead, count);
             else tile1(p, row, from, ahead, count);
         }
@@ -180,7 +190,8 @@ static void panels(const Product *p, int64_t from, int64_t to, int64_t group, in
 }
 
 static void product(const Product *p, Phase *phase, int threads) {
-    int64_t count = p->outputs / LANES, group = p->rows <= 6 ? 4 : 2, most = p->rows <= 6 ? 6 : 12;
+    const int64_t few = p->coding == WHOLE ? 6 : 3; /* rows whose sums leave registers for four panels */
+    int64_t count = p->outputs / LANES, group = p->rows <= few ? 4 : 2, most = p->rows <= few ? few : 2 * few;
     int64_t parts = (p->rows + most - 1) / most, each = (p->rows + parts - 1) / parts;
     int64_t size = (count / (threads * 6) + 3) / 4 * 4; /* whole groups; small enough that the last chunk is a short wait */
     if (size < 4) size = 4;
@@ -235,38 +246,69 @@ static void write_kv(const Model *m, const Layer *layer, const float *key, const
     }
 }
 
-static inline __m512 block_scores(const Model *m, const bf16 *query, const bf16 *block) {
-    __m512 sum = _mm512_setzero_ps();
-    for (int64_t i = 0; i < m->dim; i += 2) {
-        int32_t pair;
-        memcpy(&pair, query + i, 4);
-        sum = _mm512_dpbf16_ps(sum, (__m512bh)_mm512_loadu_si512(block + i * LANES), (__m512bh)_mm512_set1_epi32(pair));
+/* ---- attention. QUERIES heads and rows that look at the same kv head share every load of a key and of a value. */
+
+#define QUERIES 4
+#define AHEAD 16 /* values fetched ahead: a row of them is a short stretch of memory, which no processor foresees */
+
+typedef struct {
+    int64_t trunk, depth, length, low; /* sees the positions [low, length): the rows [low, trunk), then `tail`, deepest first */
+    int64_t tail[MOST_DEEP];
+    float *scores; /* in text order, wherever keys lie, so that a guess in a tree adds up as plain text does */
+    bf16 vector[MOST_DIM], *to;
+} Query;
+
+static void describe(const Model *m, const Layer *layer, const Forward *f, const Span *span, int64_t row, int64_t head, Query *query) {
+    int64_t local = row - span->start;
+    query->trunk = span->past + local + 1, query->depth = 0;
+    if (span->parents && local >= span->trunk) {
+        query->trunk = span->past + span->trunk;
+        for (int64_t node = local - span->trunk + span->held; node >= 0; node = span->parents[node]) query->tail[query->depth++] = query->trunk + node;
     }
-    return _mm512_mul_ps(sum, _mm512_set1_ps(m->scale));
+    query->length = query->trunk + query->depth;
+    query->low = layer->window && query->length > layer->window ? query->length - layer->window : 0;
+    const float *from = f->wide + (row * (m->heads + 2 * m->kv_heads) + head) * m->dim;
+    for (int64_t i = 0; i < m->dim; i += LANES) narrow_store(query->vector + i, _mm512_loadu_ps(from + i));
+    query->to = f->narrow + (row * m->heads + head) * m->dim;
 }
 
-/* One query head of one row. Scores stand in text order, wherever their keys lie, so a guess in a tree adds up as plain text does. */
-static void attend(const Model *m, const Layer *layer, const Span *span, int64_t row, int64_t head, const float *query, float *scores, bf16 *to) {
-    int64_t kv = head / (m->heads / m->kv_heads), dim = m->dim, local = row - span->start, tail[MOST_DEEP], depth = 0;
-    int64_t trunk = span->past + local + 1;
-    if (span->parents && local >= span->trunk) {
-        trunk = span->past + span->trunk;
-        for (int64_t node = local - span->trunk + span->held; node >= 0; node = span->parents[node]) tail[depth++] = node;
+/* Q queries times B blocks of 16 keys; the next B blocks are fetched meanwhile. */
+static inline __attribute__((always_inline)) void scores_of(const Model *m, const Query *query, const bf16 *block, int64_t at, const int Q, const int B) {
+    const int64_t stride = m->kv_heads * LANES * m->dim;
+    __m512 sum[QUERIES][4];
+#pragma GCC unroll 4
+    for (int q = 0; q < Q; q++)
+#pragma GCC unroll 4
+        for (int b = 0; b < B; b++) sum[q][b] = _mm512_setzero_ps();
+    for (int64_t i = 0; i < m->dim; i += 2) {
+        __m512bh key[4];
+#pragma GCC unroll 4
+        for (int b = 0; b < B; b++) {
+            key[b] = (__m512bh)_mm512_loadu_si512(block + b * stride + i * LANES);
+            _mm_prefetch((const char *)(block + (b + B) * stride + i * LANES), _MM_HINT_T0);
+        }
+#pragma GCC unroll 4
+        for (int q = 0; q < Q; q++) {
+            int32_t pair;
+            memcpy(&pair, query[q].vector + i, 4);
+            __m512bh both = (__m512bh)_mm512_set1_epi32(pair);
+#pragma GCC unroll 4
+            for (int b = 0; b < B; b++) sum[q][b] = _mm512_dpbf16_ps(sum[q][b], key[b], both);
+        }
     }
-    int64_t length = trunk + depth, low = layer->window && length > layer->window ? length - layer->window : 0;
-    bf16 q[MOST_DIM];
-    for (int64_t i = 0; i < dim; i += LANES) narrow_store(q + i, _mm512_loadu_ps(query + i));
-    for (int64_t at = low / LANES * LANES; at < trunk; at += LANES)
-        _mm512_storeu_ps(scores + at, block_scores(m, q, key_at(m, layer->keys, span->extent + at, kv)));
-    for (int64_t i = 0; i < depth; i++) {
-        int64_t held = span->past + span->trunk + tail[depth - 1 - i];
-        float lanes[LANES];
-        _mm512_storeu_ps(lanes, block_scores(m, q, key_at(m, layer->keys, span->extent + held / LANES * LANES, kv)));
-        scores[trunk + i] = lanes[held % LANES];
-    }
-    int64_t first = low / LANES * LANES, last = (length + LANES - 1) / LANES * LANES;
-    for (int64_t i = first; i < low; i++) scores[i] = -INFINITY;
-    for (int64_t i = length; i < last; i++) scores[i] = -INFINITY;
+#pragma GCC unroll 4
+    for (int q = 0; q < Q; q++)
+#pragma GCC unroll 4
+        for (int b = 0; b < B; b++) _mm512_storeu_ps(query[q].scores + at + b * LANES, _mm512_mul_ps(sum[q][b], _mm512_set1_ps(m->scale)));
+}
+
+/* Scores to weights, not yet divided by their sum, which is returned. What lies before `low` gets 0. */
+static float soften(const Query *query, int64_t first) {
+    float *scores = query->scores;
+    int64_t last = (query->length + LANES - 1) / LANES * LANES;
+    for (int64_t i = 0; i < query->depth; i++) scores[query->trunk + i] = scores[query->tail[query->depth - 1 - i]];
+    for (int64_t i = first; i < query->low; i++) scores[i] = -INFINITY;
+    for (int64_t i = query->length; i < last; i++) scores[i] = -INFINITY;
     __m512 top = _mm512_set1_ps(-INFINITY), sum = _mm512_setzero_ps();
     for (int64_t at = first; at < last; at += LANES) top = _mm512_max_ps(top, _mm512_loadu_ps(scores + at));
     top = _mm512_set1_ps(_mm512_reduce_max_ps(top));
@@ -276,18 +318,84 @@ static void attend(const Model *m, const Layer *layer, const Span *span, int64_t
         sum = _mm512_add_ps(sum, e);
         _mm512_storeu_ps(scores + at, e);
     }
-    float total = _mm512_reduce_add_ps(sum);
-    __m512 out[MOST_DIM / LANES];
-    for (int64_t i = 0; i < dim / LANES; i++) out[i] = _mm512_setzero_ps();
-    for (int64_t at = low; at < length; at++) {
-        int64_t held = at < trunk ? at : span->past + span->trunk + tail[depth - 1 - (at - trunk)];
-        const bf16 *v = layer->values + ((span->extent + held) * m->kv_heads + kv) * dim;
-        __m512 weight = _mm512_set1_ps(scores[at]);
-        for (int64_t i = 0; i < dim / LANES; i++)
-            out[i] = _mm512_fmadd_ps(weight, widen(_mm256_loadu_si256((const __m256i *)(v + i * LANES))), out[i]);
+    return _mm512_reduce_add_ps(sum);
+}
+
+/* D * 16 columns of the values, weighted and added up in text order: [first, common) for Q queries at once, then each query's own. */
+static inline __attribute__((always_inline)) void values_of(const Query *query, const float *total, const bf16 *value, int64_t stride, int64_t first, int64_t common, int64_t column, const int Q, const int D) {
+    __m512 out[QUERIES][4];
+#pragma GCC unroll 4
+    for (int q = 0; q < Q; q++)
+#pragma GCC unroll 4
+        for (int d = 0; d < D; d++) out[q][d] = _mm512_setzero_ps();
+    for (int64_t at = first; at < common; at++) {
+        const bf16 *v = value + at * stride + column;
+        __m512 wide[4];
+#pragma GCC unroll 4
+        for (int d = 0; d < D; d++) {
+            wide[d] = widen(_mm256_loadu_si256((const __m256i *)(v + d * LANES)));
+            if (d % 2 == 0) _mm_prefetch((const char *)(v + AHEAD * stride + d * LANES), _MM_HINT_T0);
+        }
+#pragma GCC unroll 4
+        for (int q = 0; q < Q; q++)
+#pragma GCC unroll 4
+            for (int d = 0; d < D; d++) out[q][d] = _mm512_fmadd_ps(_mm512_set1_ps(query[q].scores[at]), wide[d], out[q][d]);
     }
-    __m512 share = _mm512_set1_ps(1.0f / total);
-    for (int64_t i = 0; i < dim / LANES; i++) narrow_store(to + i * LANES, _mm512_mul_ps(out[i], share));
+#pragma GCC unroll 4
+    for (int q = 0; q < Q; q++) {
+        for (int64_t at = common; at < query[q].length; at++) {
+            int64_t held = at < query[q].trunk ? at : query[q].tail[query[q].length - 1 - at];
+            const bf16 *v = value + held * stride + column;
+#pragma GCC unroll 4
+            for (int d = 0; d < D; d++) out[q][d] = _mm512_fmadd_ps(_mm512_set1_ps(query[q].scores[at]), widen(_mm256_loadu_si256((const __m256i *)(v + d * LANES))), out[q][d]);
+        }
+        __m512 share = _mm512_set1_ps(1.0f / total[q]);
+#pragma GCC unroll 4
+        for (int d = 0; d < D; d++) narrow_store(query[q].to + column + d * LANES, _mm512_mul_ps(out[q][d], share));
+    }
+}
+
+static inline __attribute__((always_inline)) void attend_as(const Model *m, const Layer *layer, const Span *span, int64_t kv, Query *query, const int Q) {
+    int64_t low = query[0].low, common = query[0].trunk, reach = 0;
+    for (int q = 0; q < Q; q++) {
+        int64_t own = query[q].depth ? query[q].tail[0] + 1 : query[q].trunk;
+        if (query[q].low < low) low = query[q].low;
+        if (query[q].trunk < common) common = query[q].trunk;
+        if (own > reach) reach = own;
+    }
+    const int64_t first = low / LANES * LANES;
+    int64_t at = first;
+    for (; at + 4 * LANES <= reach; at += 4 * LANES) scores_of(m, query, key_at(m, layer->keys, span->extent + at, kv), at, Q, 4);
+    for (; at < reach; at += LANES) scores_of(m, query, key_at(m, layer->keys, span->extent + at, kv), at, Q, 1);
+    float total[QUERIES];
+    for (int q = 0; q < Q; q++) total[q] = soften(query + q, first);
+    const bf16 *value = layer->values + (span->extent * m->kv_heads + kv) * m->dim;
+    int64_t column = 0, stride = m->kv_heads * m->dim;
+    for (; column + 4 * LANES <= m->dim; column += 4 * LANES) values_of(query, total, value, stride, first, common, column, Q, 4);
+    for (; column < m->dim; column += LANES) values_of(query, total, value, stride, first, common, column, Q, 1);
+}
+
+/* A unit of attention is `tile` queries of one span that look at one kv head: its rows, and in each the heads of its group. */
+static int64_t units_of(const Model *m, const Span *span, int64_t tile) {
+    return m->kv_heads * (((span->stop - span->start) * (m->heads / m->kv_heads) + tile - 1) / tile);
+}
+
+static void attend(const Model *m, const Layer *layer, const Forward *f, int64_t unit, int64_t tile, float *scores) {
+    const Span *span = f->span;
+    while (unit >= units_of(m, span, tile)) unit -= units_of(m, span++, tile);
+    const int64_t group = m->heads / m->kv_heads, all = (span->stop - span->start) * group, tiles = (all + tile - 1) / tile;
+    const int64_t kv = unit / tiles, from = unit % tiles * tile, count = all - from < tile ? all - from : tile;
+    Query query[QUERIES];
+    for (int64_t q = 0; q < count; q++) {
+        query[q].scores = scores + q * f->longest;
+        describe(m, layer, f, span, span->start + (from + q) / group, kv * group + (from + q) % group, query + q);
+    }
+    switch (count) {
+        case 1: attend_as(m, layer, span, kv, query, 1); break;
+        case 2: attend_as(m, layer, span, kv, query, 2); break;
+        case 3: attend_as(m, layer, span, kv, query, 3); break;
+        default: attend_as(m, layer, span, kv, query, 4);
+    }
 }
 
 static const Span *span_of(const Forward *f, int64_t row) {
@@ -321,27 +429,31 @@ static void place(const Model *m, const Layer *layer, const Forward *f, int64_t 
     } while (0)
 
 static void run(const Model *m, const Forward *f, Phase *phase, int me, int threads) {
-    const int64_t rows = f->rows, wide = (m->heads + 2 * m->kv_heads) * m->dim, units = rows * m->heads;
+    const int64_t rows = f->rows, wide = (m->heads + 2 * m->kv_heads) * m->dim;
+    /* Few queries are dealt out singly, so that every thread has some; the numbers are the same. */
+    const int64_t each = rows * m->heads / (2 * threads), tile = each < 1 ? 1 : each < QUERIES ? each : QUERIES;
+    int64_t units = 0;
+    for (int64_t i = 0; i < f->spans; i++) units += units_of(m, f->span + i, tile);
     const int64_t share = threads == 1 ? units : (units + 4 * threads - 1) / (4 * threads);
     bf16 *gated = f->narrow + rows * m->hidden;
     for (int64_t l = 0; l < m->layers; l++) {
         const Layer *layer = m->layer + l;
-        SHARE(rows, 4, r, {
-            if (l == 0) embed(m, f, r);
-            rms_norm(f->residual + r * m->hidden, layer->norm, m->eps, m->hidden, f->narrow + r * m->hidden);
-        });
-        product(&(Product){f->narrow, layer->qkv, rows, m->hidden, wide, STORE, f->wide, layer->qkv_bias, 0}, phase++, threads);
-        SHARE(rows, 2, r, place(m, layer, f, r));
-        SHARE(units, share, u, attend(m, layer, span_of(f, u / m->heads), u / m->heads, u % m->heads,
-                                      f->wide + u / m->heads * wide + u % m->heads * m->dim, f->scores + me * f->longest, f->narrow + u * m->dim));
-        product(&(Product){f->narrow, layer->out, rows, m->heads * m->dim, m->hidden, ADD, f->residual, 0, 0}, phase++, threads);
+        if (l == 0) SHARE(rows, 4, r, embed(m, f, r));
+        if (!(layer->skipped & ATTENTION)) {
+            SHARE(rows, 4, r, rms_norm(f->residual + r * m->hidden, layer->norm, m->eps, m->hidden, f->narrow + r * m->hidden));
+            product(&(Product){f->narrow, layer->qkv, rows, m->hidden, wide, STORE, f->wide, layer->qkv_bias, 0, m->coding}, phase++, threads);
+            SHARE(rows, 2, r, place(m, layer, f, r));
+            SHARE(units, share, u, attend(m, layer, f, u, tile, f->scores + me * QUERIES * f->longest));
+            product(&(Product){f->narrow, layer->out, rows, m->heads * m->dim, m->hidden, ADD, f->residual, 0, 0, m->coding}, phase++, threads);
+        }
+        if (layer->skipped & MLP) continue;
         SHARE(rows, 4, r, rms_norm(f->residual + r * m->hidden, layer->mlp_norm, m->eps, m->hidden, f->narrow + r * m->hidden));
-        product(&(Product){f->narrow, layer->gate_up, rows, m->hidden, 2 * m->intermediate, GATE, 0, 0, gated}, phase++, threads);
-        product(&(Product){gated, layer->down, rows, m->intermediate, m->hidden, ADD, f->residual, 0, 0}, phase++, threads);
+        product(&(Product){f->narrow, layer->gate_up, rows, m->hidden, 2 * m->intermediate, GATE, 0, 0, gated, m->coding}, phase++, threads);
+        product(&(Product){gated, layer->down, rows, m->intermediate, m->hidden, ADD, f->residual, 0, 0, m->coding}, phase++, threads);
     }
     if (!f->kept) return;
     SHARE(f->kept, 4, i, rms_norm(f->residual + f->keep[i] * m->hidden, m->norm, m->eps, m->hidden, f->narrow + i * m->hidden));
-    product(&(Product){f->narrow, m->head, f->kept, m->hidden, m->vocab, STORE, f->logits, 0, 0}, phase++, threads);
+    product(&(Product){f->narrow, m->head, f->kept, m->hidden, m->vocab, STORE, f->logits, 0, 0, m->coding}, phase++, threads);
 }
 
 /* ---- helpers: threads that join a forward if they happen to be running, and that nobody waits for to begin. */
@@ -406,7 +518,7 @@ static int gather(int threads) {
 }
 
 void foreword_forward(const Model *m, const Forward *f, int threads) {
-    const int64_t phases = m->layers * PHASES_A_LAYER + 2;
+    const int64_t phases = m->layers * PHASES_A_LAYER + 3;
     Phase phase[phases];
     memset(phase, 0, sizeof phase);
     if (threads > 1 && pthread_mutex_trylock(&pool.owner) == 0) {
@@ -462,3 +574,5 @@ void foreword_move(const Model *m, int64_t from, int64_t to) {
             memcpy(v + (to * m->kv_heads + head) * m->dim, v + (from * m->kv_heads + head) * m->dim, m->dim * sizeof(bf16));
         }
 }
+
+#include "tree.c"

@@ -14,7 +14,6 @@ import torch
 
 from foreword.native.compiler import compiled
 
-
 ATTENTION, MLP = 1, 2
 """Bits of `Layer.skipped`."""
 WHOLE, BYTES, NIBBLES = 0, 1, 2

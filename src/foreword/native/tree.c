@@ -1,0 +1,118 @@
+/* Grows a tree of guesses with a draft model, a forward for each level, in one call. Plain definition: Growth in
+ * draft/tree.py, driven level by level.
+ */
+
+typedef struct {
+    int64_t most, breadth, deep, width, reads; /* guesses wanted; children looked at; levels; guesses a forward; guesses read */
+    double floor;
+    float temperature, scale;
+    const float *noise; /* [deep, stride], or NULL */
+    int64_t stride, ends;
+    const int64_t *end; /* tokens that nothing follows */
+    /* What came out: guesses in the order they were thought of, which of them were read, and what may follow those. */
+    int64_t count, held;
+    int64_t *tokens, *parents; /* [(reads + 1) * breadth] */
+    double *chances;
+    int64_t *read; /* [reads] */
+    int64_t *child; /* [reads + 1, breadth]: after the text, then after each guess read; -1 = none */
+    float *value;
+} Growth;
+
+/* The `breadth` largest of logits / temperature + noise, best first and the first of equals; returns how they share
+ * the mass of all under softmax(. / scale). */
+static void children(const Growth *g, const float *logits, const float *noise, int64_t vocab, float *scratch, int64_t *child, float *value, float *share) {
+    const int64_t most = g->breadth;
+    const __m512 by = _mm512_set1_ps(g->temperature > 0 ? g->temperature : 1.0f);
+    for (int64_t i = 0; i < most; i++) child[i] = -1, value[i] = -INFINITY, share[i] = 0;
+    __m512 least = _mm512_set1_ps(-INFINITY);
+    for (int64_t at = 0; at < vocab; at += LANES) {
+        __m512 v = _mm512_div_ps(_mm512_loadu_ps(logits + at), by);
+        if (noise) v = _mm512_add_ps(v, _mm512_loadu_ps(noise + at));
+        _mm512_storeu_ps(scratch + at, v);
+        for (__mmask16 above = _mm512_cmp_ps_mask(v, least, _CMP_GT_OQ); above; above &= above - 1) {
+            int64_t token = at + __builtin_ctz(above), place = most;
+            float found = scratch[token];
+            if (!(found > value[most - 1])) continue;
+            while (place && found > value[place - 1]) place--;
+            for (int64_t i = most - 1; i > place; i--) child[i] = child[i - 1], value[i] = value[i - 1];
+            child[place] = token, value[place] = found;
+            least = _mm512_set1_ps(value[most - 1]);
+        }
+    }
+    const __m512 best = _mm512_set1_ps(value[0]), slope = _mm512_set1_ps(1.0f / g->scale);
+    __m512 sum = _mm512_setzero_ps();
+    for (int64_t at = 0; at < vocab; at += LANES)
+        sum = _mm512_add_ps(sum, vexp(_mm512_mul_ps(_mm512_sub_ps(_mm512_loadu_ps(scratch + at), best), slope)));
+    float total = _mm512_reduce_add_ps(sum);
+    for (int64_t i = 0; i < most && child[i] >= 0; i++) share[i] = expf((value[i] - value[0]) / g->scale) / total;
+}
+
+/* The chance of the `rank`th likeliest of all guesses so far, counted from 0. */
+static double ranked(const double *chances, int64_t count, int64_t rank) {
+    double best[rank + 1];
+    for (int64_t i = 0; i <= rank; i++) best[i] = 0;
+    for (int64_t i = 0; i < count; i++) {
+        if (chances[i] <= best[rank]) continue;
+        int64_t place = rank;
+        while (place && chances[i] > best[place - 1]) best[place] = best[place - 1], place--;
+        best[place] = chances[i];
+    }
+    return best[rank];
+}
+
+/* The guesses from `first` on whose children may be among the best, best first; returns how many. */
+static int64_t promising(const Growth *g, int64_t first, int64_t *open) {
+    double last = g->count >= g->most ? ranked(g->chances, g->count, g->most - 1) : 0;
+    int64_t most = g->width < g->reads - g->held ? g->width : g->reads - g->held, count = 0;
+    for (int64_t node = first; node < g->count && most; node++) {
+        int ended = 0;
+        for (int64_t i = 0; i < g->ends; i++) ended |= g->tokens[node] == g->end[i];
+        if (ended || g->chances[node] < last) continue;
+        int64_t place = count;
+        while (place && g->chances[node] > g->chances[open[place - 1]]) place--;
+        if (place == most) continue;
+        if (count < most) count++;
+        for (int64_t i = count - 1; i > place; i--) open[i] = open[i - 1];
+        open[place] = node;
+    }
+    return count;
+}
+
+/* `f` describes the forward that reads the end of the text, its last row kept; its logits and scratch have room for
+ * `width` rows, `scratch` for one row of logits. */
+void foreword_grow(const Model *m, const Forward *f, Growth *g, float *scratch, int threads) {
+    const Span trunk = *f->span;
+    const int64_t past = trunk.past + trunk.held + trunk.stop - trunk.start, base = f->positions[f->rows - 1] + 1;
+    int64_t open[g->width], tokens[g->width], positions[g->width], keep[g->width], opened = 1;
+    int64_t place[(g->reads + 1) * g->breadth]; /* of a guess among those read */
+    int32_t parents[g->reads + 1];
+    open[0] = -1;
+    g->count = g->held = 0;
+    foreword_forward(m, f, threads);
+    for (int64_t depth = 0;; depth++) {
+        int64_t fresh = g->count, row = open[0] < 0 ? 0 : g->held - opened + 1; /* in child and value */
+        for (int64_t i = 0; i < opened; i++) {
+            int64_t *child = g->child + (row + i) * g->breadth;
+            float share[g->breadth];
+            children(g, f->logits + i * m->vocab, g->noise ? g->noise + depth * g->stride : 0, m->vocab, scratch, child, g->value + (row + i) * g->breadth, share);
+            double reached = open[i] < 0 ? 1 : g->chances[open[i]];
+            for (int64_t c = 0; c < g->breadth && child[c] >= 0; c++) {
+                if (!(reached * share[c] > g->floor)) continue;
+                g->tokens[g->count] = child[c], g->parents[g->count] = open[i], g->chances[g->count++] = reached * share[c];
+            }
+        }
+        if (depth + 1 >= g->deep || !(opened = promising(g, fresh, open))) return;
+        for (int64_t i = 0; i < opened; i++) {
+            int64_t node = open[i], parent = g->parents[node];
+            place[node] = g->held + i, g->read[g->held + i] = node;
+            parents[g->held + i] = parent < 0 ? -1 : (int32_t)place[parent];
+            tokens[i] = g->tokens[node], positions[i] = base + depth, keep[i] = i;
+        }
+        Span span = {.start = 0, .stop = opened, .extent = trunk.extent, .past = past, .held = g->held, .trunk = 0, .parents = parents};
+        Forward next = *f;
+        next.rows = next.kept = opened, next.spans = 1;
+        next.tokens = tokens, next.positions = positions, next.keep = keep, next.span = &span;
+        foreword_forward(m, &next, threads);
+        g->held += opened;
+    }
+}
