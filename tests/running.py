@@ -1,24 +1,43 @@
 """Runs requests through an engine, and keeps the shipped pair of models loaded once. Test code; asserts nothing."""
 
+import atexit
 from collections.abc import Sequence as List
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import count
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
+import pytest
 import torch
 
 from foreword import family
+from foreword.draft.archive import Archive
 from foreword.draft.base import Drafter
+from foreword.draft.datastore import Datastore, build
+from foreword.draft.layers import LayersDrafter, costs
 from foreword.draft.lm import LanguageModelDrafter
+from foreword.draft.lookahead import LookaheadDrafter
 from foreword.draft.ngram import NgramDrafter
 from foreword.draft.none import NoDrafter
+from foreword.draft.own import SPARE
+from foreword.draft.predicted import PredictedDrafter
+from foreword.draft.quantized import QuantizedDrafter
+from foreword.draft.recycle import RecyclingDrafter
+from foreword.draft.retrieval import RetrievalDrafter
+from foreword.draft.slem import RetellingDrafter
+from foreword.draft.suffix import SuffixDrafter
+from foreword.draft.tli import IntersectionDrafter
 from foreword.engine import Engine
 from foreword.model import Model, Read, load_tokenizer
+from foreword.model.view import view
+from foreword.native.llama import library
 from foreword.reader import TextReader
 from foreword.scheduler import Scheduler
 from foreword.types import Delta, SamplingParams, Sequence
 from foreword.verify import rule as find_rule
 from foreword.width import Fixed, Width
+from strangers import NEAR, pair
 
 TEXTS = (
     "The capital of France is",
@@ -28,6 +47,14 @@ TEXTS = (
     "Q: What is the largest planet?\nA:",
 )
 """Prompts of different lengths; some of them repeat themselves, so that there is something to look up."""
+SAID = (
+    "The capital of France is France. France is France. France is the capital of Spain.",
+    "One day the little girl who lived near a forest. One day the little girl had the kidney had the blood",
+    "one two three four five four four five five five two three four four four five five",
+    "Rivers carry water from the sea. The sea will be used to make the sea.",
+    "It is a small planet. The largest planet is a small planet.",
+)
+"""What the target says to them, more or less, for those who look things up elsewhere."""
 _ids = count(1)
 
 
@@ -111,9 +138,47 @@ def plain(model: Model, requests: List[Request]) -> list[Answer]:
     return [finish(engine(model), [request])[0] for request in requests]
 
 
+@cache
+def datastore() -> Datastore:
+    """TEXTS and SAID as a corpus; the folder is gone when the tests are."""
+    folder = TemporaryDirectory()
+    atexit.register(folder.cleanup)
+    build([("prompts", text) for text in (*TEXTS, *SAID)], tokenizer(), Path(folder.name) / "store")
+    return Datastore(Path(folder.name) / "store", tokenizer())
+
+
 def drafter(name: str, dtype: str = "float32") -> Drafter:
     """A drafter that ships, over the draft model of the family."""
-    return {"none": NoDrafter, "ngram": NgramDrafter, "lm": lambda: LanguageModelDrafter(draft(dtype))}[name]()
+    made = {
+        "none": NoDrafter,
+        "ngram": NgramDrafter,
+        "suffix": lambda: SuffixDrafter(Archive(target(dtype).vocab)),
+        "predicted": PredictedDrafter,
+        "recycle": RecyclingDrafter,
+        "lookahead": LookaheadDrafter,
+        "lm": lambda: LanguageModelDrafter(draft(dtype)),
+        "tli": lambda: IntersectionDrafter(pair(NEAR, dtype)),
+        "slem": lambda: RetellingDrafter(pair(NEAR, dtype)),
+        "retrieval": lambda: RetrievalDrafter(datastore()),
+        "layers": lambda: layers(dtype),
+        "quantized": lambda: quantized(dtype),
+    }
+    return made[name]()
+
+
+def layers(dtype: str) -> Drafter:
+    """The target without two MLPs: in its own memory in bfloat16, in a memory of the drafter's otherwise."""
+    shares, model = dtype == "bfloat16", target(dtype)
+    made = view(model, spare=SPARE if shares else 0)
+    return LayersDrafter(made, costs(model), frozenset({3, 5}), searching=shares, shares=shares)
+
+
+def quantized(dtype: str) -> Drafter:
+    """The target in 4 bits, likewise; there is no such view of a float32 model, so its bfloat16 twin stands in."""
+    if isinstance(library(), str):
+        pytest.skip(f"no native kernel here: {library()}")
+    shares = dtype == "bfloat16"
+    return QuantizedDrafter(view(target("bfloat16"), bits=4, spare=SPARE if shares else 0), shares=shares)
 
 
 def law(model: Model, tokens: List[int]) -> torch.Tensor:

@@ -5,7 +5,7 @@ import torch
 
 from foreword.draft.base import chosen
 from foreword.draws import KeyedDraws
-from foreword.noise import gumbel
+from foreword.noise import Stream, gumbel
 from foreword.types import Draft, SamplingParams, Sequence
 
 VOCAB = 50
@@ -59,6 +59,22 @@ def test_without_sharing_the_drafters_noise_says_nothing_about_the_targets():
     noise = keyed.deciding((one,), chosen([[5, 6]]), [[0, 1, 2]])
     assert noise.gumbel is None
     assert not torch.equal(noise.accept, noise.bonus)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_lanes_are_independent_draws_of_one_depth_unless_the_noise_is_shared(shared):
+    keyed, one = KeyedDraws(5000, shared=shared, lists="independent"), sequence()
+    first, second = keyed.drafting(one, 1), keyed.drafting(one, 1, lane=1)
+    assert torch.equal(keyed.drafting(one, 1, lane=0), first)
+    assert torch.equal(first, second) == shared
+    if not shared:
+        assert abs(torch.corrcoef(torch.stack([first, second]))[0, 1]) < 4 / 5000**0.5
+        assert torch.equal(second, gumbel([3], [5], 5000, stream=Stream.DRAFT, rounds=[0], lanes=[1])[0])
+
+
+def test_a_drafter_is_told_how_the_rule_wants_its_lists():
+    assert draws(shared=False).lists == "one"
+    assert KeyedDraws(VOCAB, shared=False, lists="distinct").lists == "distinct"
 
 
 @pytest.mark.parametrize("shared", [True, False])

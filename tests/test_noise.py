@@ -47,6 +47,16 @@ def test_gumbel_is_the_counter_it_says():
     assert drawn.item() == u
 
 
+def test_a_lane_is_counted_above_the_stream_and_lane_0_is_what_it_was():
+    seed, position, token, lane = 2**62 + 5, 77, 1234, 2**28 - 1
+    counter = tuple(torch.tensor(word) for word in (token // 4, position, Stream.DRAFT + 16 * lane, 0))
+    word = philox(counter, (torch.tensor(seed & ONES), torch.tensor(seed >> 32)))[token % 4]
+    row = gumbel([seed], [position], 1999, stream=Stream.DRAFT, lanes=[lane])[0]
+    assert row[token].item() == pytest.approx(-math.log(-math.log((int(word) + 0.5) / 2**32)), abs=1e-6)
+    assert max(Stream) < 16
+    assert torch.equal(gumbel([seed], [position], 1999, lanes=[0]), gumbel([seed], [position], 1999))
+
+
 def test_a_row_does_not_depend_on_its_company():
     seeds, positions, rounds = [3, 2**63 - 1, 3, 8], [5, 0, 6, 2**31], [0, 1, 2, 3]
     together = gumbel(seeds, positions, 1001, rounds=rounds)
@@ -90,6 +100,7 @@ def test_neighbours_are_independent():
         "high seed": (base, gumbel([7 + 2**32] * 64, range(64), 4096)),
         "round": (base, gumbel([7] * 64, range(64), 4096, rounds=one)),
         "stream": (base, gumbel([7] * 64, range(64), 4096, stream=Stream.DRAFT)),
+        "lane": (base, gumbel([7] * 64, range(64), 4096, lanes=one)),
     }
     unlucky = {name: p for name, pair in neighbours.items() if (p := _dependence(*pair)) < LEVEL}
     assert not unlucky
@@ -138,8 +149,10 @@ def test_tape_makes_each_row_once_and_keeps_few():
 @pytest.mark.parametrize("vocab", [1, 7, 320, 8192])
 def test_noise_in_c_is_the_noise_in_torch(vocab):
     seeds, positions, rounds = [0, 7, 2**62 + 12345], [0, 9, 2**31], [0, 3, 1]
-    fast = draws.gumbel(seeds, positions, rounds, vocab, Stream.DRAFT)
-    plain = plain_gumbel(seeds, positions, vocab, stream=Stream.DRAFT, rounds=rounds)
+    lanes = [0, 5, 2**28 - 1]
+    streams = [Stream.DRAFT + 16 * lane for lane in lanes]
+    fast = draws.gumbel(seeds, positions, streams, rounds, vocab)
+    plain = plain_gumbel(seeds, positions, vocab, stream=Stream.DRAFT, rounds=rounds, lanes=lanes)
     # Both round a double to float32; their logarithms may differ in its last bit, which hardly ever shows.
     assert torch.allclose(fast, plain, rtol=2e-7, atol=1e-7)
     assert (fast != plain).float().mean() < 1e-3

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from foreword.noise import Stream, Tape, gumbel, uniform
-from foreword.types import Draft, Noise, Sequence
+from foreword.types import Draft, Lists, Noise, Sequence
 
 
 class KeyedDraws:
@@ -21,14 +21,18 @@ class KeyedDraws:
     up, and must not meet them again.
     """
 
-    def __init__(self, vocab: int, *, shared: bool, device: torch.device | None = None) -> None:
+    def __init__(self, vocab: int, *, shared: bool, lists: Lists = "one", device: torch.device | None = None) -> None:
         self.wants_probs = not shared
+        self.lists: Lists = lists
         self._vocab = vocab
         self._device = device
         self._tapes: dict[int, Tape] = {}
 
-    def drafting(self, sequence: Sequence, depth: int) -> Float[Tensor, "vocab"] | None:
-        """Gumbel noise for the guess `depth` tokens after the last committed one (0 = the next); None when greedy."""
+    def drafting(self, sequence: Sequence, depth: int, lane: int = 0) -> Float[Tensor, "vocab"] | None:
+        """Gumbel noise for the guess `depth` tokens after the last committed one (0 = the next); None when greedy.
+
+        Lanes are independent of each other, for draws of one depth; a rule that shares its noise has only one.
+        """
         if sequence.params.greedy:
             return None
         position = len(sequence.tokens) + depth
@@ -40,6 +44,7 @@ class KeyedDraws:
             self._vocab,
             stream=Stream.DRAFT,
             rounds=[sequence.rounds],
+            lanes=[lane],
             device=self._device,
         )[0]
 

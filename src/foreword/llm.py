@@ -21,9 +21,10 @@ from typing import TypeGuard, cast
 from transformers import BatchEncoding
 
 from foreword import family
-from foreword.draft import PLAIN, WITH_DRAFT, WITHOUT_DRAFT
+from foreword.draft import MODEL, PLAIN, WITH_DRAFT, WITHOUT_DRAFT, Recipe
 from foreword.draft import method as find_method
 from foreword.draft.base import Drafter, Source
+from foreword.draft.recipe import Sources
 from foreword.engine import NODES, Engine
 from foreword.errors import InvalidRequest, VocabularyMismatch
 from foreword.model import Model, load_tokenizer, measure
@@ -71,7 +72,7 @@ class LLM:
         self,
         target: str | Path | None = None,
         *,
-        draft: Source = None,
+        draft: Sources = None,
         method: str | None = None,
         rule: str = "match",
         nodes: int | None = None,
@@ -84,11 +85,14 @@ class LLM:
         nodes = whole(0, NODES, optional=True)("nodes", nodes)
         if target is None:
             target = family.target()
-            draft = family.draft() if draft is None and method in (None, WITH_DRAFT) else draft
+            wanted = find_method(method or WITH_DRAFT)
+            draft = family.draft() if draft is None and wanted.needs and wanted.takes == MODEL else draft
         self.method = method or (WITH_DRAFT if draft is not None else WITHOUT_DRAFT)
         drafter = find_method(self.method)
-        if self.method == WITH_DRAFT:
-            _look_for(draft)
+        if drafter.needs and draft is None:
+            raise InvalidRequest(f"the method {self.method} needs {drafter.takes}: give draft='folder or hub id'")
+        if drafter.takes == MODEL and isinstance(draft, str | Path):
+            load_tokenizer(draft)  # what is missing is missed in a moment, not after a large target was read
         self.target = Model.load(target, dtype=dtype, device=device)
         self.tokenizer = load_tokenizer(target)
         width: Width = Measured(measure(self.target)) if nodes is None and self.method != PLAIN else Fixed(nodes or 0)
@@ -97,15 +101,15 @@ class LLM:
         self._lock = RLock()
         self._requests: dict[int, _Request] = {}
 
-    def _drafter(self, kind: type[Drafter], source: Source) -> Drafter:
+    def _drafter(self, kind: type[Drafter] | Recipe, source: Sources) -> Drafter:
         """A drafter that cannot be had costs speed, not text: the target carries on alone, and says so."""
         try:
-            return kind.load(source, self.target, self.tokenizer)
+            return kind.load(cast("Source", source), self.target, self.tokenizer)
         except (InvalidRequest, VocabularyMismatch):
             raise  # asked for wrongly, which nobody wants to find out from a warning
         except Exception as error:  # noqa: BLE001 - whatever is wrong with a drafter, the target can do without
             warnings.warn(f"no guesses will be made, the drafter could not be loaded: {error}", stacklevel=3)
-            return find_method(PLAIN)()
+            return find_method(PLAIN).load(None, self.target, self.tokenizer)
 
     def generate(
         self, prompts: Prompt | List[Prompt], params: SamplingParams | List[SamplingParams] | None = None
@@ -246,14 +250,6 @@ class LLM:
         spellings = [spelling for word in words for spelling in (word, " " + word.lstrip())]
         ids = (self.tokenizer(spelling, add_special_tokens=False)["input_ids"] for spelling in spellings)
         return tuple(dict.fromkeys(tuple(word) for word in ids if word))
-
-
-def _look_for(draft: Source) -> None:
-    """A draft model that is missing is missed in a moment, not after the weights of a large target were read."""
-    if draft is None:
-        raise InvalidRequest("this method needs a draft model: give draft='folder or hub id'")
-    if isinstance(draft, str | Path):
-        load_tokenizer(draft)
 
 
 def _prompts(prompts: Prompt | List[Prompt]) -> List[Prompt]:

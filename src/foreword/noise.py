@@ -1,4 +1,4 @@
-"""Counter-based noise: every number is a function of (seed, position, token, stream, round) and of nothing else.
+"""Counter-based noise: every number is a function of (seed, position, token, stream, lane, round) and of nothing else.
 
 Knows no models, no laws and no sequences; the same integers come out on every device and in every batch.
 """
@@ -19,6 +19,8 @@ _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)
 _ROUNDS = 10
 _AHEAD_BYTES = 2**18
+_STREAMS = 16
+"""Room for streams in their word of the counter; the bits above number the lanes of Gumbel noise."""
 
 
 class Stream(IntEnum):
@@ -57,18 +59,22 @@ def gumbel(
     *,
     stream: Stream = Stream.TARGET,
     rounds: Many[int] | None = None,
+    lanes: Many[int] | None = None,
     device: torch.device | str | None = None,
 ) -> Float[Tensor, "rows vocab"]:
-    """Standard Gumbel noise, Float32, one row for each (seed, position, round); finite, from -3.2 to 22.9.
+    """Standard Gumbel noise, Float32, one row for each (seed, position, round, lane); finite, from -3.2 to 22.9.
 
-    `seeds` are in [0, 2**63), `positions` and `rounds` in [0, 2**32). Computed in float64 so that devices, whose
-    logarithms may differ in the last bit of a double, round to the same float32. On CPU in C where there is a compiler.
+    A lane is one of several independent rows for one (seed, position, round); 0 unless told. `seeds` are in
+    [0, 2**63), `positions` and `rounds` in [0, 2**32), `lanes` in [0, 2**28). Computed in float64 so that devices,
+    whose logarithms may differ in the last bit of a double, round to the same float32. On CPU in C where there is a
+    compiler.
     """
     if device is None or torch.device(device).type == "cpu":
-        made = draws.gumbel(seeds, positions, [0] * len(seeds) if rounds is None else rounds, vocab, int(stream))
+        turns = [0] * len(seeds) if rounds is None else rounds
+        made = draws.gumbel(seeds, positions, _streams(stream, lanes, len(seeds)), turns, vocab)
         if made is not None:
             return made
-    return plain_gumbel(seeds, positions, vocab, stream=stream, rounds=rounds, device=device)
+    return plain_gumbel(seeds, positions, vocab, stream=stream, rounds=rounds, lanes=lanes, device=device)
 
 
 def plain_gumbel(
@@ -78,11 +84,12 @@ def plain_gumbel(
     *,
     stream: Stream = Stream.TARGET,
     rounds: Many[int] | None = None,
+    lanes: Many[int] | None = None,
     device: torch.device | str | None = None,
 ) -> Float[Tensor, "rows vocab"]:
     """The definition of `gumbel`, in torch, for any device."""
     quads = torch.arange((vocab + 3) // 4, device=device)
-    words = _words(seeds, positions, quads, stream=stream, rounds=rounds)
+    words = _words(seeds, positions, quads, streams=_streams(stream, lanes, len(seeds)), rounds=rounds)
     noise = torch.empty(len(seeds), len(quads), 4, dtype=torch.float64, device=device)
     for place, word in enumerate(words):
         noise[..., place] = word
@@ -104,7 +111,8 @@ def uniform(
     A lane takes the token's place in the counter: use it to draw several numbers for one (seed, position, round).
     """
     lane = _column([0] * len(seeds) if lanes is None else lanes, device)
-    words = torch.cat(_words(seeds, positions, lane // 4, stream=stream, rounds=rounds), dim=1)
+    streams = _streams(stream, None, len(seeds))
+    words = torch.cat(_words(seeds, positions, lane // 4, streams=streams, rounds=rounds), dim=1)
     return _unit_(words.gather(1, lane % 4).double()).squeeze(1)
 
 
@@ -143,13 +151,20 @@ class Tape:
         self._made += more
 
 
-def _words(seeds: Many[int], positions: Many[int], quads: Tensor, *, stream: Stream, rounds: Many[int] | None) -> Words:
+def _streams(stream: Stream, lanes: Many[int] | None, rows: int) -> list[int]:
+    """The word of the counter that keeps apart what belongs to one (seed, position, round)."""
+    return [int(stream)] * rows if lanes is None else [stream + _STREAMS * lane for lane in lanes]
+
+
+def _words(
+    seeds: Many[int], positions: Many[int], quads: Tensor, *, streams: Many[int], rounds: Many[int] | None
+) -> Words:
     """The four output words of each (row, quad of tokens), Int64 [rows, quads]."""
     device = quads.device
     position = _column(positions, device)
     turn = _column([0] * len(seeds) if rounds is None else rounds, device)
     key = _column([seed & _MASK for seed in seeds], device), _column([seed >> 32 for seed in seeds], device)
-    return philox((quads, position, torch.full_like(position, stream), turn), key)
+    return philox((quads, position, _column(streams, device), turn), key)
 
 
 def _column(values: Many[int], device: torch.device | str | None) -> Int[Tensor, "rows 1"]:

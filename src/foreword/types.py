@@ -23,6 +23,7 @@ __all__ = [
     "Draft",
     "Draws",
     "FinishReason",
+    "Lists",
     "LogitsProcessor",
     "Noise",
     "Origin",
@@ -37,6 +38,8 @@ __all__ = [
 ]
 
 FinishReason = Literal["stop", "length", "abort"]
+Lists = Literal["one", "distinct", "independent"]
+"""How the guesses after one text are drawn for a rule: a single one, without replacement, or independently."""
 Origin = Literal["accepted", "bonus"]
 """Where a token came from: *accepted* was drafted and agreed to; *bonus* is the one the target itself adds."""
 
@@ -101,9 +104,14 @@ class Draws(Protocol):
 
     wants_probs: bool
     """The rule compares laws: a drawn guess must come with the law it was drawn from."""
+    lists: Lists
+    """How the rule expects several guesses after one text to be drawn."""
 
-    def drafting(self, sequence: Sequence, depth: int) -> Float[Tensor, "vocab"] | None:
-        """Gumbel noise for the guess `depth` tokens after the last committed one (0 = the next); None when greedy."""
+    def drafting(self, sequence: Sequence, depth: int, lane: int = 0) -> Float[Tensor, "vocab"] | None:
+        """Gumbel noise for the guess `depth` tokens after the last committed one (0 = the next); None when greedy.
+
+        Lanes are independent of each other, for draws of one depth; a rule that shares its noise has only one.
+        """
         ...
 
     def foreseeing(self, sequence: Sequence, count: int) -> Float[Tensor, "count vocab"] | None:

@@ -9,7 +9,7 @@ import pytest
 
 import foreword
 
-COMMANDS = ("generate", "chat", "methods", "inspect", "env", "demo", "bench")
+COMMANDS = ("generate", "chat", "index", "methods", "inspect", "env", "demo", "bench")
 HEAVY = ("torch", "transformers", "numpy", "jaxtyping", "safetensors", "matplotlib")
 
 

@@ -1,6 +1,7 @@
 """`foreword methods | inspect | env`: the same facts for people and for programs."""
 
 import json
+import re
 
 from foreword import family
 from foreword.draft import METHODS, method
@@ -38,7 +39,15 @@ def test_inspect_says_how_a_model_is_driven_and_why(shell):
     assert facts["same_vocabulary"] is True
     assert facts["default_method"] == "lm"
     assert facts["milliseconds"]["1"] > 0
+    assert facts["milliseconds_after"] > 0
+    assert facts["milliseconds_per_token_of_context"] >= 0
     assert facts["why"]
+
+
+def test_inspect_shows_what_passes_cost(shell):
+    said = shell("inspect", "--dtype", "float32").stdout
+    assert re.search(r"^tokens in a pass +ms +of one +ms after 1,128 tokens", said, re.MULTILINE)
+    assert re.search(r"^ +1 +[\d.]+ +1\.00×", said, re.MULTILINE)
 
 
 def test_inspect_counts_the_tokens_that_differ(shell):

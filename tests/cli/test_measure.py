@@ -27,8 +27,22 @@ def test_bench_writes_what_it_measured(shell):
     assert report["settings"]["max_tokens"] == 4
 
 
+def test_bench_shows_where_a_round_goes(shell):
+    words = ("--limit-prompts", "1", "--max-tokens", "4", "--temperature", "0", "--method", "none", "--where")
+    found = shell("bench", *words)
+    assert found.returncode == 0, found.stderr
+    assert re.search(r"guess +score +decide +keep +between +target¹ +draft¹ +outside¹", found.stdout)
+
+
+def test_bench_compares_forwards_with_the_memory(shell):
+    found = shell("bench", "--limit", "--quick", "--inflate", "family", "--context", "20", "--json", "-")
+    report = json.loads(found.stdout)
+    assert (report["shape"], report["context"]) == ("family", 20)
+    assert [row["nodes"] for row in report["rows"]][0] == 1
+
+
 def test_bench_refuses_what_it_does_not_know(shell):
-    for words in (("--method", "nonsense"), ("--prompts", "nonsense")):
+    for words in (("--method", "nonsense"), ("--prompts", "nonsense"), ("--limit", "--inflate", "nonsense")):
         found = shell("bench", *words)
         assert found.returncode == 2
         assert "nonsense" in found.stderr

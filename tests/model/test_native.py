@@ -14,7 +14,8 @@ pytestmark = pytest.mark.skipif(isinstance(library(), str), reason=f"no native k
 
 NAMES = ["family", "llama-gqa", "mistral", "qwen2", "qwen3"]
 """Plain, shared key heads, a window of 8, biases, norms of queries and keys."""
-LENGTH = 60
+LENGTH = 150
+"""More than one product over keys takes at once."""
 PARENTS = [-1, 0, 1, -1, 3, 3, 5]
 
 
@@ -45,7 +46,9 @@ def text(models):
 
 def test_scores_are_those_of_the_model_up_to_bfloat16(models, driver, text):
     assert refused(models[0]) is None
-    found = torch.cat([driver.read([Read(1, 0, text[:23], keep=23)]), driver.read([Read(1, 23, text[23:], keep=37)])])
+    found = torch.cat(
+        [driver.read([Read(1, 0, text[:23], keep=23)]), driver.read([Read(1, 23, text[23:], keep=LENGTH - 23)])]
+    )
     with torch.inference_mode():
         truth = models[1](torch.tensor([text])).logits[0]
         rounded = models[0](torch.tensor([text])).logits[0].float()
@@ -61,6 +64,16 @@ def test_the_bits_of_a_row_do_not_depend_on_the_rows_beside_it(driver, text, row
     alone = torch.cat([driver.read([Read(1, 20 + i, [text[20 + i]], keep=1)]) for i in range(rows)])
     together = driver.read([Read(1, 20, text[20 : 20 + rows], keep=rows)])
     assert torch.equal(alone, together)
+
+
+def test_in_a_long_text_rows_that_share_their_loads_of_keys_keep_their_bits(driver, text):
+    long, tree = text + text[:30], text[: len(PARENTS)]
+    together = driver.read([Read(1, 0, long, keep=30)])
+    alone = torch.cat([driver.read([Read(1, i, [long[i]], keep=1)]) for i in range(len(long) - 30, len(long))])
+    assert torch.equal(alone, together)
+    guesses = driver.read([Read(1, len(long), tree, PARENTS, keep=len(tree))])
+    branch = driver.read([Read(1, len(long), [tree[node] for node in (3, 5, 6)], keep=3)])
+    assert torch.equal(guesses[[3, 5, 6]], branch)
 
 
 def test_a_tree_may_be_read_in_pieces(driver, text):

@@ -6,9 +6,7 @@ Knows a rule only as a function of weights, draft and noise; so a new rule, or a
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import product
-from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -17,85 +15,14 @@ from torch import Tensor
 
 from foreword.types import Draft, Noise, Verdict, Verify
 
-ALMOST_ONE = 1 - 2.0**-53
-"""The largest float64 below 1."""
+from .worlds import Guessing, World, along, next_law, repeat, text
 
-
-@dataclass(frozen=True)
-class World:
-    """Two small language models without a prompt: tables of next-token laws, `target[d]` of shape [vocab] * (d + 1)."""
-
-    target: tuple[Tensor, ...]
-    drafter: tuple[Tensor, ...]
-
-    @classmethod
-    def random(cls, seed: int, vocab: int, depth: int) -> World:
-        """Laws that depend on the whole context; the drafter half resembles the target."""
-        rng = torch.Generator().manual_seed(seed)
-        shapes = [(vocab,) * (d + 1) for d in range(depth + 1)]
-        target = [torch.randn(shape, generator=rng, dtype=torch.float64) for shape in shapes]
-        drafter = [t + torch.randn(t.shape, generator=rng, dtype=torch.float64) for t in target[:-1]]
-        return cls(tuple(t.softmax(-1) for t in target), tuple(t.softmax(-1) for t in drafter))
-
-    @property
-    def vocab(self) -> int:
-        """Number of tokens."""
-        return len(self.target[0])
-
-    @property
-    def depth(self) -> int:
-        """Length of the chains that are drafted."""
-        return len(self.drafter)
-
-
-def along(tables: tuple[Tensor, ...], tokens: Int[Tensor, "row depth"]) -> Float[Tensor, "row node vocab"]:
-    """The laws met on the way along each row of tokens."""
-    return torch.stack([next_law(tables, tokens[:, :d]) for d in range(len(tables))], dim=1)
-
-
-def next_law(tables: tuple[Tensor, ...], prefix: Int[Tensor, "row length"]) -> Float[Tensor, "row vocab"]:
-    """The law of the token after each prefix."""
-    table = tables[prefix.shape[1]]
-    return table[tuple(prefix.T)] if prefix.shape[1] else table.expand(len(prefix), -1)
-
-
-class Guesses(NamedTuple):
-    """Every chain that may be drafted, and how likely each one is."""
-
-    draft: Draft
-    likely: Float[Tensor, "row"]
-
-
-Guessing = Callable[[World], Guesses]
-
-
-def drawn(world: World) -> Guesses:
-    """Each token is drawn from the drafter's law."""
-    tokens = torch.tensor(list(product(range(world.vocab), repeat=world.depth)))
-    laws = along(world.drafter, tokens)
-    likely = laws.gather(2, tokens[..., None])[..., 0].prod(dim=1)
-    return Guesses(chain(tokens, laws), likely)
-
-
-def chosen(world: World) -> Guesses:
-    """Each token is the drafter's likeliest: one chain, for certain."""
-    tokens = torch.zeros(1, 0, dtype=torch.long)
-    for _ in range(world.depth):
-        tokens = torch.cat((tokens, next_law(world.drafter, tokens).argmax(dim=1, keepdim=True)), dim=1)
-    return Guesses(chain(tokens, None), torch.ones(1, dtype=torch.float64))
-
-
-def chain(tokens: Int[Tensor, "row depth"], probs: Float[Tensor, "row depth vocab"] | None) -> Draft:
-    """A draft of full-length chains."""
-    rows, depth = tokens.shape
-    parents = torch.arange(-1, depth - 1).expand(rows, -1)
-    return Draft(tokens=tokens, parents=parents, count=torch.full((rows,), depth), probs=probs)
-
-
-def repeat(draft: Draft, index: Int[Tensor, "row"]) -> Draft:
-    """The rows of a draft named by index."""
-    probs = None if draft.probs is None else draft.probs[index]
-    return Draft(draft.tokens[index], draft.parents[index], draft.count[index], probs, draft.chain)
+ALMOST_ZERO, ALMOST_ONE = 2.0**-60, 1 - 2.0**-53
+"""Uniforms that every test which can be passed passes, and that every test which can be failed fails."""
+WAYS = torch.arange(1, 4, dtype=torch.float64) / 4
+"""Places at which a search looks at once."""
+STEPS = 20
+"""Steps of a search: each leaves a quarter, all of them 2 ** -40."""
 
 
 # --- exact ------------------------------------------------------------------------------------------------------------
@@ -104,15 +31,15 @@ def repeat(draft: Draft, index: Int[Tensor, "row"]) -> Draft:
 def bias(verify: Verify, guessing: Guessing, world: World, gumbel: bool) -> float:
     """Total variation between what is written and what the target would write, over the first depth + 1 tokens.
 
-    Exact, for every chain and all noise. Where a rule wrote less than depth + 1 tokens the target goes on alone.
+    Exact, for every draft and all noise. Where a rule wrote less than depth + 1 tokens the target goes on alone.
     """
     draft, likely = guessing(world)
-    weights = along(world.target, draft.tokens).log()
+    weights = along(world.target, draft).log()
     decided = (over_gumbel if gumbel else over_uniforms)(verify, weights, draft) * likely[:, None, None]
     written = torch.zeros(world.vocab ** (world.depth + 1), dtype=torch.float64)
-    for accepted, token in product(range(world.depth + 1), range(world.vocab)):
+    for column, token in product(range(draft.nodes + 1), range(world.vocab)):
         bonus = torch.full((len(likely), 1), token)
-        _spread(world, torch.cat((draft.tokens[:, :accepted], bonus), dim=1), decided[:, accepted, token], written)
+        _spread(world, torch.cat((text(draft, column), bonus), dim=1), decided[:, column, token], written)
     plain = torch.zeros_like(written)
     _spread(world, torch.zeros(1, 0, dtype=torch.long), torch.ones(1, dtype=torch.float64), plain)
     return (written - plain).abs().sum().item() / 2
@@ -132,56 +59,88 @@ def cells(tokens: Int[Tensor, "row length"], vocab: int) -> Int[Tensor, "row"]:
     return (tokens * vocab ** torch.arange(tokens.shape[1] - 1, -1, -1)).sum(dim=1)
 
 
-def over_uniforms(verify: Verify, weights: Tensor, draft: Draft) -> Float[Tensor, "row accepted vocab"]:
-    """P(accepted, bonus | chain), integrated over the uniforms of a rule that compares each with a threshold.
+def over_uniforms(verify: Verify, weights: Tensor, draft: Draft) -> Float[Tensor, "row column vocab"]:
+    """P(path ends at column, bonus | draft), integrated over uniforms that the rule compares with thresholds.
 
-    The thresholds are found by bisection through the rule itself. Between them its decision is constant, so that one
-    call in each box is the whole integral: 2 ** depth boxes of acceptance draws, and one step of a CDF for each token.
+    What a rule decides is a tree of such tests, and the tree is found from outside, box by box of acceptance draws. In
+    a box some nodes are settled, and all others hold a draw that fails wherever one can. If the path then ends
+    elsewhere once a single one of them passes, the rule has tested that node: its threshold, found by searching, splits
+    the box. If none of them matters, none was tested, whatever they hold, so the box is settled and one number says
+    where its path ends. The bonus is one step of a CDF for each token, found by searching too.
     """
     rows, columns, vocab = weights.shape
-    depth = columns - 1
-    thresholds = torch.stack([_threshold(verify, weights, draft, node) for node in range(depth)], dim=1)
-    boxes = torch.tensor(list(product((True, False), repeat=depth)))
-    row, below = torch.arange(rows).repeat_interleave(len(boxes)), boxes.repeat(rows, 1)
-    thresholds, weights, draft = thresholds[row], weights[row], repeat(draft, row)
-    mass = torch.where(below, thresholds, 1 - thresholds).prod(dim=1)
-    accept = _spare(torch.where(below, thresholds / 2, (1 + thresholds) / 2))
-    accepted = _ask(verify, weights, draft, accept, torch.full((len(row),), 0.5)).accepted
     decided = torch.zeros(rows, columns, vocab, dtype=torch.float64)
-    reached = torch.zeros(len(row), dtype=torch.float64)
-    for token in torch.arange(vocab):
-        upto = _bisect(lambda u, t=token: _ask(verify, weights, draft, accept, u).bonus <= t, len(row))
-        decided.index_put_((row, accepted, token), mass * (upto - reached), accumulate=True)
-        reached = upto
+    row, mass = torch.arange(rows), torch.ones(rows, dtype=torch.float64)
+    accept = torch.full((rows, columns), ALMOST_ONE, dtype=torch.float64)
+    while len(row):
+        matters = _tested(verify, weights[row], repeat(draft, row), accept)
+        node, split = matters.byte().argmax(dim=1), matters.any(dim=1)
+        done = ~split
+        steps = _bonus(verify, weights[row[done]], repeat(draft, row[done]), accept[done])
+        end = _ends(verify, weights[row[done]], repeat(draft, row[done]), accept[done])
+        decided.index_put_((row[done], end), mass[done, None] * steps, accumulate=True)
+        row, mass, accept, node = row[split], mass[split], accept[split], node[split]
+        threshold = _threshold(verify, weights[row], repeat(draft, row), accept, node)
+        passed, failed = (accept.scatter(1, node[:, None], u[:, None]) for u in (threshold / 2, (1 + threshold) / 2))
+        row, accept = row.repeat(2), torch.cat((passed, failed))
+        mass = torch.cat((mass * threshold, mass * (1 - threshold)))
     return decided
 
 
-def _threshold(verify: Verify, weights: Tensor, draft: Draft, node: int) -> Float[Tensor, "row"]:
-    """The uniform up to which this node stays, when those before it stay and those after it go if they can."""
-    accept = torch.full(weights.shape[:2], ALMOST_ONE, dtype=torch.float64)
-    accept[:, :node] = 2.0**-60
-    half = torch.full((len(weights),), 0.5)
-
-    def stays(uniform: Tensor) -> Tensor:
-        accept[:, node] = uniform
-        return _ask(verify, weights, draft, accept, half).accepted > node
-
-    return _bisect(stays, len(weights))
+def _tested(verify: Verify, weights: Tensor, draft: Draft, accept: Tensor) -> Tensor:
+    """Whether each node of each box is not settled yet and moves the end of the path once it passes."""
+    end, moved = _ends(verify, weights, draft, accept), []
+    for node in range(draft.nodes):
+        passed = accept.clone()
+        passed[:, node] = ALMOST_ZERO
+        moved.append((accept[:, node] == ALMOST_ONE) & (_ends(verify, weights, draft, passed) != end))
+    return torch.stack(moved, dim=1) if moved else torch.zeros(len(end), 1, dtype=torch.bool)
 
 
-def _bisect(holds: Callable[[Tensor], Tensor], rows: int) -> Float[Tensor, "row"]:
-    """The largest number in [0, 1] up to which a monotone condition holds, for each row."""
-    low, high = torch.zeros(rows, dtype=torch.float64), torch.ones(rows, dtype=torch.float64)
-    for _ in range(50):
-        middle = (low + high) / 2
-        low, high = middle.where(holds(middle), low), high.where(holds(middle), middle)
-    # What bisection cannot tell from an end is that end, so that the certain and the impossible are exactly so.
-    return high.where(high > 2.0**-48, 0.0).where(high < 1 - 2.0**-48, 1.0)
+def _threshold(verify: Verify, weights: Tensor, draft: Draft, accept: Tensor, node: Tensor) -> Float[Tensor, "box"]:
+    """The uniform up to which a node of each box, one that was tested, passes."""
+    failed = _ends(verify, weights, draft, accept)
+
+    def passes(index: Tensor, uniform: Tensor) -> Tensor:
+        tried = accept[index].scatter(1, node[index, None], uniform[:, None])
+        return _ends(verify, weights[index], repeat(draft, index), tried) != failed[index]
+
+    return _search(passes, len(node))
 
 
-def _spare(accept: Tensor) -> Tensor:
-    """Add the column of acceptance draws that no node uses."""
-    return torch.cat((accept, torch.full((len(accept), 1), 0.5)), dim=1)
+def _bonus(verify: Verify, weights: Tensor, draft: Draft, accept: Tensor) -> Float[Tensor, "box vocab"]:
+    """P(bonus) in each box."""
+    boxes, vocab = len(weights), weights.shape[2]
+
+    def holds(index: Tensor, uniform: Tensor) -> Tensor:
+        box, token = index % boxes, index // boxes
+        return _ask(verify, weights[box], repeat(draft, box), accept[box], uniform).bonus <= token
+
+    upto = _search(holds, boxes * vocab).reshape(vocab, boxes)
+    return torch.diff(upto, dim=0, prepend=torch.zeros(1, boxes, dtype=torch.float64)).T
+
+
+def _search(holds: Callable[[Tensor, Tensor], Tensor], rows: int) -> Float[Tensor, "row"]:
+    """For each row the number in [0, 1] up to which a condition on (row, number) holds."""
+    low, size = torch.zeros(rows, dtype=torch.float64), 1.0
+    index = torch.arange(rows).repeat_interleave(len(WAYS))
+    for _ in range(STEPS if rows else 0):
+        places = low[:, None] + size * WAYS
+        size /= len(WAYS) + 1
+        low += size * holds(index, places.flatten()).reshape(rows, -1).sum(dim=1)
+    # What a search cannot tell from an end is that end, so that the certain and the impossible are exactly so.
+    return low.where(low > 0, 0.0).where(low < 1 - 1.5 * size, 1.0)
+
+
+def _ends(verify: Verify, weights: Tensor, draft: Draft, accept: Tensor) -> Int[Tensor, "box"]:
+    """The column at which each path ends."""
+    return ends(_ask(verify, weights, draft, accept, torch.full((len(weights),), 0.5)))
+
+
+def ends(verdict: Verdict) -> Int[Tensor, "row"]:
+    """The column at which each path ends: 0 where nothing was accepted."""
+    whole = torch.cat((torch.full_like(verdict.bonus, -1)[:, None], verdict.path), dim=1)
+    return whole.gather(1, verdict.accepted[:, None])[:, 0] + 1
 
 
 def _ask(verify: Verify, weights: Tensor, draft: Draft, accept: Tensor, bonus: Tensor) -> Verdict:
@@ -189,10 +148,10 @@ def _ask(verify: Verify, weights: Tensor, draft: Draft, accept: Tensor, bonus: T
     return verify(weights, draft, Noise(None, accept, bonus[:, None].expand(-1, weights.shape[1])))
 
 
-def over_gumbel(verify: Verify, weights: Tensor, draft: Draft) -> Float[Tensor, "row accepted vocab"]:
-    """P(accepted, bonus | chain) of a rule that sees noise only through argmax(weights + gumbel).
+def over_gumbel(verify: Verify, weights: Tensor, draft: Draft) -> Float[Tensor, "row column vocab"]:
+    """P(path ends at column, bonus | draft) of a rule that sees noise only through argmax(weights + gumbel).
 
-    By the Gumbel-max theorem that is the target's law at each position, independently: enumerate the winners.
+    By the Gumbel-max theorem that is the target's law at each column, independently: enumerate the winners.
     """
     rows, columns, vocab = weights.shape
     row = torch.arange(rows)
@@ -203,7 +162,7 @@ def over_gumbel(verify: Verify, weights: Tensor, draft: Draft) -> Float[Tensor, 
         gumbel = torch.zeros_like(weights).scatter_(2, winner, 1e6)
         mass = weights.gather(2, winner)[..., 0].sum(dim=1).exp()
         verdict = verify(weights, draft, Noise(gumbel, unused, unused))
-        decided[row, verdict.accepted, verdict.bonus] += mass  # every row once, so no sum is lost
+        decided[row, ends(verdict), verdict.bonus] += mass  # every row once, so no sum is lost
     return decided
 
 
@@ -214,15 +173,15 @@ def surprise(verify: Verify, guessing: Guessing, world: World, seed: int = 0, ro
     """Chi-square of the first `depth` tokens of many runs, over its 99.99 % quantile: above 1, the law differs."""
     rng = torch.Generator().manual_seed(seed)
     guesses = guessing(world)
-    draft = repeat(guesses.draft, guesses.likely.multinomial(rows, replacement=True, generator=rng))
-    weights = along(world.target, draft.tokens).log()
+    index = guesses.likely.multinomial(rows, replacement=True, generator=rng)
+    weights, draft = along(world.target, guesses.draft).log()[index], repeat(guesses.draft, index)
     verdict = verify(weights, draft, random_noise(weights.shape, rng))
     text = torch.zeros(rows, 0, dtype=torch.long)
     for depth in range(world.depth):
         plain = next_law(world.target, text).multinomial(1, generator=rng)[:, 0]
         added = verdict.bonus.where(verdict.accepted == depth, plain)
-        token = draft.tokens[:, depth].where(verdict.accepted > depth, added)
-        text = torch.cat((text, token[:, None]), dim=1)
+        guess = draft.tokens.gather(1, verdict.path[:, depth, None].clamp(min=0))[:, 0]
+        text = torch.cat((text, guess.where(verdict.accepted > depth, added)[:, None]), dim=1)
     return chi_square(cells(text, world.vocab), plain_law(world))
 
 

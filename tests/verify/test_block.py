@@ -9,13 +9,14 @@ from foreword.types import Noise, Verify
 from foreword.verify import block, rejection
 from foreword.verify.block import prefix_acceptance
 
-from .laws import World, along, chain, chosen, drawn, over_uniforms
+from .laws import over_uniforms
+from .worlds import World, along, chain, chosen, drawn
 
 
 def expected_length(verify: Verify, world: World) -> float:
     """Guesses kept on average, exactly."""
     draft, likely = drawn(world)
-    decided = over_uniforms(verify, along(world.target, draft.tokens).log(), draft).sum(dim=-1)
+    decided = over_uniforms(verify, along(world.target, draft).log(), draft).sum(dim=-1)
     return (likely[:, None] * decided * torch.arange(world.depth + 1)).sum().item()
 
 
@@ -37,7 +38,7 @@ def test_chosen_guesses_are_judged_as_token_by_token() -> None:
     """A point mass leaves nothing to gain: both keep each prefix with the target's probability of it."""
     world = World.random(0, vocab=3, depth=3)
     draft, _ = chosen(world)
-    weights = along(world.target, draft.tokens).log()
+    weights = along(world.target, draft).log()
     assert torch.allclose(over_uniforms(block, weights, draft), over_uniforms(rejection, weights, draft), atol=1e-9)
 
 

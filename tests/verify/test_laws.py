@@ -12,12 +12,22 @@ from foreword.types import Draft, Noise, Verdict, Verify
 from foreword.verify import RULES
 from foreword.verify.block import prefix_acceptance, prefix_weight
 from foreword.verify.rejection import acceptance, chain_laws, chain_verdict, ratios
+from foreword.verify.traversal import ascend
+from foreword.verify.without_replacement import descend, residual, untried
 
-from .laws import Guesses, Guessing, World, bias, chi_square, chosen, drawn, plain_law, surprise
+from .laws import bias, chi_square, plain_law, surprise
+from .worlds import Guesses, Guessing, World, chosen, chosen_tree, drawn, drawn_tree, repeat
 
 EXACT = 1e-9
 VISIBLE = 0.005
 """Total variation that the suite must see."""
+TREES = [(2,), (3, 1), (2, 2)]
+TREE_RULES = [name for name in RULES if RULES[name].trees and not RULES[name].shares_noise]
+
+
+def trees(name: str, *branching: int) -> Guessing:
+    """Trees drawn as the rule expects them."""
+    return drawn_tree(*branching, distinct=RULES[name].lists == "distinct")
 
 
 def dropped(world: World) -> Guesses:
@@ -28,13 +38,34 @@ def dropped(world: World) -> Guesses:
     return Guesses(replace(draft, count=confident.cumprod(dim=1).sum(dim=1)), likely)
 
 
-def chosen_as_if_drawn(world: World) -> Guesses:
+def last_dropped(guessing: Guessing) -> Guessing:
+    """Biased likewise: only the last node of a tree is thrown away, and only where the drafter thinks little of it."""
+
+    def dropping(world: World) -> Guesses:
+        draft, likely = guessing(world)
+        assert draft.probs is not None
+        doubtful = draft.probs[:, -1].gather(1, draft.tokens[:, -1:])[:, 0] < 0.3
+        return Guesses(replace(draft, count=draft.count - doubtful.long()), likely)
+
+    return dropping
+
+
+def twins_dropped(world: World) -> Guesses:
+    """Biased under rules for independent lists: the second of two equal siblings says nothing new and is left out."""
+    draft, likely = drawn_tree(2, distinct=False)(world)
+    twins = draft.tokens[:, 0] == draft.tokens[:, 1]
+    return Guesses(replace(draft, count=draft.count - twins.long()), likely)
+
+
+def chosen_as_if_drawn(*branching: int) -> Guessing:
     """Biased under all rules but match: the likeliest tokens, judged by the soft law they were not drawn from."""
-    draft, likely = chosen(world)
-    laws, tokens = drawn(world).draft, draft.tokens
-    assert laws.probs is not None
-    same = (laws.tokens == tokens).all(dim=1)
-    return Guesses(replace(draft, probs=laws.probs[same]), likely)
+
+    def guessing(world: World) -> Guesses:
+        draft, likely = chosen_tree(*branching)(world)
+        laws = drawn_tree(*branching, distinct=False)(world).draft
+        return Guesses(repeat(laws, (laws.tokens == draft.tokens).all(dim=1).nonzero()[:, 0]), likely)
+
+    return guessing
 
 
 def rejection_then_target(weights: torch.Tensor, draft: Draft, noise: Noise) -> Verdict:
@@ -53,67 +84,150 @@ def block_then_target(weights: torch.Tensor, draft: Draft, noise: Noise) -> Verd
     return chain_verdict(accepted, p, p, noise)
 
 
+def siblings_then_target(weights: torch.Tensor, draft: Draft, noise: Noise) -> Verdict:
+    """Biased in the same way, in trees."""
+    return descend(weights, draft, noise, untried, lambda left, q: left)
+
+
+def siblings_not_renormalised(weights: torch.Tensor, draft: Draft, noise: Noise) -> Verdict:
+    """Biased: a sibling that was refused is taken out of q, and q no longer sums to one."""
+    return descend(weights, draft, noise, lambda law, tried, token: law.masked_fill(tried, 0.0), residual)
+
+
+def siblings_as_if_independent(weights: torch.Tensor, draft: Draft, noise: Noise) -> Verdict:
+    """Biased: siblings drawn without replacement are judged as if each had been drawn from the whole law."""
+    return RULES["specinfer"].verify(weights, draft, noise)
+
+
+def traversal_by_the_refused(weights: torch.Tensor, draft: Draft, noise: Noise) -> Verdict:
+    """Biased: once x is refused the weight is S / (1 - q(x)), as one public implementation has it. For chains."""
+    assert draft.probs is not None
+    chances = draft.probs.gather(2, draft.tokens[..., None])[..., 0]
+    refused = iter(chances.unbind(dim=1)[::-1])
+    return ascend(weights, draft, noise, lambda reach, left: (left / (1 - next(refused))).clamp(max=1))
+
+
+def traversal_unweighed(weights: torch.Tensor, draft: Draft, noise: Noise) -> Verdict:
+    """Biased: a path weighs as much after a refusal as before."""
+    return ascend(weights, draft, noise, lambda reach, left: reach)
+
+
 def match_longest(weights: torch.Tensor, draft: Draft, noise: Noise) -> Verdict:
     """Biased: keeps the last guess whether the target drew it or not."""
     verdict = RULES["match"].verify(weights, draft, noise)
     accepted = torch.where(verdict.accepted == draft.nodes - 1, draft.nodes, verdict.accepted)
-    return replace(verdict, accepted=accepted)
+    node = torch.arange(draft.nodes)
+    return replace(verdict, accepted=accepted, path=node.where(node < accepted[:, None], -1))
 
 
-BIASED: list[tuple[str, Verify, Guessing, bool]] = [
-    ("rejection, residual is the target", rejection_then_target, drawn, False),
-    ("block, residual is the target", block_then_target, drawn, False),
-    ("match, last guess kept unseen", match_longest, drawn, True),
-    *(
-        (f"{name}, soft law of chosen guesses", RULES[name].verify, chosen_as_if_drawn, False)
+LONG, SHORT = (World.random(0, vocab=3, depth=depth) for depth in (3, 2))
+SINGLE = World.random(2, vocab=3, depth=1)
+BIASED: dict[str, tuple[Verify, Guessing, World]] = {
+    "rejection, residual is the target": (rejection_then_target, drawn, LONG),
+    "block, residual is the target": (block_then_target, drawn, LONG),
+    "match, last guess kept unseen": (match_longest, drawn, LONG),
+    "siblings, residual is the target": (siblings_then_target, drawn_tree(2, 2, distinct=True), SHORT),
+    "siblings, q not renormalised": (siblings_not_renormalised, drawn_tree(2, 2, distinct=True), SHORT),
+    "siblings, distinct as if independent": (siblings_as_if_independent, drawn_tree(2, 2, distinct=True), SHORT),
+    "traversal, weight by the refused": (traversal_by_the_refused, drawn, LONG),
+    "traversal, weight unchanged": (traversal_unweighed, drawn_tree(2, 2, distinct=True), SHORT),
+    **{
+        f"{name}, soft law of chosen guesses": (RULES[name].verify, chosen_as_if_drawn(1, 1, 1), LONG)
         for name in ("rejection", "block")
-    ),
-    *((f"{name}, unlikely draws dropped", RULES[name].verify, dropped, False) for name in ("rejection", "block")),
-]
+    },
+    **{
+        f"{name}, unlikely draws dropped": (RULES[name].verify, dropped, LONG)
+        for name in RULES
+        if not RULES[name].shares_noise
+    },
+    **{
+        f"{name}, soft law of chosen siblings": (RULES[name].verify, chosen_as_if_drawn(2, 2), SHORT)
+        for name in TREE_RULES
+    },
+    **{
+        f"{name}, an unlikely sibling dropped": (RULES[name].verify, last_dropped(trees(name, 2)), SINGLE)
+        for name in TREE_RULES
+    },
+    **{
+        f"{name}, twins dropped": (RULES[name].verify, twins_dropped, SINGLE)
+        for name in TREE_RULES
+        if RULES[name].lists == "independent"
+    },
+}
 
 every_rule = pytest.mark.parametrize("name", RULES)
 every_guess = pytest.mark.parametrize("guessing", [drawn, chosen])
-every_bias = pytest.mark.parametrize(
-    ("verify", "guessing", "gumbel"), [b[1:] for b in BIASED], ids=[b[0] for b in BIASED]
-)
+every_tree = pytest.mark.parametrize("branching", TREES, ids=str)
+every_tree_rule = pytest.mark.parametrize("name", TREE_RULES)
+every_bias = pytest.mark.parametrize(("verify", "guessing", "world"), BIASED.values(), ids=BIASED)
 
 
 @every_rule
 @every_guess
 @pytest.mark.parametrize("seed", range(3))
-def test_exact(name: str, guessing: Guessing, seed: int) -> None:
+def test_chains_exactly(name: str, guessing: Guessing, seed: int) -> None:
     rule = RULES[name]
     assert bias(rule.verify, guessing, World.random(seed, vocab=3, depth=3), rule.shares_noise) < EXACT
 
 
+@every_tree_rule
+@every_tree
+def test_trees_exactly(name: str, branching: tuple[int, ...]) -> None:
+    world = World.random(sum(branching), vocab=3, depth=len(branching))
+    assert bias(RULES[name].verify, trees(name, *branching), world, gumbel=False) < EXACT
+
+
+@pytest.mark.slow
+@every_tree_rule
+@pytest.mark.parametrize("branching", [(2, 1, 1), (3, 1, 1)], ids=str)
+def test_deep_trees_exactly(name: str, branching: tuple[int, ...]) -> None:
+    world = World.random(8, vocab=3, depth=3)
+    assert bias(RULES[name].verify, trees(name, *branching), world, gumbel=False) < EXACT
+
+
+@pytest.mark.parametrize("name", [name for name in RULES if RULES[name].trees])
+@pytest.mark.parametrize("branching", [(3,), (2, 1)], ids=str)
+def test_chosen_trees_exactly(name: str, branching: tuple[int, ...]) -> None:
+    rule, world = RULES[name], World.random(1, vocab=3, depth=len(branching))
+    assert bias(rule.verify, chosen_tree(*branching), world, rule.shares_noise) < EXACT
+
+
 @every_rule
 @every_guess
-def test_sampled(name: str, guessing: Guessing) -> None:
+def test_chains_in_samples(name: str, guessing: Guessing) -> None:
     assert surprise(RULES[name].verify, guessing, World.random(7, vocab=4, depth=3)) < 1
 
 
-@pytest.mark.parametrize("guessing", [dropped, chosen_as_if_drawn])
-def test_match_is_exact_however_it_was_guessed(guessing: Guessing) -> None:
-    rule = RULES["match"]
-    assert bias(rule.verify, guessing, World.random(0, vocab=3, depth=3), rule.shares_noise) < EXACT
-    assert surprise(rule.verify, guessing, World.random(7, vocab=4, depth=3)) < 1
-
-
-@every_bias
-def test_bias_is_seen_exactly(verify: Verify, guessing: Guessing, gumbel: bool) -> None:
-    assert bias(verify, guessing, World.random(0, vocab=3, depth=3), gumbel) > VISIBLE
-
-
-@every_bias
-def test_bias_is_seen_in_samples(verify: Verify, guessing: Guessing, gumbel: bool) -> None:
-    assert surprise(verify, guessing, World.random(7, vocab=4, depth=3)) > 1
+@every_tree_rule
+def test_trees_in_samples(name: str) -> None:
+    assert surprise(RULES[name].verify, trees(name, 2, 2), World.random(7, vocab=4, depth=2)) < 1
 
 
 @pytest.mark.parametrize(
+    ("guessing", "depth"), [(dropped, 3), (chosen_as_if_drawn(1, 1, 1), 3), (chosen_as_if_drawn(2, 1), 2)]
+)
+def test_match_is_exact_however_it_was_guessed(guessing: Guessing, depth: int) -> None:
+    rule = RULES["match"]
+    assert bias(rule.verify, guessing, World.random(0, vocab=3, depth=depth), rule.shares_noise) < EXACT
+    assert surprise(rule.verify, guessing, World.random(7, vocab=4, depth=depth)) < 1
+
+
+@every_bias
+def test_bias_is_seen_exactly(verify: Verify, guessing: Guessing, world: World) -> None:
+    assert bias(verify, guessing, world, gumbel=verify is match_longest) > VISIBLE
+
+
+@every_bias
+def test_bias_is_seen_in_samples(verify: Verify, guessing: Guessing, world: World) -> None:
+    assert surprise(verify, guessing, world) > 1
+
+
+@pytest.mark.parametrize("depth", [2, 3])
+@pytest.mark.parametrize(
     "change", [lambda law: law.argmax(), lambda law: law.argmin()], ids=["from-likeliest", "to-unlikeliest"]
 )
-def test_chi_square_sees_the_smallest_bias(change: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    law = plain_law(World.random(7, vocab=4, depth=3))
+def test_chi_square_sees_the_smallest_bias(change: Callable[[torch.Tensor], torch.Tensor], depth: int) -> None:
+    law = plain_law(World.random(7, vocab=4, depth=depth))
     shifted = law.clone()
     shifted[change(law)] += VISIBLE
     shifted[law.argsort()[len(law) // 2]] -= VISIBLE

@@ -12,7 +12,7 @@ from foreword.types import Draft, Noise, Verdict
 from foreword.verify import match
 from foreword.verify.match import _follow_chain, _follow_few
 
-from .laws import chain
+from .worlds import chain
 
 VOCAB = 3
 

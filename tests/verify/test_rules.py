@@ -11,11 +11,13 @@ from foreword.errors import InvalidRequest, UnknownMethod
 from foreword.types import Draft, Noise, Verdict
 from foreword.verify import RULES, rule
 
-from .laws import along, chain, random_noise
+from .laws import random_noise
+from .worlds import along, chain, repeat
 
 ROWS, DEPTH, VOCAB = 300, 4, 5
 
 every_rule = pytest.mark.parametrize("name", RULES)
+every_tree_rule = pytest.mark.parametrize("name", [name for name in RULES if RULES[name].trees])
 every_probs = pytest.mark.parametrize("with_probs", [True, False], ids=["drawn", "chosen"])
 
 
@@ -26,6 +28,29 @@ def problem(seed: int, with_probs: bool) -> tuple[torch.Tensor, Draft, Noise]:
     laws = (weights[:, :-1] + 0.5 * torch.randn(ROWS, DEPTH, VOCAB, generator=rng)).softmax(-1)
     tokens = laws.flatten(0, 1).multinomial(1, generator=rng).reshape(ROWS, DEPTH)
     draft = replace(chain(tokens, laws if with_probs else None), count=torch.arange(ROWS) % (DEPTH + 1))
+    return weights, draft, random_noise(weights.shape, rng)
+
+
+def forest(seed: int, with_probs: bool) -> tuple[torch.Tensor, Draft, Noise]:
+    """Ragged trees of random shapes whose siblings differ; parents before children."""
+    rng = torch.Generator().manual_seed(seed)
+    nodes = 6
+    weights = 2 * torch.randn(ROWS, nodes + 1, VOCAB, generator=rng)
+    parents = torch.stack(
+        [torch.randint(-1, max(node, 1) - (node > 0), (ROWS,), generator=rng) for node in range(nodes)], 1
+    )
+    parents[:, 0] = -1
+    tokens = torch.zeros(ROWS, nodes, dtype=torch.long)
+    laws = torch.zeros(ROWS, nodes, VOCAB)
+    group = (weights + torch.randn(weights.shape, generator=rng)).softmax(-1)
+    for node in range(nodes):
+        rank = (parents[:, :node] == parents[:, node, None]).sum(dim=1)
+        likeliest = weights.gather(1, (parents[:, node] + 1)[:, None, None].expand(-1, 1, VOCAB))[:, 0].argsort(
+            descending=True
+        )
+        tokens[:, node] = likeliest.gather(1, rank.clamp(max=VOCAB - 1)[:, None])[:, 0]
+        laws[:, node] = group[torch.arange(ROWS), parents[:, node] + 1]
+    draft = Draft(tokens, parents, torch.arange(ROWS) % (nodes + 1), laws if with_probs else None, chain=False)
     return weights, draft, random_noise(weights.shape, rng)
 
 
@@ -41,6 +66,11 @@ def test_rules_are_found_by_name() -> None:
 
 def test_only_rules_that_share_noise_keep_the_text() -> None:
     assert all((found.keeps == "same-text") == found.shares_noise for found in RULES.values())
+
+
+def test_rules_that_share_noise_and_rules_for_chains_draw_no_independent_lists() -> None:
+    assert all(found.trees == (found.lists != "one") for found in RULES.values())
+    assert all(found.lists != "independent" for found in RULES.values() if found.shares_noise)
 
 
 def test_an_unknown_rule_names_its_neighbour_and_the_rest() -> None:
@@ -115,13 +145,65 @@ def test_a_row_does_not_depend_on_the_width_or_on_its_company(name: str, with_pr
         assert (alone.accepted, alone.bonus) == (together.accepted[row], together.bonus[row])
 
 
+@every_tree_rule
+@every_probs
+def test_greedy_rules_follow_the_same_branch(name: str, with_probs: bool) -> None:
+    weights, draft, noise = forest(8, with_probs)
+    certain = torch.full_like(weights, -torch.inf).scatter_(2, weights.argmax(-1, keepdim=True), 0.0)
+    expected = RULES["match"].verify(weights, draft, replace(noise, gumbel=None))
+    assert len(expected.accepted.unique()) > 2
+    assert_same(RULES[name].verify(certain, draft, noise), expected)
+
+
+@every_tree_rule
+@every_probs
+def test_a_path_leads_from_the_root_through_guesses_in_use(name: str, with_probs: bool) -> None:
+    weights, draft, noise = forest(9, with_probs)
+    verdict = RULES[name].verify(weights, draft, noise)
+    assert len(verdict.accepted.unique()) > 2
+    for row in range(ROWS):
+        path = verdict.path[row, : verdict.accepted[row]].tolist()
+        assert draft.parents[row, path].tolist() == [-1, *path[:-1]][: len(path)]
+        assert all(node < draft.count[row] for node in path)
+        assert (verdict.path[row, len(path) :] == -1).all()
+
+
+@every_tree_rule
+@every_probs
+def test_padding_of_trees_never_matters(name: str, with_probs: bool) -> None:
+    weights, draft, noise = forest(10, with_probs)
+    padded = torch.arange(draft.nodes) >= draft.count[:, None]
+    after = torch.cat((torch.zeros(ROWS, 1, dtype=torch.bool), padded), dim=1)
+    dirty = replace(
+        draft,
+        tokens=draft.tokens.masked_fill(padded, 10**9),
+        parents=draft.parents.masked_fill(padded, -1),
+        probs=None if draft.probs is None else draft.probs.masked_fill(padded[..., None], torch.nan),
+    )
+    verdict = RULES[name].verify(weights.masked_fill(after[..., None], torch.nan), dirty, noise)
+    assert_same(verdict, RULES[name].verify(weights, draft, noise))
+
+
+@every_tree_rule
+@every_probs
+def test_a_tree_does_not_depend_on_its_company(name: str, with_probs: bool) -> None:
+    weights, draft, noise = forest(11, with_probs)
+    together = RULES[name].verify(weights, draft, noise)
+    assert noise.gumbel is not None
+    for row in range(0, 4 * (draft.nodes + 1), 2):
+        at = torch.tensor([row])
+        own = Noise(noise.gumbel[at], noise.accept[at], noise.bonus[at])
+        alone = RULES[name].verify(weights[at], repeat(draft, at), own)
+        assert_same(alone, Verdict(together.path[at], together.accepted[at], together.bonus[at]))
+
+
 @every_rule
 def test_without_guesses_the_target_speaks(name: str) -> None:
     rng = torch.Generator().manual_seed(6)
     law = torch.tensor([0.1, 0.0, 0.6, 0.3], dtype=torch.float64)
     rows = 20_000
     nothing = Draft(*torch.zeros(2, rows, 0, dtype=torch.long), torch.zeros(rows, dtype=torch.long))
-    weights = along((law,), nothing.tokens).log()
+    weights = along((law,), nothing).log()
     verdict = RULES[name].verify(weights, nothing, random_noise(weights.shape, rng))
     seen = verdict.bonus.bincount(minlength=4) / rows
     assert verdict.path.shape == (rows, 0)

@@ -21,7 +21,7 @@ from foreword.bench.inflate import SHAPES, inflate
 from foreword.bench.oracle import NAME as ORACLE
 from foreword.bench.oracle import NODES, Oracle
 from foreword.bench.trial import Contender
-from foreword.draft import METHODS, PLAIN, Drafter, method
+from foreword.draft import METHODS, MODEL, PLAIN, WITH_DRAFT, WITHOUT_DRAFT, Drafter, Recipe, method
 from foreword.engine import Engine
 from foreword.errors import ForewordError, InvalidRequest, ModelError, UnknownMethod
 from foreword.model import Model, measure
@@ -35,6 +35,9 @@ PLAIN_ROW = "plain"
 BASELINES = (PLAIN_ROW, peers.GENERATE)
 """Always measured: every ratio is over one of them."""
 GUESSING = tuple(name for name in METHODS if name != PLAIN)
+USUAL = (WITHOUT_DRAFT, WITH_DRAFT)
+"""Methods that are measured when none is named."""
+ALL = "all"
 CONTENDERS = (PLAIN_ROW, *GUESSING, ORACLE, peers.GENERATE, peers.ASSISTED, peers.LOOKUP)
 """Every name that may be asked for, in the order of the rows."""
 
@@ -89,14 +92,21 @@ def weights(target: str | None, draft: str | None, dtype: str, shape: str | None
 
 
 def wanted(methods: List[str] | None, quick: bool) -> tuple[str, ...]:
-    """Names of the rows: all, or the ones asked for and the baselines. Raises UnknownMethod for others."""
+    """Names of the rows: the usual ones, or those asked for and the baselines; ALL stands for every method.
+
+    Methods that join others are written as everywhere: fuse(suffix, lm). Raises UnknownMethod for other names.
+    """
     if methods is None:
-        return tuple(name for name in CONTENDERS if not (quick and name == peers.LOOKUP))
-    names = {PLAIN_ROW if name == PLAIN else name for name in methods}
-    unknown = sorted(names - set(CONTENDERS))
-    if unknown:
-        raise UnknownMethod(f"there is no contender {unknown[0]!r}; choose from {', '.join(CONTENDERS)}")
-    return tuple(name for name in CONTENDERS if name in names or name in BASELINES)
+        usual = (*USUAL, ORACLE, *peers.NAMES)
+        return (PLAIN_ROW, *(name for name in usual if not (quick and name == peers.LOOKUP)))
+    names = [PLAIN_ROW if name == PLAIN else name for name in methods]
+    names = [name for asked in names for name in (GUESSING if asked == ALL else (asked,))]
+    made_here = [name for name in dict.fromkeys(names) if name not in CONTENDERS]
+    for name in made_here:
+        if not isinstance(method(name), Recipe):
+            raise UnknownMethod(f"there is no contender {name!r}; choose from {', '.join(CONTENDERS)}")
+    first = [name for name in CONTENDERS if name in (*names, *BASELINES)]
+    return (*first[:1], *made_here, *first[1:])
 
 
 def lineup(source: Weights, names: List[str], progress: Callable[[str], None]) -> Lineup:
@@ -124,14 +134,11 @@ def lineup(source: Weights, names: List[str], progress: Callable[[str], None]) -
 
 
 def _drafter(name: str, target: Model, tokenizer: PreTrainedTokenizerBase, source: Weights) -> Drafter:
-    """A method that can do without a draft model gets none."""
+    """A method that can do without a draft model gets none. Raises InvalidRequest where it needs what is not there."""
     found = method(PLAIN if name == PLAIN_ROW else name)
-    try:
-        return found.load(None, target, tokenizer)
-    except InvalidRequest:
-        if source.draft is None:
-            raise
-        return found.load(source.draft, target, tokenizer)
+    if found.needs and (source.draft is None or found.takes != MODEL):
+        raise InvalidRequest(f"it needs {found.takes}, and none was given")
+    return found.load(source.draft if found.needs else None, target, tokenizer)
 
 
 def _peer(name: str, target: PreTrainedModel, source: Weights) -> peers.Peer:

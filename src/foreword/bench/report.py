@@ -36,6 +36,12 @@ class Decoding:
     """tokens_per_second / prediction."""
     round_seconds: Mapping[str, float]
     """Mean of each step of a round."""
+    whole_round_seconds: float
+    """Mean of a round, its bookkeeping included."""
+    target_forward_seconds: float
+    """Mean of what the forwards of the target take in a round."""
+    draft_forward_seconds: float
+    """The same for the forwards of a draft model; 0 where there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +164,9 @@ def _decoding(rounds: list[Round]) -> Decoding | None:
         prediction=tokens / target,
         share_of_allowed=target / seconds,
         round_seconds={step: fmean(getattr(one.clock, step) for one in rounds) for step in STEPS},
+        whole_round_seconds=seconds / len(rounds),
+        target_forward_seconds=target / len(rounds),
+        draft_forward_seconds=draft / len(rounds),
     )
 
 

@@ -12,14 +12,17 @@ import typer
 from foreword.cli import edge
 from foreword.cli.bench import bench
 from foreword.cli.chat import chat
+from foreword.cli.data import data
 from foreword.cli.demo import demo
 from foreword.cli.env import env
 from foreword.cli.generate import generate
+from foreword.cli.index import index as index
 from foreword.cli.inspect import inspect
 from foreword.cli.methods import methods
 from foreword.cli.options import examples
+from foreword.cli.train import train
 
-WRITE, LOOK, MEASURE = "Write", "Look", "Measure"
+WRITE, LOOK, MEASURE, LEARN = "Write", "Look", "Measure", "Learn"
 
 app = typer.Typer(
     name="foreword",
@@ -57,6 +60,11 @@ for panel, command, example in (
         ('foreword generate "Shell command: list files" -t 0', "cat letter.txt | foreword generate - --raw"),
     ),
     (WRITE, chat, ("foreword chat --temperature 0.7 --seed 7", "foreword chat -m path/or/hub-id -d path/or/hub-id")),
+    (
+        LEARN,
+        index,
+        ("foreword index chats.jsonl --out store", "foreword index docs/ src/ -m path/or/hub-id -o store --json"),
+    ),
     (LOOK, methods, ("foreword methods", "foreword methods --json")),
     (LOOK, inspect, ("foreword inspect path/or/hub-id", "foreword inspect path/or/hub-id --draft path/or/hub-id")),
     (LOOK, env, ("foreword env", "foreword env --json > environment.json")),
@@ -68,6 +76,12 @@ for panel, command, example in (
     ),
 ):
     app.command(rich_help_panel=panel, epilog=examples(*example))(command)
+
+for group, example in (
+    (train, ("foreword train lm --data answers.jsonl --out draft",)),
+    (data, ("foreword data regenerate --data chats.jsonl --out answers.jsonl",)),
+):
+    app.add_typer(group, rich_help_panel=LEARN, epilog=examples(*example))
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ import typer
 from foreword.cli import edge, options, show
 
 if TYPE_CHECKING:
-    from foreword.bench.report import Report
+    from rich.table import Table
 
 MEASURE, WRITE = "What is measured", "What is written"
 
@@ -32,11 +32,16 @@ Rows = Annotated[
     list[str] | None, _option("A row of the table; may be given again. Default: all.", "--method", metavar="NAME")
 ]
 Kind = Annotated[Literal["in-domain", "out-of-domain"], _option("in-domain or out-of-domain.", metavar="KIND")]
-Limit = Annotated[int | None, _option("Only so many prompts, of all kinds.", least=1)]
+Few = Annotated[int | None, _option("Only so many prompts, of all kinds.", least=1)]
 Length = Annotated[int, _option("At most this many new tokens in an answer.", least=1)]
 Repeats = Annotated[int, _option("Times each prompt is run.", least=1)]
 Seed = Annotated[int, _option("Of the first request; the others count on from it.", least=0)]
 Json = Annotated[Path | None, typer.Option(help="Write the figures here; - is stdout.", rich_help_panel=WRITE)]
+Limit = Annotated[
+    bool, typer.Option("--limit", help="Forwards beside the limit of the memory instead.", rich_help_panel=MEASURE)
+]
+Where = Annotated[bool, typer.Option("--where", help="Show where a round goes instead.", rich_help_panel=WRITE)]
+Context = Annotated[int, _option("With --limit: tokens before the ones that are checked.", least=1)]
 Plot = Annotated[
     Path | None, typer.Option(help="Draw them here (PNG; needs foreword\\[bench]).", rich_help_panel=WRITE)
 ]
@@ -45,13 +50,16 @@ Plot = Annotated[
 def bench(
     *,
     quick: Quick = False,
+    limit: Limit = False,
+    where: Where = False,
     inflate: Inflate = None,
     temperature: Temperatures = None,
     method: Rows = None,
     prompts: Kind = "in-domain",
-    limit_prompts: Limit = None,
+    limit_prompts: Few = None,
     max_tokens: Length = 128,
     repeats: Repeats = 1,
+    context: Context = 200,
     seed: Seed = 0,
     model: options.ModelName = None,
     draft: options.DraftName = None,
@@ -60,7 +68,11 @@ def bench(
     plot: Plot = None,
 ) -> None:
     """Measure every way to guess, plain decoding and transformers on this machine, in one interleaved run."""
+    if limit:
+        _limit(inflate, model, dtype, json, quick=quick, context=context)
+        return
     from foreword.bench.run import Options, run
+    from foreword.bench.where import table
 
     asked = Options(
         quick=quick,
@@ -77,15 +89,26 @@ def bench(
         draft=draft,
         plot=None if plot is None else str(plot),
     )
-    _write(run(asked, edge.note), json)
+    report = run(asked, edge.note)
+    _write(report.as_json(), table(report) if where else report.table(), json)
 
 
-def _write(report: Report, file: Path | None) -> None:
+def _limit(shape: str | None, model: str | None, dtype: str, json: Path | None, *, quick: bool, context: int) -> None:
+    """One object in the JSON where one model is asked for, a list of them otherwise."""
+    from foreword.bench.limit import DEFAULT, FAMILY, Asked, limits, table
+
+    shapes = (shape,) if shape else (FAMILY,) if model else DEFAULT
+    found = limits(Asked(shapes, context, quick, model, dtype), edge.note)
+    figures = [one.as_json() for one in found]
+    _write(figures if len(found) > 1 else figures[0], table(found), json)
+
+
+def _write(figures: object, table: Table, file: Path | None) -> None:
     """Figures to the file; the table to stdout, unless the figures are there."""
-    found = encode.dumps(report.as_json(), indent=2) + "\n"
+    found = encode.dumps(figures, indent=2) + "\n"
     if file == Path("-"):
         typer.echo(found, nl=False)
         return
     if file is not None:
         file.write_text(found, encoding="utf-8")
-    show.stdout().print(report.table())
+    show.stdout().print(table)

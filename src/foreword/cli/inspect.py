@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from foreword.llm import LLM
+    from foreword.model.cost import Cost
 
 
 def inspect(
@@ -34,10 +35,10 @@ def inspect(
     if draft is not None:
         same, why = _vocabulary(llm, draft)
         facts |= {"draft": draft, "same vocabulary": same, "vocabulary": why}
-    cost = _cost(llm)
+    cost = llm.target.cost
     if as_json:
         plain = {name.replace(" ", "_"): value for name, value in facts.items()}
-        sys.stdout.write(json.dumps(plain | {"milliseconds": cost}) + "\n")
+        sys.stdout.write(json.dumps(plain | _milliseconds(cost)) + "\n")
         return
     show.facts(facts)
     show.stdout().print(_table(cost))
@@ -60,21 +61,26 @@ def _model(llm: LLM) -> dict[str, object]:
     }
 
 
-def _cost(llm: LLM) -> dict[str, float]:
-    """Milliseconds of a pass by the number of tokens it reads."""
-    from foreword.model import measure
+def _milliseconds(cost: Cost) -> dict[str, object]:
+    """Of a pass by the number of tokens it reads, and what a longer text adds."""
+    return {
+        "milliseconds": {str(rows): 1000 * seconds for rows, seconds in cost.seconds.items()},
+        "milliseconds_after": cost.context,
+        "milliseconds_per_token_of_context": 1000 * cost.per_token,
+        "milliseconds_per_token_of_context_and_token_read": 1000 * cost.per_token_and_row,
+    }
 
-    return {str(rows): 1000 * seconds for rows, seconds in measure(llm.target).items()}
 
-
-def _table(cost: dict[str, float]) -> Table:
+def _table(cost: Cost) -> Table:
     from rich.table import Table
 
+    long = cost.context + 1000
     table = Table(box=None, padding=(0, 2, 0, 0))
-    for column in ("tokens in a pass", "ms", "of one"):
+    for column in ("tokens in a pass", "ms", "of one", f"ms after {long:,} tokens"):
         table.add_column(column, justify="right")
-    for rows, milliseconds in cost.items():
-        table.add_row(rows, f"{milliseconds:.2f}", f"{milliseconds / cost['1']:.2f}×")
+    for rows, seconds in cost.seconds.items():
+        far = cost(rows - 1, 1, long)
+        table.add_row(str(rows), f"{1000 * seconds:.2f}", f"{seconds / cost(0):.2f}×", f"{1000 * far:.2f}")
     return table
 
 

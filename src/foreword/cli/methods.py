@@ -9,16 +9,17 @@ from foreword.cli import options, show
 
 
 def methods(as_json: options.AsJson = False) -> None:
-    """List the ways to guess: what each does, and whether it takes a draft model."""
-    from foreword.draft import METHODS, Drafter, method
+    """List the ways to guess: what each does, and what it takes as --draft."""
+    from foreword.draft import METHODS, method
 
     found = {name: method(name) for name in METHODS}
     rows = [
         {
             "name": name,
             "summary": drafter.summary,
-            # The default way to load takes no source.
-            "takes_draft": drafter.load.__func__ is not Drafter.load.__func__,
+            "takes_draft": bool(drafter.takes),
+            "draft": drafter.takes,
+            "needed": drafter.needs,
             "docs": f"docs/methods/{name}.md",
         }
         for name, drafter in found.items()
@@ -30,6 +31,6 @@ def methods(as_json: options.AsJson = False) -> None:
 
     table = Table("method", "what it does", "--draft", "more", box=None, padding=(0, 2, 0, 0), header_style="bold")
     for row in rows:
-        takes = "needed" if row["takes_draft"] else "–"
+        takes = (row["draft"] if row["needed"] else f"[dim]({row['draft']})[/]") if row["draft"] else "–"
         table.add_row(f"[bold green]{row['name']}[/]", row["summary"], takes, f"[dim]{row['docs']}[/]")
     show.stdout().print(table)

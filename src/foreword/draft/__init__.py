@@ -3,30 +3,73 @@
 from __future__ import annotations
 
 import difflib
+import re
 from importlib import import_module
 
-from foreword.draft.base import Drafter
-from foreword.errors import UnknownMethod
+from foreword.draft.base import MODEL, Drafter
+from foreword.draft.parts import Parts
+from foreword.draft.recipe import Recipe
+from foreword.errors import InvalidRequest, UnknownMethod
 
 METHODS: dict[str, str] = {
     "none": "foreword.draft.none:NoDrafter",
     "ngram": "foreword.draft.ngram:NgramDrafter",
+    "suffix": "foreword.draft.suffix:SuffixDrafter",
+    "predicted": "foreword.draft.predicted:PredictedDrafter",
+    "recycle": "foreword.draft.recycle:RecyclingDrafter",
+    "lookahead": "foreword.draft.lookahead:LookaheadDrafter",
     "lm": "foreword.draft.lm:LanguageModelDrafter",
+    "layers": "foreword.draft.layers:LayersDrafter",
+    "quantized": "foreword.draft.quantized:QuantizedDrafter",
+    "retrieval": "foreword.draft.retrieval:RetrievalDrafter",
+    "tli": "foreword.draft.tli:IntersectionDrafter",
+    "slem": "foreword.draft.slem:RetellingDrafter",
+    "fuse": "foreword.draft.fuse:FusedDrafter",
+    "cascade": "foreword.draft.cascade:CascadeDrafter",
 }
 """Name of a method -> where its class is; imported when asked for."""
 
 WITHOUT_DRAFT, WITH_DRAFT, PLAIN = "ngram", "lm", "none"
 """What runs when a request names no method: without a draft model, with one; and what guesses nothing."""
+JOINED = ("suffix", WITH_DRAFT)
+"""What is joined where nothing else is named."""
+SHARED, RETOLD = "tli", "slem"
+"""What drafts with a model of another vocabulary: in the tokens that both have, and in text."""
 
 
-def method(name: str) -> type[Drafter]:
-    """The class of a method. Raises UnknownMethod with the nearest names."""
-    if name not in METHODS:
-        near = difflib.get_close_matches(name, METHODS, 1)
+def method(name: str) -> type[Drafter] | Recipe:
+    """The class of a method; of one that joins others, written like a call, `fuse(suffix, lm)`, how to make it.
+
+    Raises UnknownMethod with the nearest names, or InvalidRequest for a name that cannot be read.
+    """
+    written = re.fullmatch(r"\s*([\w-]+)\s*(?:\((.*)\))?\s*", name)
+    if written is None:
+        raise InvalidRequest(f"cannot read the method {name!r}; write a name, or one that joins others: name(one, two)")
+    head, inside = written[1], written[2]
+    if head not in METHODS:
+        near = difflib.get_close_matches(head, METHODS, 1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise UnknownMethod(f"there is no method {name!r}.{hint} Methods: {', '.join(METHODS)}")
-    module, _, attribute = METHODS[name].partition(":")
-    return getattr(import_module(module), attribute)
+        raise UnknownMethod(f"there is no method {head!r}.{hint} Methods: {', '.join(METHODS)}")
+    module, _, attribute = METHODS[head].partition(":")
+    found = getattr(import_module(module), attribute)
+    if issubclass(found, Parts):
+        parts = _arguments(inside) if inside is not None else list(JOINED)
+        return Recipe(found, tuple((part, method(part)) for part in parts))
+    if inside is not None:
+        raise InvalidRequest(f"{head} joins no other methods; leave out ({inside})")
+    return found
 
 
-__all__ = ["METHODS", "Drafter", "method"]
+def _arguments(inside: str) -> list[str]:
+    """The parts between the brackets of a call, whose own brackets may hold commas."""
+    parts, depth = [""], 0
+    for letter in inside:
+        depth += (letter == "(") - (letter == ")")
+        if letter == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return [part.strip() for part in parts]
+
+
+__all__ = ["METHODS", "MODEL", "Drafter", "Recipe", "method"]

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from collections.abc import Sequence as List
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -20,6 +21,8 @@ from foreword.model import HFModel, Model, Read, Tokenizer
 from foreword.sampling import draw, one_hot, probs, weights
 from foreword.types import Batch, Draft, Scores, Sequence, Verdict
 
+MODEL = "a draft model"
+
 Source = str | Path | HFModel | Model | None
 """What a drafter is made from: a folder or hub id, a model in memory (driven already or not), or nothing."""
 
@@ -27,8 +30,12 @@ Source = str | Path | HFModel | Model | None
 class Drafter(ABC):
     """Guesses the next tokens of every sequence in a batch. May keep state by sequence id."""
 
-    summary: str = ""
+    summary: ClassVar[str] = ""
     """One line for `foreword methods`."""
+    takes: ClassVar[str] = ""
+    """What `draft=` may be: MODEL, or another few words. Empty where it can be nothing."""
+    needs: ClassVar[bool] = False
+    """It cannot do without."""
 
     @classmethod
     def load(cls, source: Source, target: Model, tokenizer: Tokenizer | None) -> Drafter:
@@ -94,6 +101,36 @@ class Tree:
         self.parents.append(parent)
         self.chances.append(chance)
         return len(self.tokens) - 1
+
+    @classmethod
+    def of(cls, draft: Draft, row: int) -> Tree:
+        """The guesses of one sequence in a draft."""
+        count = int(draft.count[row])
+        chances = [] if draft.chances is None else draft.chances[row, :count].tolist()
+        return cls(draft.tokens[row, :count].tolist(), draft.parents[row, :count].tolist(), chances)
+
+    def offspring(self) -> dict[int, dict[int, int]]:
+        """node -> token -> the guess of that token which follows it; -1 stands for the last committed token."""
+        found: dict[int, dict[int, int]] = {}
+        for node, (token, parent) in enumerate(zip(self.tokens, self.parents, strict=True)):
+            found.setdefault(parent, {}).setdefault(token, node)
+        return found
+
+    def children(self, parent: int) -> dict[int, int]:
+        """token -> the guess of that token which follows `parent`."""
+        return self.offspring().get(parent, {})
+
+    def cut(self, most: int, floor: float = 0.0) -> Tree:
+        """The tree of its `most` likeliest guesses above `floor`, likeliest first."""
+        return self.pruned(self.best(most, floor))
+
+    def straight(self) -> Tree:
+        """The chain of its first children."""
+        chain: list[int] = []
+        for node, parent in enumerate(self.parents):
+            if parent == (chain[-1] if chain else -1):
+                chain.append(node)
+        return self.pruned(chain)
 
     def best(self, most: int, floor: float = 0.0) -> list[int]:
         """The `most` likeliest nodes above `floor`, best first; with each its parent, which is likelier."""

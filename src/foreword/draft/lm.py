@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from foreword.draft.base import Chain, Drafter, Source, Tree, planted
+from foreword.draft.base import MODEL, Chain, Drafter, Source, Tree, planted
 from foreword.draft.tree import BREADTH, Confidence, Growth
 from foreword.errors import InvalidRequest, VocabularyMismatch
 from foreword.model import Mode, Model, Read, Tokenizer, check_same, load_tokenizer
@@ -60,6 +60,7 @@ class LanguageModelDrafter(Drafter):
     """Drafts with any causal model that shares the target's tokenizer."""
 
     summary = "a smaller model with the same tokenizer writes ahead"
+    takes, needs = MODEL, True
 
     def __init__(self, model: Model, vocab: int | None = None) -> None:
         """`vocab` is the target's, if larger: families pad their embeddings to different sizes, without new tokens."""

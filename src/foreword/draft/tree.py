@@ -173,19 +173,15 @@ class Growth:
 
     def done(self) -> Tree:
         """The best guesses of all."""
-        return self.tree.pruned(self.tree.best(self.most, self.floor))
+        return self.tree.cut(self.most, self.floor)
 
     def learn(self, said: List[int]) -> None:
         """What the target wrote instead of these guesses, or along them."""
+        read = {(self.tree.parents[node], self.tree.tokens[node]): node for node in self.read}
         node = -1
         for token in said:
             children = self._children.get(node)
             if children is None or token not in children.tokens:
                 return
             self.confidence.learn(children.values, children.tokens.index(token), self.sequence.params.temperature)
-            node = self.child(node, token)
-
-    def child(self, parent: int, token: int) -> int:
-        """The guess that `token` follows `parent`; -2 if there is none."""
-        pairs = zip(self.tree.parents, self.tree.tokens, strict=True)
-        return next((node for node, pair in enumerate(pairs) if pair == (parent, token)), -2)
+            node = read.get((node, token), -2)

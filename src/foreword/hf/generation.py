@@ -19,7 +19,7 @@ from transformers import GenerationConfig, GenerationMixin, LogitsProcessorList,
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
-from foreword.draft import PLAIN, WITH_DRAFT, WITHOUT_DRAFT
+from foreword.draft import MODEL, PLAIN, WITH_DRAFT, WITHOUT_DRAFT
 from foreword.draft import method as find_method
 from foreword.engine import NODES, Engine
 from foreword.errors import InvalidRequest
@@ -227,7 +227,7 @@ def _engine(model: PreTrainedModel, speculation: Speculation, rows: int) -> Iter
             with loan(source) as (small, _):
                 yield Engine(target, kind.load(small, target, None), rule, width, Scheduler(slots=rows))
             return
-        if isinstance(source, str | Path) and name == WITH_DRAFT:
+        if isinstance(source, str | Path) and kind.takes == MODEL:
             source = known.draft(str(source), target)
         yield Engine(target, kind.load(source, target, None), rule, width, Scheduler(slots=rows))
 

@@ -58,8 +58,8 @@ class Cost:
     """The same for each row that looks at it: products."""
 
     def __post_init__(self) -> None:
-        numbers = (*self.seconds, *self.seconds.values(), self.per_token, self.per_token_and_row, self.context)
-        if not self.seconds or not all(math.isfinite(n) and n >= 0 for n in numbers) or 0 in self.seconds.values():
+        above, least = (*self.seconds, *self.seconds.values()), (self.per_token, self.per_token_and_row, self.context)
+        if not above or not all(map(math.isfinite, (*above, *least))) or min(above) <= 0 or min(least) < 0:
             raise ValueError("a cost needs at least one width, and numbers that seconds can be")
 
     def __call__(self, nodes: int, rows: int = 1, context: int | None = None) -> float:
@@ -108,8 +108,8 @@ def measured(model: Readable, *, seconds: float = 2.0) -> Cost:
             if probe.fits(*point) and (not times or perf_counter() - started < seconds / 3):
                 times[point] = [probe(*point)]
         for turn in range(TURNS):
-            spent = (perf_counter() - started) / seconds
-            if spent > 0.6 or (turn > 2 and spent > 0.3) or not all(probe.fits(*point) for point in times):
+            spent = perf_counter() - started
+            if spent >= (0.3 if turn > 2 else 0.6) * seconds or not all(probe.fits(*point) for point in times):
                 break
             for point, found in times.items():
                 found.append(probe(*point))
@@ -167,7 +167,7 @@ class _Probe:
 
 
 def _fitted(times: Mapping[tuple[int, int], float], near: int) -> Cost:
-    """A table that never falls, for more rows cannot cost less; the terms of the context from slopes of 1 and 16 rows."""
+    """A table that never falls, as more rows cannot cost less, and from the slopes of 1 and 16 rows its other terms."""
     near_ones = sorted(rows for rows, context in times if context == NEAR)
     table = {rows: min(times[wider, NEAR] for wider in near_ones if wider >= rows) for rows in near_ones}
     one, sixteen = (

@@ -19,7 +19,7 @@ _VISIBLE = (*range(33, 127), *range(161, 173), *range(174, 256))
 _ALPHABET = {chr(byte): byte for byte in _VISIBLE} | {
     chr(256 + place): byte for place, byte in enumerate(sorted(set(range(256)) - set(_VISIBLE)))
 }
-"""The characters that byte-level vocabularies write bytes with (Radford et al. 2019): bytes that show are themselves."""
+"""The characters that byte-level vocabularies write bytes with (Radford et al. 2019): one that shows is itself."""
 _BYTE = re.compile("<0x([0-9A-F]{2})>")
 """How SentencePiece spells a byte that is no character of its own."""
 
@@ -32,21 +32,21 @@ class Lexicon:
         self._tokenizer = tokenizer
         self.pieces = _pieces(tokenizer, size)
         # Of several tokens for one piece the last: SentencePiece lists its bytes before the characters.
-        self.ids: dict[Piece, int] = {piece: id for id, piece in enumerate(self.pieces) if piece}
+        self.ids: dict[Piece, int] = {piece: token for token, piece in enumerate(self.pieces) if piece}
         self.roles: dict[str, int] = {}
         for role in ROLES:
-            id = getattr(tokenizer, f"{role}_token_id")
-            if isinstance(id, int) and id < size:
-                self.roles[role] = id
+            token = getattr(tokenizer, f"{role}_token_id")
+            if isinstance(token, int) and token < size:
+                self.roles[role] = token
         self._longest = max((len(piece) for piece in self.ids if isinstance(piece, bytes)), default=0)
 
     def text(self, ids: Iterable[int]) -> bytes:
         """The bytes that these tokens stand for; special tokens stand for none."""
-        return b"".join(piece for id in ids if isinstance(piece := self.pieces[id], bytes))
+        return b"".join(piece for token in ids if isinstance(piece := self.pieces[token], bytes))
 
-    def special(self, id: int) -> bool:
+    def special(self, token: int) -> bool:
         """The token stands for no text."""
-        return not isinstance(self.pieces[id], bytes)
+        return not isinstance(self.pieces[token], bytes)
 
     def spell(self, text: bytes) -> list[int]:
         """Tokens of any bytes, the longest that fits first. A byte that no token has becomes the unknown token."""
@@ -68,25 +68,23 @@ class Lexicon:
             whole = (before + text).decode()
         except UnicodeDecodeError:
             return self.spell(text)
-        rest, found = len(text), []
-        for id in reversed(self._tokenizer(whole, add_special_tokens=False)["input_ids"] if text else []):
-            found.append(id)
-            rest -= len(self.text([id]))
-            if rest <= 0 or self.special(id):
-                break
-        exact = rest == 0 and self.text(found[::-1]) == text
-        return found[::-1] if exact else self.spell(text)
+        tokens = self._tokenizer(whole, add_special_tokens=False)["input_ids"]
+        start, rest = len(tokens), len(text)
+        while rest > 0 and start > 0:
+            start -= 1
+            rest -= len(self.text(tokens[start : start + 1]))
+        return tokens[start:] if self.text(tokens[start:]) == text else self.spell(text)
 
 
 def _pieces(tokenizer: Tokenizer, size: int) -> tuple[Piece | None, ...]:
     vocabulary, added = tokenizer.get_vocab(), tokenizer.added_tokens_decoder
     read = _byte_level if _writes_bytes(tokenizer, vocabulary) else _sentencepiece
     found: list[Piece | None] = [None] * size
-    for token, id in vocabulary.items():
-        if id in added and id < size:
-            found[id] = token if added[id].special else token.encode()
-        elif id < size:
-            found[id] = read(token)
+    for written, token in vocabulary.items():
+        if token in added and token < size:
+            found[token] = written if added[token].special else written.encode()
+        elif token < size:
+            found[token] = read(written)
     return tuple(found)
 
 

@@ -9,7 +9,6 @@ import warnings
 from collections.abc import Iterator
 from collections.abc import Sequence as List
 from contextlib import contextmanager
-from functools import cached_property
 from pathlib import Path
 from threading import Lock
 
@@ -62,6 +61,7 @@ class Model:
         if swaps is None and isinstance(self.driver, NativeDriver):
             drop_weights(hf)
         self.device: torch.device = next(hf.parameters()).device
+        self._cost: Cost | None = None
         config = hf.config.get_text_config()
         self.vocab: int = config.vocab_size
         self.context: int = getattr(config, "max_position_embeddings", None) or 2**31
@@ -118,21 +118,21 @@ class Model:
         ids = settings.eos_token_id if settings is not None else self.hf.config.eos_token_id
         return frozenset([ids] if isinstance(ids, int) else ids or [])
 
-    @cached_property
+    @property
     def cost(self) -> Cost:
         """`cost(nodes, rows, context)` is seconds of a forward; measured once on a machine, and kept on its disk."""
-        sizes = {name: size for name, size in self.hf.config.get_text_config().to_dict().items() if type(size) is int}
-        return known(
-            self,
-            {
+        if self._cost is None:
+            config = self.hf.config.get_text_config().to_dict()
+            about = {
                 "model": type(self.hf).__name__,
-                "sizes": sizes,
+                "sizes": {name: size for name, size in config.items() if type(size) is int},
                 "parameters": self.parameters,
                 "dtype": str(self.dtype),
                 "device": torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else self.device.type,
                 "way": self.capability.way,
-            },
-        )
+            }
+            self._cost = known(self, about)
+        return self._cost
 
     def open(self, id: int, capacity: int) -> None:
         """Make room for a sequence of at most `capacity` tokens, guesses included."""

@@ -8,18 +8,20 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence as List
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, chain
+from typing import cast
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from foreword.errors import ModelError
-from foreword.model.driver import Chaining, Driver
+from foreword.model.driver import Chaining, Driver, Growing
 from foreword.model.model import Model
 from foreword.model.plan import Read
 from foreword.model.translation import Translation
+from foreword.native.tree import Ask, Grown
 
 MARGIN = 256
 """Draft tokens beyond the text that guesses may take."""
@@ -29,9 +31,9 @@ ENDLESS = 2**31
 def translated(model: Model, translation: Translation) -> Model:
     """The same model in the target's vocabulary. It can follow a text of any length: of a long one it reads the end."""
     view = copy.copy(model)
-    view.driver = TranslatingDriver(model.driver, translation, model.context, model.device)
-    if isinstance(model.driver, Chaining):
-        view.driver = ChainingTranslator(model.driver, translation, model.context, model.device)
+    fast = isinstance(model.driver, Chaining) and isinstance(model.driver, Growing)
+    kind = FastTranslator if fast else TranslatingDriver
+    view.driver = kind(model.driver, translation, model.context, model.device)
     view.vocab, view.context = len(translation.spellings), ENDLESS
     return view
 
@@ -52,7 +54,7 @@ class _Text:
 
 
 class TranslatingDriver:
-    """Reads target tokens as draft tokens, one or more for each; logits come back as the target's, -inf where not shared.
+    """Reads each target token as one or more draft tokens; logits come back as the target's, -inf where not shared.
 
     So softmax(logits) is the draft's law given that it says a shared token. Every target token ends at a draft token of
     its own, and what it is spelt with depends on nothing else, so a tree of guesses stays a tree.
@@ -65,6 +67,9 @@ class TranslatingDriver:
         self._to_target: list[int] = translation.to_target.tolist()
         self._drafts, self._targets = (ids.to(device) for ids in translation.shared)
         self._texts: dict[int, _Text] = {}
+        # For draft ids: where a target's row holds what belongs to them, and -inf for those that no target token has.
+        self._source = translation.to_target.clamp(min=0).to(device)
+        self._mask = torch.where(translation.to_target < 0, -math.inf, 0.0).to(device)
 
     def open(self, id: int, capacity: int) -> None:
         text = self._texts[id] = _Text(min(self._context, capacity + MARGIN))
@@ -97,7 +102,7 @@ class TranslatingDriver:
         text.nodes = []
 
     def _told(self, read: Read) -> Read:
-        """The same read in draft ids; the text that is read with it is kept, for the model may have to read it again."""
+        """The same read in draft ids; its text is kept, for the model may have to read it again."""
         text, parents = self._texts[read.id], read.parents
         spelt = [self._spellings[token] for token in read.tokens]
         trunk = len(spelt) if parents is None else len(spelt) + read.held - len(parents)
@@ -123,7 +128,7 @@ class TranslatingDriver:
             text.ends.append(len(text.ids))
 
     def _make_room(self, read: Read, start: int) -> None:
-        """Where a text outgrows its room, give it a larger one; where it outgrows the context, forget its first half."""
+        """Give a text that outgrows its room a larger one; of one that outgrows the context, forget the beginning."""
         text = self._texts[read.id]
         whole = len(text.ids) + sum(map(len, text.nodes)) + (0 if read.held else MARGIN)
         if text.begin <= start and whole - text.begin <= text.room:
@@ -138,19 +143,42 @@ class TranslatingDriver:
             self._driver.read([Read(read.id, 0, text.ids[text.begin : start], keep=0)])
 
 
-class ChainingTranslator(TranslatingDriver):
-    """The same over a driver that draws whole chains: noise of -inf keeps it to shared tokens."""
+class FastTranslator(TranslatingDriver):
+    """The same over a driver that writes chains and trees ahead by itself: noise of -inf keeps it to shared tokens."""
 
     def chain(
         self, read: Read, count: int, temperature: float, noise: Float[Tensor, "count target_vocab"] | None
     ) -> list[int]:
         """Read, then draw `count` shared tokens one after the other: argmax(logits / temperature + noise)."""
-        assert isinstance(self._driver, Chaining)
-        heard = torch.full((count, len(self._to_target)), -math.inf)
-        heard[:, self._drafts] = 0.0 if noise is None else noise[:, self._targets]
-        found = self._driver.chain(self._told(read), count, temperature, heard)
+        found = cast("Chaining", self._driver).chain(self._end(read), count, temperature, self._heard(noise, count))
         self._append(self._texts[read.id], [(guess,) for guess in found[:-1]])
         return [self._to_target[guess] for guess in found]
+
+    def grow(self, read: Read, ask: Ask) -> Grown:
+        """Read the end of a text, then grow a tree of shared tokens after it."""
+        ends = tuple(self._spellings[token][-1] for token in ask.ends)
+        ask = replace(ask, noise=self._heard(ask.noise, ask.deep), ends=ends)
+        grown = cast("Growing", self._driver).grow(self._end(read), ask)
+        self._texts[read.id].nodes = [(grown.tokens[node],) for node in grown.read]
+        return replace(
+            grown,
+            tokens=[self._to_target[token] for token in grown.tokens],
+            children=[self._said(tokens, values) for tokens, values in grown.children],
+        )
+
+    def _end(self, read: Read) -> Read:
+        """The last target token may be several of the draft's, and only what follows all of them is asked for."""
+        return replace(self._told(read), keep=1)
+
+    def _heard(self, noise: Float[Tensor, "count target_vocab"] | None, count: int) -> Float[Tensor, "count vocab"]:
+        mask = self._mask.expand(count, -1)
+        return mask if noise is None else noise.index_select(1, self._source).add_(mask)
+
+    def _said(self, tokens: list[int], values: list[float]) -> tuple[list[int], list[float]]:
+        """The children that are shared, in target ids."""
+        shared = [(self._to_target[token], value) for token, value in zip(tokens, values, strict=True)]
+        shared = [(token, value) for token, value in shared if token >= 0]
+        return [token for token, _ in shared], [value for _, value in shared]
 
 
 def _parents(parents: List[int], nodes: List[tuple[int, ...]]) -> list[int]:

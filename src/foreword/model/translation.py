@@ -22,7 +22,7 @@ class Translation:
     to_draft: Int[Tensor, "target_vocab"]
     """Int64: the draft's token of the same text or role, or -1."""
     to_target: Int[Tensor, "draft_vocab"]
-    """Int64: the target's token of the same text or role, or -1. Of draft tokens that mean the same only one has one."""
+    """Int64: the target's token of the same text or role, or -1; of draft tokens that mean the same, one has it."""
     spellings: tuple[tuple[int, ...], ...]
     """For each target token the draft ids that say it, never none: its image, or the pieces of its text."""
 

@@ -14,12 +14,27 @@ from jaxtyping import Int
 from torch import Tensor
 
 from foreword.errors import UnknownMethod
-from foreword.types import Draft, Verdict, Verify
+from foreword.types import Draft, Lists, Verdict, Verify
 from foreword.verify.block import block
+from foreword.verify.kseq import kseq
 from foreword.verify.match import follow, match
 from foreword.verify.rejection import rejection
+from foreword.verify.specinfer import specinfer
+from foreword.verify.traversal import traversal
+from foreword.verify.without_replacement import without_replacement
 
-__all__ = ["RULES", "Rule", "block", "match", "rejection", "rule"]
+__all__ = [
+    "RULES",
+    "Rule",
+    "block",
+    "kseq",
+    "match",
+    "rejection",
+    "rule",
+    "specinfer",
+    "traversal",
+    "without_replacement",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,18 +45,31 @@ class Rule:
     verify: Verify
     shares_noise: bool
     """The drafter may guess with the Gumbel noise the rule decides with. Any other rule is biased by that."""
-    trees: bool
-    """Judges trees; otherwise chains only."""
+    lists: Lists
+    """How several guesses after one text must be drawn, for a drafter that draws; "one" judges chains only."""
     follow: Callable[[Int[Tensor, "batch column"], Draft], Verdict] | None = None
     """What is left of the rule once the target's own token of every column is drawn, where the rule is of that kind."""
     keeps: Literal["same-text", "same-distribution"]
     """What equals plain decoding with the same seed: every token, or only the law that the tokens are drawn from."""
 
+    @property
+    def trees(self) -> bool:
+        """Judges trees; otherwise chains only."""
+        return self.lists != "one"
+
+
+def _same_distribution(name: str, verify: Verify, lists: Lists) -> Rule:
+    return Rule(name=name, verify=verify, shares_noise=False, lists=lists, keeps="same-distribution")
+
 
 RULES: dict[str, Rule] = {
-    "match": Rule(name="match", verify=match, follow=follow, shares_noise=True, trees=True, keeps="same-text"),
-    "rejection": Rule(name="rejection", verify=rejection, shares_noise=False, trees=False, keeps="same-distribution"),
-    "block": Rule(name="block", verify=block, shares_noise=False, trees=False, keeps="same-distribution"),
+    "match": Rule(name="match", verify=match, follow=follow, shares_noise=True, lists="distinct", keeps="same-text"),
+    "rejection": _same_distribution("rejection", rejection, "one"),
+    "block": _same_distribution("block", block, "one"),
+    "without-replacement": _same_distribution("without-replacement", without_replacement, "distinct"),
+    "traversal": _same_distribution("traversal", traversal, "distinct"),
+    "specinfer": _same_distribution("specinfer", specinfer, "independent"),
+    "kseq": _same_distribution("kseq", kseq, "independent"),
 }
 
 

@@ -44,8 +44,15 @@ def prefix_acceptance(
 ) -> Float[Tensor, "batch column-1"]:
     """Chance h_i that the prefix which ends at each guess passes its own test; 0 for padding."""
     reach, left = reach[:, 1:], residual[:, 1:].sum(dim=-1)
-    # 0/0 is a prefix that the target writes for certain and that nothing follows but what was drafted: it passes.
-    inner = (left / (left + 1 - reach)).where(left + 1 > reach, 1.0)
     length = torch.arange(1, draft.nodes + 1, device=reach.device)
     whole = length == draft.count[:, None]
-    return reach.where(whole, inner).where(length <= draft.count[:, None], 0.0)
+    return reach.where(whole, weight_left(reach, left)).where(length <= draft.count[:, None], 0.0)
+
+
+def weight_left(reach: Float[Tensor, "*any"], left: Float[Tensor, "*any"]) -> Float[Tensor, "*any"]:
+    """How much of a prefix of weight `reach` the target would still write once what followed it is given up.
+
+    `left` is the sum of [reach p - q]+ after it.
+    """
+    # 0/0 is a prefix that the target writes for certain and that nothing follows but what was drafted: it stays.
+    return (left / (left + 1 - reach)).where(left + 1 > reach, 1.0)

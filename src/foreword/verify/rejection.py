@@ -1,6 +1,6 @@
 """Speculative sampling: accept each drafted token with probability min(1, p/q), else draw from what is left of p.
 
-Knows chains, and the laws and the draw that every rule with independent noise is made of; knows no trees.
+Knows chains and the law each of their tokens was drawn from; knows no trees.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from foreword.errors import InvalidRequest
 from foreword.types import Draft, Noise, Verdict
+from foreword.verify.parts import draw, in_use, ratio, target_laws
 
 
 def rejection(weights: Float[Tensor, "batch column vocab"], draft: Draft, noise: Noise) -> Verdict:
@@ -36,11 +37,9 @@ def acceptance(
 def ratios(
     p: Float[Tensor, "batch column vocab"], q: Float[Tensor, "batch column vocab"], draft: Draft
 ) -> Float[Tensor, "batch column-1"]:
-    """p(x)/q(x) of each guess x, finite even where q says that x cannot have been drawn; 0 for padding."""
+    """p(x)/q(x) of each guess x, finite; 0 for padding."""
     used = in_use(draft)
-    guess = draft.tokens.masked_fill(~used, 0)[..., None]
-    p_guess, q_guess = (law[:, :-1].gather(2, guess)[..., 0] for law in (p, q))
-    return (p_guess / q_guess.clamp(min=torch.finfo(q.dtype).tiny)).where(used, 0.0)
+    return ratio(p[:, :-1], q[:, :-1], draft.tokens.where(used, 0)).where(used, 0.0)
 
 
 def chain_laws(
@@ -53,9 +52,9 @@ def chain_laws(
     """
     if not draft.chain:
         raise InvalidRequest(
-            "this rule judges chains only and the draft is a tree; draft a chain or use the rule match"
+            "this rule judges chains only and the draft is a tree; draft a chain or use a rule that judges trees"
         )
-    p = torch.softmax(weights, dim=-1, dtype=torch.promote_types(weights.dtype, torch.float32))
+    p = target_laws(weights)
     used = in_use(draft)[..., None]
     q = torch.zeros_like(p)
     if draft.probs is None:
@@ -79,18 +78,3 @@ def chain_verdict(
     law = law.where((law > 0).any(dim=1, keepdim=True), p[row, accepted])
     bonus = draw(law, noise.bonus[row, accepted])
     return Verdict(path=node.where(node < accepted[:, None], -1), accepted=accepted, bonus=bonus)
-
-
-def draw(law: Float[Tensor, "batch vocab"], uniform: Float[Tensor, "batch"]) -> Int[Tensor, "batch"]:
-    """Draw by inverse CDF from an unnormalised law; never a token of weight zero, even for a uniform of 0 or 1."""
-    # float64: in float32 the tail of a large vocabulary would drown in the rounding of the sum before it.
-    # The mask is for devices that sum in parallel, where rounding lets the sum move at a token of weight zero.
-    cdf = law.double().cumsum(dim=-1).masked_fill(law <= 0, 0.0)
-    total = cdf.amax(dim=-1, keepdim=True)
-    reached = (cdf > uniform[:, None].double() * total) | (cdf == total)
-    return reached.byte().argmax(dim=-1)
-
-
-def in_use(draft: Draft) -> Tensor:
-    """True [batch, node] for guesses, False for padding."""
-    return torch.arange(draft.nodes, device=draft.tokens.device) < draft.count[:, None]

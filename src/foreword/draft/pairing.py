@@ -1,0 +1,87 @@
+"""Brings a target and a draft model of different vocabularies together, and finds the way of drafting that suits them.
+
+Knows vocabularies and how to measure what they share; knows no method by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence as List
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from foreword.draft import RETOLD, SHARED, method
+from foreword.draft.base import Drafter, Source
+from foreword.errors import InvalidRequest, VocabularyMismatch
+from foreword.model import Model, Read, Tokenizer, load_tokenizer
+from foreword.model.lexicon import Lexicon
+from foreword.model.translation import Translation
+from foreword.types import Batch, Draft, Scores, Sequence, Verdict
+
+ENOUGH = 0.6
+"""Share of the draft's probability on shared tokens that makes them the better way; they still were at 0.75."""
+PROBE = 256
+"""Tokens of the first text that the share is measured on."""
+_ASIDE = -1
+"""The id of a text that is no request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A draft model, what the tokens of both sides stand for, and the translation between them."""
+
+    model: Model
+    target: Lexicon
+    draft: Lexicon
+    translation: Translation
+
+
+def introduce(source: Source, target: Model, tokenizer: Tokenizer | None) -> Pair:
+    """Load a draft model with its tokenizer and compare it with the target's.
+
+    Raises InvalidRequest without a folder or hub id to find a tokenizer in, VocabularyMismatch where nothing is shared.
+    """
+    if not isinstance(source, str | Path):
+        raise InvalidRequest("a draft model with another tokenizer is needed with it: give draft='folder or hub id'")
+    if tokenizer is None:
+        raise VocabularyMismatch("the target's tokenizer is not known here, so nothing can be translated into it")
+    theirs = load_tokenizer(source)
+    model = Model.load(source, dtype=target.dtype, device=str(target.device))
+    lexicons = Lexicon(tokenizer, target.vocab), Lexicon(theirs, model.vocab)
+    return Pair(model, *lexicons, Translation.between(*lexicons))
+
+
+def pair(source: Source, target: Model, tokenizer: Tokenizer | None) -> Drafter:
+    """A drafter for models that do not share a tokenizer. Raises what `introduce` raises."""
+    return PairDrafter(introduce(source, target, tokenizer))
+
+
+class PairDrafter(Drafter):
+    """Drafts in shared tokens where they carry the draft's law on the first text it sees, else in re-tokenised text."""
+
+    def __init__(self, pair: Pair) -> None:
+        self._pair = pair
+        self._drafter: Drafter | None = None
+
+    def propose(self, batch: Batch, nodes: List[int]) -> Draft:
+        if self._drafter is None:
+            self._drafter = self._suited(batch.sequences[0].tokens)
+        return self._drafter.propose(batch, nodes)
+
+    def observe(self, batch: Batch, draft: Draft, verdict: Verdict, scores: Scores) -> None:
+        if self._drafter is not None:
+            self._drafter.observe(batch, draft, verdict, scores)
+
+    def release(self, sequence: Sequence) -> None:
+        if self._drafter is not None:
+            self._drafter.release(sequence)
+
+    def _suited(self, tokens: List[int]) -> Drafter:
+        model, translation = self._pair.model, self._pair.translation
+        ids = [spelt for token in tokens for spelt in translation.spellings[token]][: min(PROBE, model.context)]
+        model.open(_ASIDE, len(ids))
+        share = translation.mass(model.read([Read(_ASIDE, 0, ids, keep=len(ids))]))
+        model.close(_ASIDE)
+        kind = cast("Callable[[Pair], Drafter]", method(SHARED if share >= ENOUGH else RETOLD))
+        return kind(self._pair)

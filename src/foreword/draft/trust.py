@@ -1,0 +1,41 @@
+"""How often guesses of a kind come true: estimated as the text is written, so that chances are honest.
+
+Knows outcomes by kind; knows nothing about how a guess is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from foreword.types import Draft, Verdict
+
+STEADINESS = 4.0
+"""Outcomes that the first belief is worth."""
+MEMORY = 0.99
+"""Weight of the past, per outcome: about a hundred are remembered."""
+
+
+class Trust:
+    """Running estimates, one for each kind of guess, each a Beta posterior whose past fades."""
+
+    __slots__ = ("_right", "_tried")
+
+    def __init__(self) -> None:
+        self._right: dict[Hashable, float] = {}
+        self._tried: dict[Hashable, float] = {}
+
+    def chance(self, kind: Hashable, prior: float) -> float:
+        """The chance, in (0, 1), that a guess of this kind comes true; `prior` is what to believe before any did."""
+        return (self._right.get(kind, 0.0) + STEADINESS * prior) / (self._tried.get(kind, 0.0) + STEADINESS)
+
+    def learn(self, kind: Hashable, right: bool) -> None:
+        """A guess of this kind came true, or did not."""
+        self._right[kind] = MEMORY * self._right.get(kind, 0.0) + right
+        self._tried[kind] = MEMORY * self._tried.get(kind, 0.0) + 1
+
+
+def said(draft: Draft, verdict: Verdict) -> list[list[int]]:
+    """What the target said in a round, for each sequence: the guesses that were kept and its own token."""
+    columns = (draft.tokens, verdict.path, verdict.accepted, verdict.bonus)
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    return [[*(tokens[node] for node in path[:accepted]), bonus] for tokens, path, accepted, bonus in rows]

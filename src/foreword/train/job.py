@@ -1,0 +1,174 @@
+"""`foreword train`: files in, a folder with a trained draft out; the order of things for whatever is trained.
+
+Knows models, data and the loop by name; knows nothing about gradients or figures.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from foreword import family
+from foreword.errors import InvalidRequest
+from foreword.model import HFModel, Tokenizer, check_same, load_tokenizer
+from foreword.model.linear import fast_bfloat16
+from foreword.params import whole
+from foreword.train import lm
+from foreword.train.data import Record, read, split
+from foreword.train.devices import Devices, ManyDevices, OneDevice
+from foreword.train.figures import Report
+from foreword.train.log import Row
+from foreword.train.losses import loss
+from foreword.train.pack import Encoder, Packer
+from foreword.train.report import Questions, report
+from foreword.train.trainer import Recipe, Trainer
+
+HELD_OUT_BLOCKS = 32
+"""Blocks of held-out data that every measurement reads, at most."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A draft model to distil: from what, with what, to where."""
+
+    target: str | None = None
+    """Folder or hub id; None = the family that ships."""
+    data: tuple[Path, ...]
+    """JSON lines; see foreword.train.data."""
+    out: Path
+    """Gets the draft, checkpoints while it is made, the log and the report."""
+    draft: str | None = None
+    """The model to begin with; None = a new one, of the target's kind with so many `layers` and this `hidden` size."""
+    layers: int = 1
+    hidden: int | None = None
+    loss: str = "hybrid"
+    temperature: float = 1.0
+    """What both laws are taken at."""
+    on_policy: float = 0.0
+    """Share of the batches that the draft writes itself."""
+    length: int = 512
+    """Tokens in a block."""
+    held_out: int = 256
+    """Records, about, that are measured on and not learnt."""
+    device: str = "auto"
+    bf16: bool | None = None
+    """Multiply in bfloat16; None = where that is fast."""
+    many: bool = False
+    """One of several processes that train together."""
+    recipe: Recipe = field(default_factory=Recipe)
+    questions: Questions = field(default_factory=Questions)
+    """What the report measures."""
+
+    def settings(self, records: list[Record]) -> dict[str, Any]:
+        """What must be the same for a run to go on; the recipe adds its own."""
+        names = ("target", "draft", "layers", "hidden", "loss", "temperature", "on_policy", "length", "held_out")
+        digest = blake2b(digest_size=12)
+        for record in records:
+            digest.update(repr(record).encode())
+        return {name: getattr(self, name) for name in names} | {"data": digest.hexdigest()}
+
+
+def run(
+    job: Job,
+    *,
+    resume: bool = False,
+    watch: Callable[[Row], None] = lambda _: None,
+    note: Callable[[str], None] = lambda _: None,
+) -> Report | None:
+    """Train, save the draft, measure it in the engine, write the report beside it. Returns the report.
+
+    With `resume` an interrupted run goes on from its last checkpoint, and begins where there is none. Of several
+    processes only the first reports; the others return None. Raises InvalidRequest or ModelError before any training
+    when something does not fit.
+    """
+    whole(2)("length", job.length)
+    whole(0)("held_out", job.held_out)
+    chosen = loss(job.loss)
+    records = read(list(job.data))
+    learnt, held_out = split(records, job.held_out, job.recipe.seed)
+    note(f"{len(learnt):,} records to learn from, {len(held_out):,} held out")
+    source = family.target() if job.target is None else job.target
+    devices = _devices(job)
+    bf16 = _fast(devices.device) if job.bf16 is None else job.bf16
+    tokenizer = load_tokenizer(source)
+    target = lm.load(source, torch.bfloat16 if _fast(devices.device) else torch.float32)
+    module = _draft(job, source, tokenizer)
+    _fits(job, target, module)
+    ends = eos(target, tokenizer)
+    task = lm.Distillation(target, module, chosen, eos=ends, temperature=job.temperature, on_policy=job.on_policy)
+    encode = Encoder(tokenizer, ends)
+    trainer = Trainer(
+        task,
+        Packer(encode, learnt, job.length, job.recipe.seed),
+        replace(job.recipe, bf16=bf16),
+        folder=job.out,
+        devices=devices,
+        held_out=Packer(encode, held_out, job.length).all(HELD_OUT_BLOCKS) if held_out else [],
+        settings=job.settings(records),
+        watch=watch,
+    )
+    rows = trainer.run(resume=resume)
+    if devices.rank:
+        return None
+    save(module, target, tokenizer, job.out)
+    note("measuring the draft at its work")
+    asked = [(record.source, encode.prompt(record)) for record in held_out]
+    return report(
+        job.target,
+        job.out,
+        asked,
+        rows,
+        parameters=module.num_parameters(),
+        settings=trainer.settings,
+        questions=job.questions,
+    )
+
+
+def save(module: HFModel, target: HFModel, tokenizer: Tokenizer, folder: Path) -> None:
+    """Write the draft as transformers does, in the numbers of the target's checkpoint, with the target's tokenizer."""
+    stored = copy.deepcopy(module)
+    nn.Module.to(stored, target.dtype)
+    stored.generation_config = target.generation_config
+    stored.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def eos(target: HFModel, tokenizer: Tokenizer) -> frozenset[int]:
+    """Ids that end a text, as the checkpoint's generation settings say, or the tokenizer."""
+    ids = target.generation_config.eos_token_id if target.generation_config is not None else None
+    ids = tokenizer.eos_token_id if ids is None else ids
+    return frozenset(map(int, ids if isinstance(ids, list) else [ids] if ids is not None else []))
+
+
+def _draft(job: Job, target: str | Path, tokenizer: Tokenizer) -> HFModel:
+    if job.draft is None:
+        return lm.new(target, layers=job.layers, hidden=job.hidden, seed=job.recipe.seed)
+    check_same(tokenizer, load_tokenizer(job.draft))
+    return lm.load(job.draft, torch.float32)
+
+
+def _fits(job: Job, target: HFModel, module: HFModel) -> None:
+    for name, model in (("target", target), ("draft", module)):
+        context = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+        if context is not None and job.length > context:
+            raise InvalidRequest(
+                f"blocks of {job.length} tokens exceed the {name}'s context of {context}; shorten length"
+            )
+
+
+def _devices(job: Job) -> Devices:
+    if job.many:
+        return ManyDevices(cpu=job.device == "cpu")
+    usual = "cuda" if torch.cuda.is_available() else "cpu"
+    return OneDevice(torch.device(usual if job.device == "auto" else job.device))
+
+
+def _fast(device: torch.device) -> bool:
+    return fast_bfloat16() if device.type == "cpu" else torch.cuda.is_bf16_supported()

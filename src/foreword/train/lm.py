@@ -1,0 +1,134 @@
+"""Distil a small language model from the target's own logits, off-policy, on-policy or mixed (DistillSpec).
+
+Knows the two models and a loss; knows nothing about files or the loop.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
+
+from foreword.errors import InvalidRequest, ModelError
+from foreword.model import HFModel
+from foreword.train.losses import Loss, agreement, overlap
+from foreword.train.onpolicy import Writer
+from foreword.train.pack import Block
+
+
+class Distillation:
+    """A draft model learns the target's law of the next token; the target is asked on the fly."""
+
+    def __init__(
+        self,
+        target: HFModel,
+        module: HFModel,
+        loss: Loss,
+        *,
+        eos: frozenset[int] = frozenset(),
+        temperature: float = 1.0,
+        on_policy: float = 0.0,
+    ) -> None:
+        """`temperature` is what both laws are taken at; `on_policy` the share of batches that the draft itself writes.
+
+        Raises InvalidRequest for a share outside 0 to 1 or a temperature that is not above 0.
+        """
+        if not 0 <= on_policy <= 1 or temperature <= 0:
+            raise InvalidRequest(
+                f"on_policy must be in [0, 1] and temperature above 0, got {on_policy} and {temperature}"
+            )
+        for model in (target, module):
+            if getattr(model, "_is_stateful", False):
+                raise ModelError(
+                    f"{type(model).__name__} is recurrent, and records packed side by side would mix in it"
+                )
+        self.target = target.eval().requires_grad_(False)
+        self.module: HFModel = module
+        self._loss, self.temperature, self.on_policy = loss, temperature, on_policy
+        self._vocab = min(target.config.get_text_config().vocab_size, module.config.get_text_config().vocab_size)
+        self._writer = Writer(module, eos, temperature)
+
+    def to(self, device: torch.device) -> None:
+        nn.Module.to(self.target, device)
+
+    def data(self, block: Block, seed: int) -> Block:
+        if self.on_policy and random.Random(seed).random() < self.on_policy:
+            return self._writer.rewrite(block, seed)
+        return block
+
+    def loss(self, module: nn.Module, block: Block) -> Float[Tensor, ""]:
+        target, draft = self._logits(module, block)
+        return self._loss(target / self.temperature, draft / self.temperature).sum()
+
+    def measure(self, module: nn.Module, block: Block) -> dict[str, Float[Tensor, ""]]:
+        """The loss, acceptance at temperature 1 (1 - TV), and acceptance at 0 (same likeliest token)."""
+        target, draft = self._logits(module, block)
+        found = self._loss(target / self.temperature, draft / self.temperature)
+        return {
+            "loss": found.sum(),
+            "acceptance": overlap(target, draft).sum(),
+            "agreement": agreement(target, draft).float().sum(),
+        }
+
+    def _logits(
+        self, module: nn.Module, block: Block
+    ) -> tuple[Float[Tensor, "learnt vocab"], Float[Tensor, "learnt vocab"]]:
+        """Both models' float32 logits where a learnt token comes next."""
+        learnt = block.learnt[:, 1:]
+        # Positions that begin again at 0 tell transformers where a record ends: no record sees another.
+        read: dict[str, Any] = {"input_ids": block.tokens, "position_ids": block.positions, "use_cache": False}
+        with torch.no_grad():
+            target = self.target(**read).logits[:, :-1][learnt]
+        draft = module(**read).logits[:, :-1][learnt]
+        return target[:, : self._vocab].float(), draft[:, : self._vocab].float()
+
+
+def load(source: str | Path, dtype: torch.dtype) -> HFModel:
+    """A causal model as transformers makes it, on the CPU. Raises ModelError when it cannot be had."""
+    try:
+        return AutoModelForCausalLM.from_pretrained(source, dtype=dtype)
+    except (OSError, ValueError, KeyError) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ModelError(f"cannot load a model from {str(source)!r}: {reason}. Give a folder or a hub id") from error
+
+
+def smaller(config: PreTrainedConfig, layers: int = 1, hidden: int | None = None) -> PreTrainedConfig:
+    """The target's config with fewer layers and, if asked for, a smaller hidden size; the rest is scaled along.
+
+    Heads keep their size. Raises InvalidRequest when the sizes do not fit together.
+    """
+    found = copy.deepcopy(config)
+    wide: int = config.hidden_size
+    head: int = getattr(config, "head_dim", None) or wide // config.num_attention_heads
+    hidden = wide if hidden is None else hidden
+    if layers < 1 or hidden < head or hidden % head:
+        raise InvalidRequest(
+            f"a draft needs at least one layer and a hidden size in multiples of {head}, the target's heads"
+        )
+    found.num_hidden_layers = layers
+    if getattr(config, "layer_types", None):
+        found.layer_types = config.layer_types[-layers:]
+    if hidden != wide:
+        heads = hidden // head
+        groups = config.num_attention_heads // config.num_key_value_heads
+        found.hidden_size, found.num_attention_heads = hidden, heads
+        found.num_key_value_heads = heads // groups if heads % groups == 0 else heads
+        found.intermediate_size = max(8, round(config.intermediate_size * hidden / wide / 8) * 8)
+    return found
+
+
+def new(target: str | Path, *, layers: int = 1, hidden: int | None = None, seed: int = 0) -> HFModel:
+    """A draft with random weights of the target's kind, float32."""
+    try:
+        config = AutoConfig.from_pretrained(target)
+    except (OSError, ValueError) as error:
+        raise ModelError(f"cannot read the config of {str(target)!r}; give a folder or a hub id") from error
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return AutoModelForCausalLM.from_config(smaller(config, layers, hidden), dtype=torch.float32)

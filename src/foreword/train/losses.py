@@ -1,0 +1,107 @@
+"""How far a draft's law is from the target's, position by position: the losses a drafter is trained with. Pure.
+
+Every loss takes raw logits of both, [..., vocab], and returns one number for each position. Knows tensors only.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from foreword.errors import InvalidRequest
+
+Loss = Callable[[Float[Tensor, "*rows vocab"], Float[Tensor, "*rows vocab"]], Float[Tensor, "*rows"]]
+"""(target's logits, draft's logits) -> loss of each position, in nats where it is a divergence; differentiable in the
+draft's. A target's logit may be -inf, a draft's may not."""
+
+LK_DECAY = 3.0
+"""How fast the hybrid turns from divergence to overlap as guesses are accepted (LK losses, arXiv 2602.23881)."""
+
+
+def overlap(target: Float[Tensor, "*rows vocab"], draft: Float[Tensor, "*rows vocab"]) -> Float[Tensor, "*rows"]:
+    """sum min(p, q): the chance that a drawn guess is accepted (Leviathan et al. 2023, theorem 3.5)."""
+    return _log_overlap(target, draft).exp()
+
+
+def agreement(target: Float[Tensor, "*rows vocab"], draft: Float[Tensor, "*rows vocab"]) -> Bool[Tensor, "*rows"]:
+    """Whether both find the same token likeliest: a guess is accepted at temperature 0."""
+    return target.argmax(-1) == draft.argmax(-1)
+
+
+def forward_kl(target: Float[Tensor, "*rows vocab"], draft: Float[Tensor, "*rows vocab"]) -> Float[Tensor, "*rows"]:
+    """KL(p || q), which covers all that the target may say (Hinton et al. 2015)."""
+    return F.kl_div(draft.log_softmax(-1), target.softmax(-1), reduction="none").sum(-1)
+
+
+def reverse_kl(target: Float[Tensor, "*rows vocab"], draft: Float[Tensor, "*rows vocab"]) -> Float[Tensor, "*rows"]:
+    """KL(q || p), which avoids what the target would not say (MiniLLM, Gu et al. 2024). Infinite where p is 0."""
+    log_q = draft.log_softmax(-1)
+    return (log_q.exp() * (log_q - target.log_softmax(-1))).sum(-1)
+
+
+def total_variation(
+    target: Float[Tensor, "*rows vocab"], draft: Float[Tensor, "*rows vocab"]
+) -> Float[Tensor, "*rows"]:
+    """1 - sum min(p, q): the chance that a drawn guess is refused (DistillSpec, Zhou et al. 2024, section 3)."""
+    return 1 - overlap(target, draft)
+
+
+def log_acceptance(target: Float[Tensor, "*rows vocab"], draft: Float[Tensor, "*rows vocab"]) -> Float[Tensor, "*rows"]:
+    """-log sum min(p, q): total variation whose gradient does not fade where little is accepted (arXiv 2602.23881)."""
+    return -_log_overlap(target, draft)
+
+
+def hybrid(target: Float[Tensor, "*rows vocab"], draft: Float[Tensor, "*rows vocab"]) -> Float[Tensor, "*rows"]:
+    """λ KL(p || q) + (1 - λ) TV with λ = exp(-3 α), α the overlap, held fixed (the LK hybrid, arXiv 2602.23881).
+
+    Divergence leads while little is accepted, overlap itself once much is.
+    """
+    accepted = overlap(target, draft)
+    weight = torch.exp(-LK_DECAY * accepted.detach())
+    return weight * forward_kl(target, draft) + (1 - weight) * (1 - accepted)
+
+
+def cross_entropy(target: Float[Tensor, "*rows vocab"], draft: Float[Tensor, "*rows vocab"]) -> Float[Tensor, "*rows"]:
+    """-log q of the target's likeliest token: what temperature 0 asks for."""
+    return -draft.log_softmax(-1).gather(-1, target.argmax(-1, keepdim=True)).squeeze(-1)
+
+
+def prefix_weights(chances: Float[Tensor, "*rows position"], floor: float = 0.5) -> Float[Tensor, "*rows position"]:
+    """How much each position of a drafted block matters: its share in the expected accepted length (D-PACE).
+
+    `chances` are q(x*), the draft's own chances of the tokens that are right. With s = (1 - floor) q + floor and
+    P_k = s_1 ... s_k, position k weighs P_k + P_{k+1} + ..., because all that follows is lost with it. Held fixed:
+    no gradient goes through it.
+    """
+    prefixes = ((1 - floor) * chances.detach() + floor).cumprod(-1)
+    return prefixes.flip(-1).cumsum(-1).flip(-1)
+
+
+def _log_overlap(target: Float[Tensor, "*rows vocab"], draft: Float[Tensor, "*rows vocab"]) -> Float[Tensor, "*rows"]:
+    # In logs, so that an overlap too small for the float keeps its gradient.
+    return torch.minimum(target.log_softmax(-1), draft.log_softmax(-1)).logsumexp(-1)
+
+
+LOSSES: dict[str, Loss] = {
+    "forward-kl": forward_kl,
+    "reverse-kl": reverse_kl,
+    "tv": total_variation,
+    "log-acceptance": log_acceptance,
+    "hybrid": hybrid,
+    "cross-entropy": cross_entropy,
+}
+"""Name -> loss."""
+
+
+def loss(name: str) -> Loss:
+    """The loss of that name. Raises InvalidRequest with the nearest names."""
+    if name not in LOSSES:
+        near = difflib.get_close_matches(name, LOSSES, 1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise InvalidRequest(f"there is no loss {name!r}.{hint} Losses: {', '.join(LOSSES)}")
+    return LOSSES[name]

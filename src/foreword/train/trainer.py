@@ -1,0 +1,252 @@
+"""The loop that trains: deal blocks, add up gradients, step, measure, save; and go on after a kill as if none had been.
+
+Knows tasks by what they promise; knows nothing about what is trained.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from collections.abc import Sequence as List
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from foreword.errors import InvalidRequest, ModelError
+from foreword.params import whole
+from foreword.train import checkpoint
+from foreword.train.devices import Devices
+from foreword.train.log import Log, Row
+from foreword.train.pack import Block, Packer, Place, stack
+
+CHECKPOINTS = "checkpoints"
+FLOOR = 0.1
+"""What the learning rate falls to, as a share of its height."""
+
+
+@runtime_checkable
+class Task(Protocol):
+    """What is trained, and what it should get better at."""
+
+    @property
+    def module(self) -> nn.Module:
+        """The part that learns."""
+        ...
+
+    def to(self, device: torch.device) -> None:
+        """Move the part that does not learn."""
+        ...
+
+    def data(self, block: Block, seed: int) -> Block:
+        """What is learnt from in place of these blocks: themselves, or what the drafter made of them."""
+        ...
+
+    def loss(self, module: nn.Module, block: Block) -> Float[Tensor, ""]:
+        """The loss over all learnt tokens, summed. `module` is ours, perhaps wrapped for many devices."""
+        ...
+
+    def measure(self, module: nn.Module, block: Block) -> dict[str, Float[Tensor, ""]]:
+        """Figures on held-out blocks, summed over the learnt tokens; the same names every time."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """How long and how fast to learn. Checked on construction; raises InvalidRequest."""
+
+    steps: int = 1000
+    """Steps of the optimiser."""
+    batch: int = 8
+    """Blocks in one forward, on each device."""
+    accumulate: int = 1
+    """Forwards whose gradients make one step."""
+    learning_rate: float = 1e-3
+    warmup: int = 50
+    """Steps in which the learning rate rises from 0; then it falls to a tenth along a cosine."""
+    weight_decay: float = 0.1
+    """Of matrices; vectors do not decay."""
+    clip: float = 1.0
+    """The longest gradient; longer ones are shortened to it."""
+    seed: int = 0
+    bf16: bool = False
+    """Multiply in bfloat16 (autocast); weights and optimiser stay float32."""
+    evaluate: int = 100
+    """Steps between measurements on held-out data."""
+    save: int = 200
+    """Steps between checkpoints."""
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch", "accumulate", "evaluate", "save"):
+            whole(1)(name, getattr(self, name))
+        for name in ("warmup", "seed"):
+            whole(0)(name, getattr(self, name))
+        for name in ("learning_rate", "clip"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise InvalidRequest(f"{name} must be above 0, got {getattr(self, name)}")
+
+    def rate(self, step: int) -> float:
+        """The learning rate of a step, 1 to `steps`."""
+        if step <= self.warmup:
+            return self.learning_rate * step / self.warmup
+        done = (step - self.warmup) / max(1, self.steps - self.warmup)
+        return self.learning_rate * (FLOOR + (1 - FLOOR) * (1 + math.cos(math.pi * done)) / 2)
+
+
+class Trainer:
+    """Trains a task in a folder. The curve is a function of task, data and recipe, killed and resumed or not.
+
+    `settings` are what must be the same when a run goes on; `watch` gets every row of the log.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        packer: Packer,
+        recipe: Recipe,
+        *,
+        folder: Path,
+        devices: Devices,
+        held_out: List[Block] = (),
+        settings: Mapping[str, Any] | None = None,
+        watch: Callable[[Row], None] = lambda _: None,
+    ) -> None:
+        self.task, self.packer, self.recipe, self.folder, self.devices = task, packer, recipe, folder, devices
+        self.held_out, self.watch = held_out, watch
+        self.settings = json.loads(json.dumps({**(settings or {}), **asdict(recipe), "devices": devices.world}))
+        self.log = Log(folder / "log.jsonl", writes=devices.rank == 0)
+        self.place = Place()
+
+    def run(self, *, resume: bool = False) -> list[Row]:
+        """Train to the end. Returns the log. Raises InvalidRequest when the folder holds another run, or one at all."""
+        self.task.to(self.devices.device)
+        self.model = self.devices.wrap(self.task.module)
+        self.optimizer = _optimizer(self.task.module, self.recipe)
+        torch.manual_seed(self.recipe.seed)
+        done = self._restore(resume)
+        self.devices.wait()  # before the first rank writes what the others look for
+        if done < 0:
+            self._note(Row(step=0, held_out=self.evaluate()))
+        for step in range(max(done, 0) + 1, self.recipe.steps + 1):
+            row = self._step(step)
+            last = step == self.recipe.steps
+            if last or step % self.recipe.evaluate == 0:
+                row.held_out = self.evaluate()
+            self._note(row)
+            if last or step % self.recipe.save == 0:
+                self._save(step)
+        return self.log.rows
+
+    def evaluate(self) -> dict[str, float]:
+        """Figures of the held-out blocks, for each token; nothing where none are held out."""
+        mine = self.held_out[self.devices.rank :: self.devices.world]
+        learning = self.task.module.training
+        self.task.module.eval()
+        sums: dict[str, Tensor] = {}
+        count = torch.zeros((), device=self.devices.device)
+        with torch.no_grad(), self._precision():
+            for block in mine:
+                found = self.task.measure(self.task.module, stack([block]).to(self.devices.device))
+                sums = {name: sums.get(name, 0) + value for name, value in found.items()}
+                count = count + block.learnt.sum().to(count)
+        self.task.module.train(learning)
+        total = float(self.devices.total(count))
+        return {name: float(self.devices.total(value)) / total for name, value in sums.items()} if total else {}
+
+    def _step(self, step: int) -> Row:
+        blocks = self._deal(step)
+        learnt = sum((block.learnt.sum() for block in blocks), torch.zeros((), dtype=torch.int64))
+        count = int(self.devices.total(learnt.to(self.devices.device)))
+        self.task.module.train()
+        loss = torch.zeros((), device=self.devices.device)
+        for number, block in enumerate(blocks, 1):
+            with self.devices.gradients(self.model, last=number == len(blocks)):
+                with self._precision():
+                    part = self.task.loss(self.model, block.to(self.devices.device)) / max(1, count)
+                (part * self.devices.world).backward()  # gradients become a mean over ranks; the loss is a sum
+            loss += part.detach()
+        norm = nn.utils.clip_grad_norm_(self.task.module.parameters(), self.recipe.clip)
+        found = float(self.devices.total(loss))
+        if not math.isfinite(found) or not math.isfinite(float(norm)):
+            raise ModelError(
+                f"the loss is {found} at step {step} and its gradient {float(norm)}; what was saved before is whole. "
+                "Train again with a lower learning rate, or without bf16"
+            )
+        rate = self.recipe.rate(step)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return Row(step=step, loss=found, learning_rate=rate, gradient=float(norm), tokens=count)
+
+    def _deal(self, step: int) -> list[Block]:
+        """This rank's blocks of a step. Every rank deals all of them, so all agree on where the data stand."""
+        mine: list[Block] = []
+        for number in range(self.recipe.accumulate * self.devices.world):
+            dealt: list[Block] = []
+            for _ in range(self.recipe.batch):
+                block, self.place = self.packer.next(self.place)
+                dealt.append(block)
+            if number % self.devices.world == self.devices.rank:
+                seed = (self.recipe.seed * 1_000_003 + step) * 1_009 + number
+                mine.append(self.task.data(stack(dealt), seed))
+        return mine
+
+    def _precision(self) -> torch.autocast:
+        return torch.autocast(self.devices.device.type, torch.bfloat16, enabled=self.recipe.bf16)
+
+    def _note(self, row: Row) -> None:
+        self.log.add(row)
+        self.watch(row)
+
+    # ---- going on after a kill
+
+    def _save(self, step: int) -> None:
+        if self.devices.rank == 0:
+            self.log.sync()
+            checkpoint.save(self.folder / CHECKPOINTS, step, lambda folder: self._write(folder, step))
+        self.devices.wait()
+
+    def _write(self, folder: Path, step: int) -> None:
+        state = {"module": self.task.module.state_dict(), "optimizer": self.optimizer.state_dict()}
+        torch.save({**state, "random": torch.get_rng_state()}, folder / "state.pt")
+        facts = {"step": step, "place": asdict(self.place), "settings": self.settings}
+        (folder / "state.json").write_text(json.dumps(facts, indent=1), encoding="utf-8")
+
+    def _restore(self, resume: bool) -> int:
+        """Steps that are done, -1 where nothing was begun."""
+        saved = checkpoint.found(self.folder / CHECKPOINTS)
+        if saved and not resume:
+            raise InvalidRequest(f"{self.folder} holds a training already; resume it, or give another folder")
+        if not saved:
+            self.log.begin(-1)
+            return -1
+        facts = json.loads((saved[-1] / "state.json").read_text(encoding="utf-8"))
+        self._agree(facts["settings"])
+        state = torch.load(saved[-1] / "state.pt", map_location="cpu", weights_only=True)
+        self.task.module.load_state_dict(state["module"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        torch.set_rng_state(state["random"])
+        self.place = Place(**facts["place"])
+        self.log.begin(facts["step"])
+        return facts["step"]
+
+    def _agree(self, before: dict[str, Any]) -> None:
+        names = [name for name in {**before, **self.settings} if before.get(name) != self.settings.get(name)]
+        if names:
+            changes = ", ".join(f"{name}: {before.get(name)!r}, now {self.settings.get(name)!r}" for name in names)
+            raise InvalidRequest(f"{self.folder} was begun with other settings ({changes}); resume with the same ones")
+
+
+def _optimizer(module: nn.Module, recipe: Recipe) -> torch.optim.AdamW:
+    """AdamW (Loshchilov and Hutter 2019)."""
+    learning = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    groups = [
+        {"params": [p for p in learning if p.dim() > 1], "weight_decay": recipe.weight_decay},
+        {"params": [p for p in learning if p.dim() <= 1], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=recipe.learning_rate, betas=(0.9, 0.95))

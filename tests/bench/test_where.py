@@ -1,0 +1,50 @@
+"""Where a round goes: both ways of cutting it add up to the whole round."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from foreword.bench.report import Decoding, Report, rows
+from foreword.bench.trial import Round, Trial
+from foreword.bench.where import BY_MODEL, BY_STEP, parts, table
+from foreword.types import Clock
+
+
+def a_round(seconds: float, target: float, draft: float, *, reading: bool = False) -> Round:
+    clock = Clock(guess=0.1 * seconds, score=0.6 * seconds, decide=0.1 * seconds, keep=0.1 * seconds)
+    return Round(2, 3, 1, seconds, clock, target, draft, reading)
+
+
+@pytest.fixture
+def report() -> Report:
+    seen = (a_round(9.0, 8.0, 0.0, reading=True), a_round(0.01, 0.005, 0.001), a_round(0.03, 0.015, 0.003))
+    trials = {"a": [Trial([1, 2, 3, 4], 0.04, 3, seen)]}
+    unseen = {"a": [Trial([1, 2, 3, 4], 0.1, 4)]}
+    found = rows({("plain", 0.0): trials, ("transformers.generate", 0.0): unseen})
+    return Report({}, {}, "a model", 0, found, {})
+
+
+@pytest.fixture
+def decoding(report) -> Decoding:
+    assert report.rows[0].decoding is not None
+    return report.rows[0].decoding
+
+
+def test_steps_and_bookkeeping_make_up_the_round_and_so_do_forwards_and_the_rest(decoding):
+    found = parts(decoding)
+    assert decoding.whole_round_seconds == pytest.approx(0.02)  # the round that read the prompt is left out
+    for cut in (BY_STEP, BY_MODEL):
+        assert sum(found[part] for part in cut) == pytest.approx(0.02)
+    assert found["score"] == pytest.approx(0.012)
+    assert (found["target"], found["draft"], found["outside"]) == pytest.approx((0.01, 0.002, 0.008))
+
+
+def test_the_table_shows_milliseconds_and_shares_of_what_can_be_seen(report):
+    console = Console(width=200, file=io.StringIO(), record=True)
+    console.print(table(report))
+    said = console.export_text()
+    assert "12.00  60%" in said
+    assert "2.00  10%" in said
+    assert "plain" in said
+    assert "transformers.generate" not in said

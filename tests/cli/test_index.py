@@ -1,0 +1,160 @@
+"""`foreword index`: files of every kind become a datastore, or it says why not and leaves nothing."""
+
+import gzip
+import json
+import os
+import re
+import signal
+
+import pytest
+
+from foreword import family
+from foreword.draft.datastore import Datastore
+from foreword.model import load_tokenizer
+
+CHAT = {"messages": [{"role": "user", "content": "Say hello."}, {"role": "assistant", "content": "Hello, world."}]}
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return load_tokenizer(family.target())
+
+
+def lines(*records: object) -> str:
+    return "".join(json.dumps(record) + "\n" for record in records)
+
+
+def texts(store: Datastore, tokenizer) -> list[str]:
+    """The corpus as text, read back."""
+    rows: list[list[int]] = [[]]
+    for token in store.tokens.tolist():
+        if token == store.meta.separator:
+            rows.append([])
+        else:
+            rows[-1].append(token)
+    return [tokenizer.decode(row) for row in rows if row]
+
+
+def test_files_of_every_kind_are_read(shell, tokenizer):
+    records = (
+        CHAT,
+        {"text": "A plain record."},
+        {"prompt": "Say hello.", "completion": "Hello, world."},
+        {"prompt": CHAT["messages"][:1], "completion": CHAT["messages"][1:]},
+    )
+    inside = shell.folder / "corpus" / "deep"
+    inside.mkdir(parents=True)
+    (shell.folder / "records.jsonl").write_text(lines(*records) + "\n", encoding="utf-8")
+    with gzip.open(inside / "more.jsonl.gz", "wt", encoding="utf-8") as file:
+        file.write(lines({"text": "Packed über alles."}))
+    (inside / "code.py").write_text("x = 1\ny = 2\n")
+    (inside / "picture.png").write_bytes(b"\x89PNG\0\0")
+    (inside / ".secret").write_text("hidden")
+    found = shell("index", "records.jsonl", "corpus", "--out", "store", "--json")
+    assert found.returncode == 0, found.stderr
+    chat = tokenizer.apply_chat_template(CHAT["messages"], tokenize=False)
+    store = Datastore(shell.folder / "store", tokenizer)
+    wanted = [chat, "A plain record.", chat, chat, "x = 1\ny = 2\n", "Packed über alles."]
+    assert texts(store, tokenizer) == wanted
+    assert store.meta.sources == {"records.jsonl": 4, "corpus/deep/code.py": 1, "corpus/deep/more.jsonl.gz": 1}
+    said = json.loads(found.stdout)
+    assert said["datastore"] == "store"
+    assert (said["texts"], said["files"], said["skipped"], said["tokens"]) == (6, 3, 1, store.meta.tokens)
+    assert said["bytes"] == sum(path.stat().st_size for path in (shell.folder / "store").iterdir())
+    assert "picture.png is not text" in found.stderr
+
+
+def test_what_it_built_is_said_in_words_too(shell):
+    (shell.folder / "words.txt").write_text("some words to look up")
+    found = shell("index", "words.txt", "-o", "store")
+    assert found.returncode == 0, found.stderr
+    assert re.search(r"^texts\s+1\s*$", found.stdout, re.MULTILINE)
+    assert found.stderr == "", "no progress bar where nobody looks"
+
+
+def test_long_files_are_cut_at_the_ends_of_lines(tmp_path):
+    from foreword.cli.index import PIECE, Corpus
+
+    line = "0123456789" * 7 + "\n"
+    (tmp_path / "long.txt").write_text(line * (2 * PIECE // len(line)), encoding="utf-8")
+    heard: list[int] = []
+    pieces = [text for _, text in Corpus([tmp_path / "long.txt"], None, heard.append)]
+    assert len(pieces) == 2
+    assert all(piece.endswith("\n") for piece in pieces)
+    assert "".join(pieces) == (tmp_path / "long.txt").read_text()
+    assert sum(heard) == (tmp_path / "long.txt").stat().st_size
+
+
+def test_a_model_without_a_template_takes_prompt_and_completion_as_one_text(tmp_path):
+    from foreword.cli.index import Corpus
+    from foreword.errors import InvalidRequest
+
+    file = tmp_path / "records.jsonl"
+    file.write_text(lines({"prompt": "Once upon", "completion": " a time"}))
+    assert [text for _, text in Corpus([file], None, lambda read: None)] == ["Once upon a time"]
+    file.write_text(lines(CHAT))
+    with pytest.raises(InvalidRequest, match="line 1 is a chat, and the model has no chat template"):
+        list(Corpus([file], None, lambda read: None))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("nothing.txt", None, "there is no file or folder nothing.txt"),
+        ("binary.bin", b"MZ\0\0", "binary.bin is not UTF-8 text"),
+        ("latin.txt", "grün".encode("latin-1") * 2, "latin.txt is not UTF-8 text"),
+        ("late.txt", b"a" * 9000 + b"\xff", "late.txt is not UTF-8 text"),
+        ("packed.gz", b"not packed", "packed.gz is not UTF-8 text"),
+        ("bad.jsonl", b'{"text": "fine"}\n{"text": \n', "bad.jsonl, line 2 is not JSON"),
+        ("odd.jsonl", b'{"colour": "blue"}\n', "odd.jsonl, line 1 is none of"),
+        ("chat.jsonl", b'{"messages": [{"content": 1}]}\n', "chat.jsonl, line 1 does not fit"),
+        ("empty.txt", b"", "nothing to look up"),
+    ],
+)
+def test_what_cannot_be_read_is_said_and_nothing_is_left(shell, name, content, words):
+    if content is not None:
+        (shell.folder / name).write_bytes(content)
+    found = shell("index", name, "--out", "store")
+    assert found.returncode == 2
+    assert words in found.stderr
+    assert found.stdout == ""
+    assert "Traceback" not in found.stderr
+    assert [path.name for path in shell.folder.iterdir()] == ([name] if content is not None else [])
+
+
+def test_an_empty_folder_has_no_files(shell):
+    (shell.folder / "corpus").mkdir()
+    found = shell("index", "corpus", "--out", "store")
+    assert (found.returncode, found.stdout) == (2, "")
+    assert "there are no text files in corpus" in found.stderr
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_an_unreadable_file_is_named(shell):
+    (shell.folder / "mine.txt").write_text("words")
+    (shell.folder / "mine.txt").chmod(0)
+    found = shell("index", "mine.txt", "--out", "store")
+    assert found.returncode == 1
+    assert "Permission denied: mine.txt" in found.stderr
+
+
+def test_a_folder_that_exists_is_left_alone(shell):
+    (shell.folder / "words.txt").write_text("some words")
+    (shell.folder / "store").mkdir()
+    found = shell("index", "words.txt", "--out", "store")
+    assert found.returncode == 2
+    assert "store exists already" in found.stderr
+    assert list((shell.folder / "store").iterdir()) == []
+
+
+def test_an_interrupted_build_leaves_nothing(shell):
+    os.mkfifo(shell.folder / "pipe.txt")
+    process = shell.start("index", "pipe.txt", "--out", "store")
+    # The pipe is opened twice, to look whether it holds text and to read it; the second time, the build has begun.
+    for _ in range(2):
+        with (shell.folder / "pipe.txt").open("w") as pipe:
+            pipe.write("words " * 2000)
+    process.send_signal(signal.SIGINT)
+    shell.rest(process)
+    assert process.returncode == 130
+    assert [path.name for path in shell.folder.iterdir()] == ["pipe.txt"]

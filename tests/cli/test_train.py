@@ -1,0 +1,109 @@
+"""`foreword train | data`: help without torch, what they write, and what happens when they are stopped or misled."""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import foreword
+
+HEAVY = ("torch", "transformers", "numpy", "jaxtyping", "safetensors", "matplotlib", "accelerate")
+SMALL = (
+    "--hidden 64 --length 32 --batch 1 --held-out 3 --evaluate 5 --save 2 --prompts 2 --device cpu --no-bf16".split()
+)
+
+
+@pytest.fixture
+def data(shell) -> Path:
+    path = shell.folder / "data.jsonl"
+    chats = [
+        [{"role": "user", "content": f"Say {number} twice."}, {"role": "assistant", "content": f"{number} {number}"}]
+        for number in range(12)
+    ]
+    path.write_text("".join(json.dumps({"messages": chat, "source": "sums"}) + "\n" for chat in chats))
+    return path
+
+
+@pytest.mark.parametrize("command", [("train",), ("train", "lm"), ("data",), ("data", "regenerate")], ids=" ".join)
+def test_help_imports_nothing_heavy_and_shows_examples(command):
+    code = (
+        "import sys; from foreword.cli import app\n"
+        f"try: app({[*command, '--help']!r})\n"
+        f"finally: print([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"PYTHONPATH": str(Path(foreword.__file__).parents[1])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert found.returncode == 0
+    assert found.stderr.strip() == "[]"
+    assert re.search(r"Examples\s+\$ foreword", found.stdout)
+
+
+def test_both_are_named_among_the_commands(shell):
+    found = shell("--help")
+    assert re.search(r"^│ train\s", found.stdout, re.MULTILINE)
+    assert re.search(r"^│ data\s", found.stdout, re.MULTILINE)
+
+
+def test_a_draft_is_trained_interrupted_and_finished(shell, data):
+    words = ["train", "lm", "--data", "data.jsonl", "--out", "draft", "--steps", "60", *SMALL, "--json"]
+    process = shell.start(*words)
+    said = ""
+    for line in process.stderr:
+        said += line
+        if "step 5:" in line:
+            process.send_signal(signal.SIGINT)
+            break
+    out, err = shell.rest(process)
+    assert process.returncode == 130, said + err
+    assert "Traceback" not in err
+    assert out == ""
+    assert shell(*words).returncode == 2
+    found = shell(*words, "--resume")
+    assert found.returncode == 0, found.stderr
+    assert "step 0:" not in found.stderr
+    report = json.loads(found.stdout)
+    assert report["settings"]["steps"] == 60
+    assert {figure["domain"] for figure in report["figures"]} == {"all", "sums"}
+    rows = [json.loads(line) for line in (shell.folder / "draft" / "log.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == list(range(61))
+    assert "held out: loss" in found.stderr
+
+
+def test_answers_are_regenerated_and_kept(shell, data):
+    words = ["data", "regenerate", "--data", "data.jsonl", "--out", "out.jsonl", "--max-tokens", "4", "--json"]
+    found = shell(*words, "--limit", "5", "--batch", "2")
+    assert found.returncode == 0, found.stderr
+    assert json.loads(found.stdout)["records"] == 5
+    first = (shell.folder / "out.jsonl").read_text()
+    found = shell(*words)
+    tally = json.loads(found.stdout)
+    assert (tally["records"], tally["kept"]) == (12, 5)
+    assert (shell.folder / "out.jsonl").read_text().startswith(first)
+    assert "12 of 12 records" in found.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("train", "lm", "--data", "nothing.jsonl", "--out", "x"), "there is no file nothing.jsonl"),
+        (("train", "lm", "--data", "data.jsonl", "--out", "x", "--loss", "tvv"), "Did you mean 'tv'"),
+        (("train", "lm", "--data", "data.jsonl", "--out", "x", "--lr", "0"), "learning_rate must be above 0"),
+        (("data", "regenerate", "--data", "bad.jsonl", "--out", "x"), "bad.jsonl:2: not JSON"),
+    ],
+)
+def test_what_cannot_be_done_is_2_and_says_why(shell, data, words, says):
+    (shell.folder / "bad.jsonl").write_text(data.read_text().splitlines()[0] + "\n{\n")
+    found = shell(*words)
+    assert found.returncode == 2
+    assert says in " ".join(found.stderr.split())
+    assert "Traceback" not in found.stderr
+    assert not (shell.folder / "x").exists()

@@ -1,0 +1,152 @@
+"""Drawn trees: the laws they carry, lists of both kinds, and a text that keeps the target's law from end to end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from scipy.stats import chisquare
+
+from foreword.draft.base import Chain
+from foreword.draft.drawn import DrawnTree
+from foreword.draft.static import Shape, spread
+from foreword.draws import KeyedDraws
+from foreword.types import Batch, Draft, Lists, SamplingParams, Sequence
+from foreword.verify import RULES
+
+VOCAB = 6
+LEVEL = 1e-4
+"""Seeds are fixed, so a test either always passes or always fails; this is its chance of being unlucky."""
+DRAFTER = torch.tensor([[2.0, 1.0, 0.5, 0.0, -1.0, -2.0], [0.0, 1.0, 2.0, -1.0, 0.5, 0.3]])
+"""Raw logits: after the last committed token, and after any guess."""
+
+
+def sequence(seed: int = 3, **params: object) -> Sequence:
+    return Sequence(seed, [0, 1, 2, 3], 2, SamplingParams(**params), seed=seed)
+
+
+def batch(*sequences: Sequence, lists: Lists = "distinct", shared: bool = False, trees: bool = True) -> Batch:
+    return Batch(sequences, KeyedDraws(VOCAB, shared=shared, lists=lists), trees=trees)
+
+
+def grow(batch: Batch, shape: Shape) -> Draft:
+    """A tree for each sequence of the batch, node by node."""
+    tree = DrawnTree(batch, [shape] * len(batch))
+    for row in range(len(batch)):
+        ready = [-1]
+        while ready:
+            node = ready.pop(0)
+            ready += tree.draw(row, node, DRAFTER[min(1, len(tree.path(row, node)))])
+    return tree.draft()
+
+
+def test_siblings_carry_the_law_that_the_first_was_drawn_from() -> None:
+    draft = grow(batch(sequence(temperature=0.5)), spread((2, 2)))
+    assert draft.parents.tolist() == [[-1, -1, 0, 0, 1, 1]]
+    assert draft.count.tolist() == [6]
+    assert not draft.chain
+    assert draft.chances is None
+    laws = (DRAFTER / 0.5).softmax(-1)[[0, 0, 1, 1, 1, 1]]
+    torch.testing.assert_close(draft.probs[0], laws)
+
+
+def test_a_chain_is_drawn_as_any_other_chain() -> None:
+    one = batch(*(sequence(seed) for seed in range(20)))
+    chain = Chain(one)
+    for row in range(20):
+        for depth in range(3):
+            chain.draw(row, DRAFTER[min(1, depth)])
+    tree, plain = grow(one, spread((1, 1, 1))), chain.draft()
+    assert tree.chain
+    assert torch.equal(tree.tokens, plain.tokens)
+    assert torch.equal(tree.probs, plain.probs)
+
+
+@pytest.mark.parametrize(("lists", "twins"), [("distinct", False), ("independent", True)])
+def test_lists_are_drawn_as_the_rule_wants_them(lists: Lists, twins: bool) -> None:
+    draft = grow(batch(*(sequence(seed) for seed in range(4000)), lists=lists), spread((2,)))
+    first, second = draft.tokens.unbind(dim=1)
+    assert bool((first == second).any()) == twins
+    q = DRAFTER[0].double().softmax(-1)
+    pairs = q[:, None] * q
+    if not twins:
+        pairs = (pairs / (1 - q[:, None])).fill_diagonal_(0.0)
+    seen = (first * VOCAB + second).bincount(minlength=VOCAB**2)[pairs.flatten() > 0]
+    assert chisquare(seen.numpy(), (pairs[pairs > 0] * 4000).numpy()).pvalue > LEVEL
+
+
+def test_families_of_one_depth_are_drawn_independently() -> None:
+    """The children of two nodes follow the same law here; with the same noise they would be equal."""
+    draft = grow(batch(*(sequence(seed) for seed in range(4000))), spread((2, 1)))
+    left, right = draft.tokens[:, 2], draft.tokens[:, 3]
+    q = DRAFTER[1].double().softmax(-1)
+    seen = (left * VOCAB + right).bincount(minlength=VOCAB**2)
+    assert chisquare(seen.numpy(), ((q[:, None] * q).flatten() * 4000).numpy()).pvalue > LEVEL
+
+
+def test_under_shared_noise_the_list_holds_what_the_target_is_nearest_to() -> None:
+    one = sequence()
+    shared = batch(one, shared=True)
+    draft = grow(shared, spread((2, 2)))
+    noise = [shared.draws.drafting(one, depth) for depth in range(2)]
+    assert draft.probs is None
+    assert draft.tokens[0, :2].tolist() == (DRAFTER[0] + noise[0]).topk(2).indices.tolist()
+    assert (
+        draft.tokens[0, 2:4].tolist()
+        == draft.tokens[0, 4:].tolist()
+        == (DRAFTER[1] + noise[1]).topk(2).indices.tolist()
+    )
+
+
+@pytest.mark.parametrize("lists", ["distinct", "independent"])
+def test_a_greedy_list_is_the_likeliest_and_each_is_certain(lists: Lists) -> None:
+    draft = grow(batch(sequence(temperature=0.0), lists=lists), spread((3,)))
+    assert draft.tokens.tolist() == [[0, 1, 2]]
+    assert torch.equal(draft.probs[0], torch.eye(VOCAB)[:3])
+
+
+def test_where_the_law_allows_fewer_there_are_fewer() -> None:
+    draft = grow(batch(sequence(top_k=2), sequence(4)), spread((3, 1)))
+    assert draft.count.tolist() == [4, 6]
+    assert draft.parents[0, :4].tolist() == [-1, -1, 0, 1]
+    assert draft.parents[1].tolist() == [-1, -1, -1, 0, 1, 2]
+    assert (draft.probs[0, :2] > 0).sum(dim=1).tolist() == [2, 2]
+
+
+@pytest.mark.parametrize("one", [{"lists": "one"}, {"trees": False}])
+def test_where_chains_are_judged_a_chain_is_drawn(one: dict) -> None:
+    draft = grow(batch(sequence(), **one), spread((2, 2)))
+    assert draft.chain
+    assert draft.count.tolist() == [2]
+
+
+def test_a_processor_that_fails_costs_its_guesses_alone() -> None:
+    def fails(text: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        if text.shape[1] > 4:
+            raise RuntimeError("it knows no such text")
+        return scores
+
+    draft = grow(batch(sequence(processors=(fails,)), sequence(4)), spread((2, 2)))
+    assert draft.count.tolist() == [2, 6]
+
+
+@pytest.mark.parametrize("name", [name for name in RULES if not RULES[name].shares_noise])
+def test_the_text_keeps_its_law_with_the_noise_of_the_engine(name: str) -> None:
+    """The first token of many sequences, drafted and judged with keyed noise, follows the target's law."""
+    rule, rows = RULES[name], 6000
+    one = batch(*(sequence(seed) for seed in range(rows)), lists=rule.lists)
+    draft = grow(one, spread((2, 2) if rule.trees else (1, 1)))
+    target = torch.tensor([0.0, 2.0, 1.0, 0.5, -1.0, 0.5])
+    weights = target.expand(rows, draft.nodes + 1, -1)
+    noise = one.draws.deciding(one.sequences, draft, [draft.depths(0)] * rows)
+    verdict = rule.verify(weights, draft, noise)
+    first = draft.tokens.gather(1, verdict.path[:, :1].clamp(min=0))[:, 0]
+    seen = first.where(verdict.accepted > 0, verdict.bonus).bincount(minlength=VOCAB)
+    expected = target.double().softmax(-1) * rows
+    assert chisquare(seen.numpy(), expected.numpy()).pvalue > LEVEL
+    # Judged as if the drafter's law had been another, the same draft shows.
+    other = rule.verify(weights, replace(draft, probs=torch.full_like(draft.probs, 1 / VOCAB)), noise)
+    first = draft.tokens.gather(1, other.path[:, :1].clamp(min=0))[:, 0]
+    seen = first.where(other.accepted > 0, other.bonus).bincount(minlength=VOCAB)
+    assert chisquare(seen.numpy(), expected.numpy()).pvalue < LEVEL

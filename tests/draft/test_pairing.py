@@ -1,0 +1,41 @@
+"""The way of drafting is chosen by what the two vocabularies share on the text at hand."""
+
+import pytest
+
+from foreword.draft import RETOLD, SHARED, method
+from foreword.draft.pairing import PairDrafter
+from foreword.draft.pairing import pair as paired
+from foreword.draws import KeyedDraws
+from foreword.types import Batch
+from running import Request, engine, finish, plain, prompts, target, tokenizer
+from strangers import FAR, LETTERED, NEAR, pair
+
+from .contract import CONTRACT, GREEDY, SAMPLED
+
+
+@pytest.mark.parametrize("clause", CONTRACT, ids=lambda clause: clause.__name__)
+@pytest.mark.parametrize("how", [NEAR, LETTERED])
+def test_the_contract_is_kept_either_way(how, clause):
+    clause(lambda: PairDrafter(pair(how)))
+
+
+@pytest.mark.parametrize(("how", "name"), [(NEAR, SHARED), (FAR, SHARED), (LETTERED, RETOLD)])
+def test_shared_tokens_where_they_are_enough(how, name):
+    drafter = PairDrafter(pair(how))
+    drafter.propose(Batch((Request(prompts()[3], GREEDY).sequence(target().eos),), KeyedDraws(8192, shared=True)), [2])
+    assert type(drafter._drafter) is method(name)
+
+
+def test_before_the_first_text_there_is_nothing_to_forget():
+    drafter = PairDrafter(pair(NEAR))
+    drafter.release(Request(prompts()[0]).sequence(target().eos))
+    assert drafter._drafter is None
+
+
+def test_a_folder_of_another_tokenizer_drafts_and_changes_nothing(tmp_path):
+    asked = [Request(prompt, params) for prompt in prompts() for params in (SAMPLED, GREEDY)]
+    loop = engine(target(), paired(NEAR.save(tmp_path), target(), tokenizer()), 3)
+    got = finish(loop, asked)
+    assert [one.said for one in got] == [one.said for one in plain(target(), asked)]
+    assert loop.failed is None
+    assert sum(one.sequence.stats.accepted for one in got) > 20

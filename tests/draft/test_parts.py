@@ -1,0 +1,154 @@
+"""Drafters made of drafters: the parts they load, the tree they make of several, and whom they ask."""
+
+from collections.abc import Sequence as List
+from itertools import count
+
+import pytest
+
+from foreword.draft import Recipe, method
+from foreword.draft.base import Drafter, Tree, chosen, planted
+from foreword.draft.cascade import CascadeDrafter
+from foreword.draft.fuse import FusedDrafter
+from foreword.draft.lm import LanguageModelDrafter
+from foreword.draft.ngram import NgramDrafter
+from foreword.draft.suffix import SuffixDrafter
+from foreword.draws import KeyedDraws
+from foreword.errors import InvalidRequest, UnknownMethod
+from foreword.types import Batch, Draft, SamplingParams, Sequence
+from running import Request, draft, engine, finish, plain, prompts, target, tokenizer
+
+_ids = count(2_000_000)
+
+
+class Says(Drafter):
+    """Always the same tree, or chain without chances."""
+
+    def __init__(self, *guesses: tuple[int, int, float], silent: bool = False) -> None:
+        self.tree, self.silent, self.asked = Tree(), silent, 0
+        for token, parent, chance in guesses:
+            self.tree.add(token, parent, chance)
+
+    def propose(self, batch: Batch, nodes: List[int]) -> Draft:
+        self.asked += sum(n > 0 for n in nodes)
+        trees = [self.tree if n else Tree() for n in nodes]
+        return chosen([tree.tokens for tree in trees]) if self.silent else planted(trees)
+
+
+def one(length: int = 3) -> Sequence:
+    return Sequence(next(_ids), [5] * length, 1, SamplingParams(temperature=0, max_tokens=64), seed=0)
+
+
+def propose(drafter: Drafter, *sequences: Sequence, most: int = 8, trees: bool = True) -> Draft:
+    return drafter.propose(Batch(sequences, KeyedDraws(100, shared=True), trees), [most] * len(sequences))
+
+
+def chances(made: Draft, row: int = 0) -> dict[tuple[int, ...], float]:
+    assert made.chances is not None
+    return dict(zip(map(tuple, made.paths(row)[1:]), made.chances[row].tolist(), strict=False))
+
+
+def test_what_two_say_is_likelier_than_what_one_says():
+    fused = FusedDrafter([Says((1, -1, 0.6), (2, 0, 0.3)), Says((1, -1, 0.4), (3, -1, 0.4), (2, 0, 0.2))])
+    found = chances(propose(fused, one()))
+    assert found == pytest.approx({(1,): 0.5, (1, 2): 0.25, (3,): 0.2})
+    assert chances(propose(fused, one(), most=2)) == pytest.approx({(1,): 0.5, (1, 2): 0.25})
+
+
+def test_where_one_is_silent_the_other_is_heard_in_full():
+    found = chances(propose(FusedDrafter([Says((1, -1, 0.5), (2, 0, 0.4)), Says((1, -1, 0.5))]), one()))
+    assert found == pytest.approx({(1,): 0.5, (1, 2): 0.4})
+    assert chances(propose(FusedDrafter([Says(), Says((4, -1, 0.7))]), one())) == pytest.approx({(4,): 0.7})
+
+
+def test_who_was_right_counts_more():
+    right, wrong = Says((1, -1, 0.6)), Says((2, -1, 0.6))
+    fused, sequence = FusedDrafter([right, wrong]), one()
+    for _ in range(30):
+        propose(fused, sequence)
+        for part, tree in fused._trees.pop(sequence.id).items():
+            fused.judge(part, tree, [1])
+    found = chances(propose(fused, sequence))
+    assert found[(1,)] > 0.58
+    assert found[(2,)] < 0.02
+
+
+def test_one_that_says_no_chances_is_believed_as_often_as_it_is_right():
+    mute = Says((1, -1, 0.0), (2, 0, 0.0), silent=True)
+    fused, sequence = FusedDrafter([mute, Says()]), one()
+    for turn in range(200):
+        propose(fused, sequence)
+        for part, tree in fused._trees.pop(sequence.id).items():
+            fused.judge(part, tree, [1, 9] if turn % 2 else [1, 2, 7])
+    assert chances(propose(fused, sequence)) == pytest.approx({(1,): 1.0, (1, 2): 0.5}, abs=0.05)
+
+
+def test_a_cascade_asks_the_next_only_where_the_first_is_not_sure():
+    cheap, dear = Says((1, -1, 0.9), (2, 0, 0.8)), Says((3, -1, 0.9), (4, 0, 0.5))
+    sure = CascadeDrafter([cheap, dear])
+    assert chances(propose(sure, one())) == pytest.approx({(1,): 0.9, (1, 2): 0.8})
+    assert dear.asked == 0
+    unsure = CascadeDrafter([Says((1, -1, 0.2)), dear])
+    assert chances(propose(unsure, one())) == pytest.approx({(3,): 0.9, (3, 4): 0.5})
+    assert dear.asked == 1
+    assert propose(CascadeDrafter([Says((1, -1, 0.2)), Says((1, -1, 0.1), (2, -1, 0.05))]), one(), trees=False).chain
+
+
+def test_a_recipe_is_read_from_its_name():
+    recipe = method(" fuse( ngram , cascade(suffix,lm) ) ")
+    assert isinstance(recipe, Recipe)
+    assert (recipe.kind, [name for name, _ in recipe.parts]) == (FusedDrafter, ["ngram", "cascade(suffix,lm)"])
+    assert recipe.needs
+    made = recipe.load(draft(), target(), tokenizer())
+    assert isinstance(made, FusedDrafter)
+    assert [type(part) for part in made.parts] == [NgramDrafter, CascadeDrafter]
+    assert isinstance(made.parts[1], CascadeDrafter)
+    assert [type(part) for part in made.parts[1].parts] == [SuffixDrafter, LanguageModelDrafter]
+    named = method("cascade(suffix,lm)").load({"lm": draft()}, target(), tokenizer())
+    assert named.parts[1].model is draft()
+    assert method("fuse(ngram,suffix)").load(None, target(), tokenizer()).parts
+    assert [name for name, _ in method("fuse").parts] == ["suffix", "lm"]
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "said"),
+    [
+        ("fuse(ngram", InvalidRequest, "cannot read the method"),
+        ("ngram(lm)", InvalidRequest, "joins no other"),
+        ("fuse(ngram,sufix)", UnknownMethod, "Did you mean 'suffix'"),
+        ("fuze(ngram,suffix)", UnknownMethod, "Did you mean 'fuse'"),
+        ("", InvalidRequest, "cannot read the method"),
+    ],
+)
+def test_a_name_that_cannot_be_read_says_why(name, error, said):
+    with pytest.raises(error, match=said):
+        method(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "said"),
+    [
+        ("fuse(ngram)", None, "at least two"),
+        ("fuse(ngram,none)", "somewhere", "none of ngram, none takes anything"),
+        ("fuse(ngram,lm)", {"suffix": "x"}, "none of the parts"),
+    ],
+)
+def test_a_recipe_that_cannot_be_made_says_why(name, source, said):
+    with pytest.raises(InvalidRequest, match=said):
+        method(name).load(source, target(), tokenizer())
+
+
+@pytest.mark.parametrize("rule", ["match", "rejection"])
+@pytest.mark.parametrize("kind", [FusedDrafter, CascadeDrafter])
+def test_the_text_is_that_of_plain_decoding_and_the_parts_learn(kind, rule):
+    temperature = 0.0 if rule == "rejection" else 0.8
+    asked = [
+        Request(p, SamplingParams(temperature=temperature, seed=2, max_tokens=32, ignore_eos=True)) for p in prompts()
+    ]
+    drafter = kind([SuffixDrafter.load(None, target(), None), LanguageModelDrafter(draft())])
+    loop = engine(target(), drafter, 8, rule=rule)
+    got = finish(loop, asked)
+    assert [answer.said for answer in got] == [answer.said for answer in plain(target(), asked)]
+    assert loop.failed is None
+    assert sum(answer.sequence.stats.accepted for answer in got) > 40
+    assert drafter._trees == {}
+    assert all(not value for part in drafter.parts for value in vars(part).values() if isinstance(value, dict))

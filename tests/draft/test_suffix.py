@@ -1,0 +1,266 @@
+"""Votes of earlier places: counted as defined, grown into the likeliest guesses, learned from, kept apart and kept."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foreword.draft.archive import Archive
+from foreword.draft.base import Drafter
+from foreword.draft.history import GAP, SIZES, History
+from foreword.draft.suffix import VOTERS, WEIGHT, Bounds, Poll, SuffixDrafter, Votes, votes
+from foreword.draft.trust import Trust
+from foreword.draws import KeyedDraws
+from foreword.errors import InvalidRequest, VocabularyMismatch
+from foreword.types import Batch, Draft, SamplingParams, Scores, Sequence, Verdict
+from running import Request, drafter, engine, finish, plain, prompts, target
+
+VOCAB = 50
+few = st.integers(0, 2)
+texts = st.lists(few, min_size=1, max_size=50)
+ballots = st.lists(st.tuples(st.lists(few, max_size=5).map(tuple), st.integers(1, 300)), max_size=8)
+
+
+def sequence(tokens: list[int], id: int = 0, tenant: str = "", temperature: float = 0.0, prompt: int = 1) -> Sequence:
+    params = SamplingParams(tenant=tenant, temperature=temperature)
+    return Sequence(id=id, tokens=list(tokens), prompt=prompt, params=params, seed=0, eos=frozenset({9}))
+
+
+def batch(*sequences: Sequence, trees: bool = True, floor: float = 0.0) -> Batch:
+    return Batch(sequences, KeyedDraws(VOCAB, shared=True), trees, floor)
+
+
+def paths(draft: Draft, row: int = 0) -> list[tuple[int, ...]]:
+    return [tuple(path) for path in draft.paths(row)[1:]]
+
+
+def propose(one: Drafter, asked: Sequence, budget: int, **how: bool | float) -> list[tuple[int, ...]]:
+    return paths(one.propose(batch(asked, **how), [budget]))
+
+
+def answer(one: Drafter, tokens: list[int], tenant: str = "", id: int = 99) -> None:
+    """The drafter sees a request that is answered with `tokens`."""
+    asked = sequence([8], id, tenant)
+    one.propose(batch(asked), [4])
+    asked.tokens += tokens
+    one.release(asked)
+
+
+def counted(text: list[int], past: list[int], length: int) -> dict[tuple[int, ...], int]:
+    """The definition of the votes, by plain search."""
+    matches: list[tuple[int, list[int], int]] = []
+    for tokens in (text, past):
+        for place in range(len(tokens) - 1, 0, -1):
+            sizes = (n for n in SIZES if n <= place and n <= len(text) and tokens[place - n : place] == text[-n:])
+            size = next(sizes, 0)
+            if size:
+                matches.append((size, tokens, place))
+    weights: dict[tuple[int, ...], int] = {}
+    for size, tokens, place in sorted(matches, key=lambda match: -match[0])[:VOTERS]:
+        copy = list(tokens)
+        for step in range(length):
+            copy.append(copy[place + step])
+        run = copy[place : place + length]
+        run = tuple(run[: run.index(GAP)] if GAP in run else run)
+        weights[run] = weights.get(run, 0) + WEIGHT[size]
+    return weights
+
+
+@given(texts, st.lists(texts, max_size=3), st.integers(1, 6))
+def test_votes_are_those_of_a_plain_search(text: list[int], answers: list[list[int]], length: int) -> None:
+    own, archive = History(64), Archive(VOCAB)
+    own.extend(text)
+    for tokens in answers:
+        archive.add("", tokens)
+    past = [token for tokens in answers for token in (*tokens, GAP)]
+    assert dict(votes(own, archive[""], text[-SIZES[0] :], length)) == counted(text, past, length)
+
+
+def expected_chances(ballot: Votes, poll: Poll) -> dict[tuple[int, ...], float]:
+    """The definition: of each path, its parent's chance, times that of no surprise, times the share of the votes."""
+    chances: dict[tuple[int, ...], float] = {(): 1.0}
+    every = sorted({run[:length] for run, _ in ballot for length in range(1, len(run) + 1)}, key=len)
+    for path in every:
+        before = path[:-1]
+        total = sum(weight for run, weight in ballot if len(run) > len(before) and run[: len(before)] == before)
+        weight = sum(weight for run, weight in ballot if run[: len(path)] == path)
+        believed = poll.trust.chance(*poll._kind(total, len(before)))
+        chances[path] = chances[before] * believed * weight / total
+    del chances[()]
+    return chances
+
+
+@given(ballots, st.integers(1, 12), st.sampled_from([0.0, 0.05, 0.3]), st.lists(st.lists(few, max_size=4), max_size=5))
+def test_the_tree_holds_the_likeliest_guesses(
+    ballot: Votes, most: int, floor: float, experience: list[list[int]]
+) -> None:
+    poll = Poll(ballot, Trust())
+    for tokens in experience:
+        poll.close(tokens)
+    tree = poll.grown(Bounds(most, floor))
+    expected = expected_chances(ballot, poll)
+    best = sorted((chance for chance in expected.values() if chance > floor), reverse=True)[:most]
+    assert tree.chances == pytest.approx(best)
+    grown: list[tuple[int, ...]] = []
+    for token, parent in zip(tree.tokens, tree.parents, strict=True):
+        grown.append((*(grown[parent] if parent >= 0 else ()), token))
+    assert len(set(grown)) == len(grown)
+    assert [expected[path] for path in grown] == pytest.approx(tree.chances)
+
+
+@given(ballots, st.integers(1, 12))
+def test_a_chain_steps_to_the_likeliest_child(ballot: Votes, most: int) -> None:
+    poll = Poll(ballot, Trust())
+    tree = poll.grown(Bounds(most, branches=False))
+    expected = expected_chances(ballot, poll)
+    path: tuple[int, ...] = ()
+    for token, parent, chance in zip(tree.tokens, tree.parents, tree.chances, strict=True):
+        assert parent == len(path) - 1
+        siblings = [expected[(*path, other)] for other in range(3) if (*path, other) in expected]
+        path = (*path, token)
+        assert chance == pytest.approx(max(siblings))
+    assert len(path) == most or not any(other[:-1] == path for other in expected)
+
+
+def test_a_longer_match_outvotes_a_few_short_ones() -> None:
+    text = [1, 2, 3, 4, 7, 4, 5, 4, 5, 1, 2, 3, 4]
+    assert propose(SuffixDrafter(Archive(VOCAB)), sequence(text), 1) == [(7,)]
+    assert propose(SuffixDrafter(Archive(VOCAB)), sequence(text[4:]), 1) == [(5,)]
+
+
+def test_nothing_follows_an_end_of_text_and_the_rest_goes_on() -> None:
+    text = [1, 9, 3, 1, 9, 3, 1, 4, 5, 1]
+    guessed = propose(SuffixDrafter(Archive(VOCAB)), sequence(text), 6)
+    assert (9,) in guessed
+    assert (4, 5) in guessed
+    assert not any(9 in path[:-1] for path in guessed)
+
+
+def test_a_floor_and_chains_are_respected() -> None:
+    text = [1, 2, 1, 3, 1, 4, 1]
+    one = SuffixDrafter(Archive(VOCAB))
+    tree = one.propose(batch(sequence(text), floor=0.1), [30])
+    assert 0 < int(tree.count[0]) < 30
+    assert bool((tree.chances[0] > 0.1).all())
+    assert one.propose(batch(sequence(text), trees=False), [20]).chain
+    assert not one.propose(batch(sequence(text)), [20]).chain
+
+
+def test_a_text_may_outgrow_its_first_room() -> None:
+    tokens = [random.Random(0).randrange(40) for _ in range(1500)]
+    one, growing = SuffixDrafter(Archive(VOCAB)), sequence(tokens[:900])
+    propose(one, growing, 4)
+    growing.tokens += [*tokens[900:], *tokens[10:30]]
+    assert propose(one, growing, 3)[-1] == tuple(tokens[30:33])
+
+
+# ---- what is learned
+
+
+def decided(kept: list[int], bonus: int, nodes: int) -> Verdict:
+    path = torch.tensor([kept + [-1] * (nodes - len(kept))], dtype=torch.int64)
+    return Verdict(path, torch.tensor([len(kept)]), torch.tensor([bonus]))
+
+
+@pytest.mark.parametrize(("truth", "better"), [(True, True), (False, False)])
+def test_chances_learn_from_what_the_target_says(truth: bool, better: bool) -> None:
+    one = SuffixDrafter(Archive(VOCAB))
+    asked = sequence([1, 2, 3, 1, 2])
+    before = one.propose(batch(asked), [1])
+    for _ in range(30):
+        draft = one.propose(batch(asked), [1])
+        verdict = decided([0], 1, 1) if truth else decided([], 40, 1)
+        one.observe(batch(asked), draft, verdict, Scores(()))
+    after = one.propose(batch(asked), [1])
+    assert (float(after.chances) > float(before.chances)) == better
+    warm = sequence([1, 2, 3, 1, 2], id=5, temperature=1.0)
+    untaught = SuffixDrafter(Archive(VOCAB)).propose(batch(warm), [1])
+    torch.testing.assert_close(one.propose(batch(warm), [1]).chances, untaught.chances)
+
+
+def test_chances_are_honest_on_a_random_text() -> None:
+    """Expected calibration error over ten bins after a hundred rounds; over 0.08 if nothing is learned."""
+    draw = random.Random(1)
+    one, asked = SuffixDrafter(Archive(VOCAB)), sequence([1, 2], temperature=1.0)
+    bins = [[0.0, 0.0] for _ in range(10)]
+    guesses = 0
+    for turn in range(700):
+        draft = one.propose(batch(asked), [3])
+        token = draw.randrange(40)
+        siblings = zip(draft.tokens[0].tolist(), draft.parents[0].tolist(), draft.chances[0].tolist(), strict=True)
+        roots = [(node, guess, chance) for node, (guess, parent, chance) in enumerate(siblings) if parent == -1]
+        for _, guess, chance in roots if turn > 100 else []:
+            hit = bins[min(9, int(10 * chance))]
+            hit[0], hit[1], guesses = hit[0] + chance, hit[1] + (guess == token), guesses + 1
+        one.observe(batch(asked), draft, decided([], token, draft.nodes), Scores(()))
+        asked.tokens.append(token)
+    assert guesses > 500
+    assert sum(abs(believed - right) for believed, right in bins) / guesses < 0.05
+
+
+# ---- past answers
+
+
+def test_past_answers_are_remembered_and_prompts_are_not() -> None:
+    one = SuffixDrafter(Archive(VOCAB))
+    answer(one, [1, 2, 3])
+    assert propose(one, sequence([5, 1]), 4) == [(2,), (2, 3)]
+    assert propose(one, sequence([5, 8], id=3), 4) == []
+
+
+def test_tenants_do_not_meet() -> None:
+    one = SuffixDrafter(Archive(VOCAB))
+    answer(one, [1, 2, 3], tenant="a")
+    assert propose(one, sequence([5, 1], 1, "a"), 1) == [(2,)]
+    assert propose(one, sequence([5, 1], 2, "b"), 1) == []
+    assert propose(one, sequence([5, 1], 3), 1) == []
+
+
+def test_an_answer_that_is_given_again_is_foreseen_whole() -> None:
+    asked = [Request(prompts()[0], SamplingParams(temperature=0, max_tokens=30, ignore_eos=True))]
+    want, loop = plain(target(), asked), engine(target(), drafter("suffix"), 8)
+    first, second = (finish(loop, asked)[0] for _ in range(2))
+    assert [first.said, second.said] == [want[0].said] * 2
+    assert second.sequence.stats.rounds < first.sequence.stats.rounds
+    assert second.sequence.stats.acceptance > 0.5
+
+
+def test_a_history_is_written_and_read(tmp_path: Path) -> None:
+    path = tmp_path / "past"
+    one = SuffixDrafter.load(path, target(), None)
+    assert not path.exists()
+    answer(one, [1, 2, 3], tenant="a")
+    for source in (path, str(path)):
+        again = SuffixDrafter.load(source, target(), None)
+        assert propose(again, sequence([1], 1, "a"), 4) == [(2,), (2, 3)]
+        assert propose(again, sequence([1], 2), 4) == []
+    one.save(tmp_path / "copy")
+    assert len(Archive.load(tmp_path / "copy", target().vocab)) == 4
+
+
+def test_a_long_history_is_not_written_for_every_answer(tmp_path: Path) -> None:
+    path = tmp_path / "past"
+    one = SuffixDrafter.load(path, target(), None)
+    answer(one, [1] * 1000)
+    answer(one, [2] * 5)
+    assert len(Archive.load(path, target().vocab)) == 1001
+    answer(one, [2] * 20)
+    assert len(Archive.load(path, target().vocab)) == 1001 + 6 + 21
+
+
+def test_a_history_that_cannot_be_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match="without a draft model"):
+        SuffixDrafter.load(target(), target(), None)
+    for place in (tmp_path, tmp_path / "missing" / "past"):
+        with pytest.raises(InvalidRequest, match="folder"):
+            SuffixDrafter.load(place, target(), None)
+    Archive(VOCAB).save(tmp_path / "past")
+    with pytest.raises(VocabularyMismatch):
+        SuffixDrafter.load(tmp_path / "past", target(), None)
+    with pytest.raises(InvalidRequest, match="give a path"):
+        SuffixDrafter(Archive(VOCAB)).save()

@@ -1,0 +1,46 @@
+"""What came true is learned, kind by kind, and fades."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from foreword.draft.base import Tree, planted
+from foreword.draft.trust import MEMORY, STEADINESS, Trust, said
+from foreword.types import Verdict
+
+
+def test_before_anything_is_known_the_prior_is_believed() -> None:
+    assert Trust().chance("kind", 0.3) == pytest.approx(0.3)
+
+
+def test_a_rate_is_learned_and_others_are_left_alone() -> None:
+    trust = Trust()
+    for turn in range(2000):
+        trust.learn("often", turn % 4 != 0)
+    assert trust.chance("often", 0.1) == pytest.approx(0.75, abs=0.05)
+    assert trust.chance("other", 0.1) == pytest.approx(0.1)
+
+
+def test_the_past_fades() -> None:
+    trust = Trust()
+    for right in [True] * 500 + [False] * 500:
+        trust.learn("kind", right)
+    assert trust.chance("kind", 0.5) < 0.05
+
+
+def test_chances_are_never_certain() -> None:
+    trust = Trust()
+    for _ in range(10_000):
+        trust.learn("always", True)
+        trust.learn("never", False)
+    held = 1 / (1 - MEMORY)
+    assert trust.chance("always", 0.5) == pytest.approx((held + STEADINESS / 2) / (held + STEADINESS))
+    assert 0 < trust.chance("never", 0.5) < trust.chance("always", 0.5) < 1
+
+
+def test_what_was_said_is_read_from_the_path() -> None:
+    trees = [Tree([10, 11, 12], [-1, -1, 1], [0.5, 0.4, 0.3]), Tree([20], [-1], [0.5]), Tree()]
+    path = torch.tensor([[1, 2, -1], [-1, -1, -1], [-1, -1, -1]])
+    verdict = Verdict(path, torch.tensor([2, 0, 0]), torch.tensor([13, 21, 30]))
+    assert said(planted(trees), verdict) == [[11, 12, 13], [21], [30]]

@@ -1,0 +1,134 @@
+"""The table of costs: what it says between its entries, and that it is measured once for a machine and a model."""
+
+import json
+import os
+
+import pytest
+
+from architectures import build
+from foreword.bench.contender import timed
+from foreword.model import Mode, Model, measure
+from foreword.model.cost import NEAR, Cost, known, measured
+
+COST = Cost({1: 1.0, 2: 1.0, 4: 3.0}, context=100, per_token=0.01, per_token_and_row=0.001)
+
+
+@pytest.fixture
+def model() -> Model:
+    return Model(build("llama"))
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "foreword" / "costs"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "rows", "context", "seconds"),
+    [
+        (0, 1, 100, 1.0),
+        (2, 1, 100, 2.0),  # half way between 2 and 4
+        (5, 1, 100, 5.0),  # beyond the table, as steep as at its end
+        (0, 1, 200, 1 + 100 * 0.01 + 100 * 0.001),
+        (1, 2, 100, 3 + 100 * 0.01),  # a second text of 100 tokens is read as well
+        (3, 1, 200, 3 + 100 * 0.01 + 4 * 100 * 0.001),
+        (0, 1, 0, 0.1),  # never nothing, however far from what was measured
+    ],
+)
+def test_between_its_entries_a_cost_is_in_proportion(nodes, rows, context, seconds):
+    assert COST(nodes, rows, context) == pytest.approx(seconds)
+
+
+def test_without_a_context_that_of_the_table_is_meant():
+    assert COST(3) == COST(3, 1, 100) == 3.0
+
+
+def test_one_entry_stands_for_all():
+    assert Cost({1: 2.0}, context=0)(15) == 2.0
+
+
+@pytest.mark.parametrize("table", [{}, {0: 1.0}, {1: -1.0}, {1: 0.0}, {1: float("nan")}, {1: float("inf")}])
+def test_numbers_that_no_clock_says_are_refused(table):
+    with pytest.raises(ValueError, match="numbers that seconds can be"):
+        Cost(table, context=0)
+
+
+def test_more_rows_never_cost_less_in_what_is_measured(model):
+    found = measured(model)
+    assert sorted(found.seconds) == [1, 2, 4, 8, 16, 32, 64]
+    assert list(found.seconds.values()) == sorted(found.seconds.values())
+    assert found.context == NEAR
+    assert min(found.seconds.values()) > 0
+
+
+def test_no_time_is_enough_for_one_width(model):
+    assert list(measured(model, seconds=0.0).seconds) == [1]
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_model_that_cannot_go_back_is_measured_too():
+    model = Model(build("mamba"))
+    assert model.mode not in (Mode.TREE, Mode.CHAIN)
+    found = measured(model)
+    assert found.seconds[1] > 0
+    assert (found.per_token, found.per_token_and_row) == (0, 0)
+
+
+def test_what_is_kept_comes_back_as_it_was(model, tmp_path):
+    first = known(model, {"model": "a"}, tmp_path)
+    driver = timed(model)
+    assert known(model, {"model": "a"}, tmp_path) == first
+    assert driver.reads == 0
+    known(model, {"model": "b"}, tmp_path)
+    assert driver.reads > 0
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_second_load_of_the_same_model_measures_nothing(model, cache):
+    first = model.cost
+    (file,) = cache.glob("*.json")
+    again = Model(build("llama"))
+    driver = timed(again)
+    assert again.cost == first
+    assert driver.reads == 0
+    assert measure(again) == dict(first.seconds)
+    assert json.loads(file.read_text())["key"]["way"] == model.capability.way
+
+
+def test_another_number_of_threads_is_another_machine(model, cache, monkeypatch):
+    assert model.cost
+    monkeypatch.setattr("torch.get_num_threads", lambda: 77)
+    assert Model(build("llama")).cost
+    assert len(list(cache.glob("*.json"))) == 2
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda held: "",
+        lambda held: "[]",
+        lambda held: json.dumps(held)[:-20],
+        lambda held: json.dumps(held | {"key": {}}),
+        lambda held: json.dumps(held | {"seconds": {"1": -3}}),
+        lambda held: json.dumps(held | {"seconds": [1, 2]}),
+        lambda held: json.dumps(held | {"surprise": 1}),
+        lambda held: json.dumps({name: held[name] for name in held if name != "context"}),
+    ],
+)
+def test_a_file_that_is_damaged_or_foreign_is_measured_again(model, tmp_path, damage):
+    first = known(model, {}, tmp_path)
+    (file,) = tmp_path.iterdir()
+    whole = json.loads(file.read_text())
+    file.write_text(damage(whole))
+    driver = timed(model)
+    again = known(model, {}, tmp_path)
+    assert driver.reads > 0
+    assert sorted(again.seconds) == sorted(first.seconds)
+    assert json.loads(file.read_text()).keys() == whole.keys()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs a path below a file to be refused")
+def test_a_folder_that_cannot_be_written_costs_a_measurement_only(model, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    assert known(model, {}, tmp_path / "file" / "costs").seconds[1] > 0

@@ -1,0 +1,185 @@
+"""Views of a model: halves of layers left out, weights in fewer bits, and that the target does not notice."""
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+import architectures
+from foreword import family
+from foreword.errors import InvalidRequest
+from foreword.model import Model, Read
+from foreword.model.native import NativeDriver
+from foreword.model.view import CODINGS, NativeView, PooledView, Skip, view
+from foreword.native import llama
+from running import prompts, target
+
+native = pytest.mark.skipif(isinstance(llama.library(), str), reason=f"no native kernel here: {llama.library()}")
+SOME = Skip(frozenset({1}), frozenset({0}))
+
+
+def text(length: int = 60) -> list[int]:
+    return [token for prompt in prompts() for token in prompt][:length]
+
+
+def decoded(codes: torch.Tensor, outputs: int, depth: int, bits: int) -> torch.Tensor:
+    """The weights that codes stand for, number by number: the plain definition of the layout in quantized.c."""
+    levels = [-1, -0.6961928, -0.5250731, -0.3949175, -0.2844414, -0.1847734, -0.09105, 0]
+    levels += [0.0795803, 0.1609302, 0.2461123, 0.3379152, 0.4407098, 0.562617, 0.7229568, 1]
+    groups, loads = depth // 32, bits
+    weight = torch.zeros(outputs, depth)
+    for panel, held in enumerate(codes.reshape(outputs // 16, -1)):
+        scales = held[: groups * 32].view(torch.bfloat16).float().reshape(groups, 16)
+        words = held[groups * 32 :].reshape(groups, loads, 16, 2, 2).int()  # output, depth of a pair, byte of a word
+        for k in range(depth):
+            group, place = divmod(k, 32)
+            if bits == 8:
+                value = words[group, place // 4, :, place % 2, place % 4 // 2]
+                value = torch.where(value > 127, value - 256, value).float()
+            else:
+                code = words[group, place // 8, :, place % 2, place % 8 // 4] >> (4 * (place % 4 // 2)) & 15
+                value = torch.tensor(levels)[code].bfloat16().float()
+            weight[panel * 16 : panel * 16 + 16, k] = value * scales[group]
+    return weight
+
+
+@native
+@pytest.mark.parametrize(("bits", "step"), [(8, 1 / 127), (4, 0.31)])
+def test_a_code_stands_for_the_nearest_weight_it_can(bits, step):
+    weight = torch.randn(48, 96, generator=torch.Generator().manual_seed(0)).bfloat16()
+    weight[3, 32:64] = 0
+    library = llama.library()
+    packed = torch.empty_like(weight)
+    library.foreword_pack(weight.data_ptr(), packed.data_ptr(), 48, 96)
+    codes = torch.zeros(library.foreword_coded_bytes(48, 96, CODINGS[bits]), dtype=torch.uint8)
+    assert codes.numel() == 48 * 96 * bits // 8 + 48 * 3 * 2
+    library.foreword_quantize(packed.data_ptr(), codes.data_ptr(), 48, 96, CODINGS[bits])
+    found, wanted = decoded(codes, 48, 96, bits).reshape(48, 3, 32), weight.float().reshape(48, 3, 32)
+    most = wanted.abs().amax(-1, keepdim=True)
+    # Half a step of the grid, or the fifth by which the largest weights may be cut.
+    assert bool(((found - wanted).abs() <= torch.where(wanted.abs() > 0.75 * most, 0.22, step / 2 + 0.01) * most).all())
+    assert bool((found[3, 1] == 0).all())
+    assert (found - wanted).pow(2).mean().sqrt() < {8: 0.012, 4: 0.1}[bits]
+
+
+@pytest.fixture(scope="module", params=["family", "llama-gqa", "mistral", "qwen2", "qwen3"])
+def base(request):
+    if request.param == "family":
+        return NativeDriver(AutoModelForCausalLM.from_pretrained(family.target(), dtype=torch.bfloat16).eval())
+    return NativeDriver(architectures.build(request.param).to(torch.bfloat16).eval())
+
+
+@native
+@pytest.mark.parametrize("bits", [4, 8])
+def test_the_bits_of_a_row_do_not_depend_on_its_company_when_weights_are_coded(base, bits):
+    driver = NativeView(base, SOME, bits, shares=False)
+    driver.open(1, 100)
+    driver.open(2, 100)
+    tokens = torch.randint(driver._model.vocab, (60,), generator=torch.Generator().manual_seed(1)).tolist()
+    driver.read([Read(1, 0, tokens[:20], keep=0)])
+    alone = torch.cat([driver.read([Read(1, 20 + i, [tokens[20 + i]])]) for i in range(17)])
+    for rows in (2, 3, 4, 5, 6, 7, 12, 13, 17):
+        together = driver.read([Read(1, 20, tokens[20 : 20 + rows], keep=rows)])
+        assert torch.equal(together, alone[:rows]), f"{rows} rows"
+    both = driver.read([Read(2, 0, tokens[3:40], keep=1), Read(1, 20, tokens[20:22], keep=2)])
+    assert torch.equal(both[1:], alone[:2])
+
+
+@native
+def test_fewer_bits_say_nearly_the_same():
+    model, tokens = target("bfloat16"), text()
+    model.open(-5, 100)
+    truth = model.read([Read(-5, 0, tokens, keep=60)])
+    model.close(-5)
+    errors = []
+    for bits in (16, 8, 4):
+        made = view(model, bits=bits)
+        made.open(1, 100)
+        errors.append(float((made.read([Read(1, 0, tokens, keep=60)]) - truth).pow(2).mean().sqrt() / truth.std()))
+    assert errors[0] == 0
+    assert 0 < errors[1] < 0.05
+    assert errors[1] < errors[2] < 0.35
+
+
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=native)])
+def test_halves_that_are_left_out_add_nothing(dtype):
+    model = target(dtype)
+    layers = range(model.hf.config.num_hidden_layers)
+    made = view(model, skip=Skip(frozenset(layers), frozenset(layers)))
+    made.open(1, 64)
+    found = made.read([Read(1, 0, text(9), keep=9)])
+    embedding = model.hf.model.embed_tokens.weight.detach().float()  # the family ties it to its head
+    with torch.inference_mode():
+        wanted = model.hf.model.norm(embedding[text(9)]).float() @ embedding.T
+    torch.testing.assert_close(found, wanted, rtol=0.02, atol=0.02 * float(wanted.std()))
+
+
+@native
+def test_both_kinds_of_view_leave_out_the_same():
+    made = [view(target(dtype), skip=SOME) for dtype in ("float32", "bfloat16")]
+    assert [type(one.driver) for one in made] == [PooledView, NativeView]
+    said = []
+    for one in made:
+        one.open(1, 100)
+        said.append(one.read([Read(1, 0, text(), keep=60)]))
+    whole = target("float32")
+    whole.open(-5, 100)
+    apart = (said[0] - whole.read([Read(-5, 0, text(), keep=60)])).std()
+    whole.close(-5)
+    assert (said[0] - said[1]).std() < 0.1 * apart
+
+
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=native)])
+def test_the_target_does_not_notice_what_is_written_after_its_text(dtype):
+    """Nor that the pool grows under both."""
+    model, tokens = target(dtype), text()
+    made = view(model, skip=SOME, spare=64)
+    model.open(-5, 100)
+    model.open(-6, 100)
+    try:
+        for name in (-5, -6):
+            model.read([Read(name, 0, tokens[:40], keep=0)])
+        made.read([Read(-5, 40, [7, 8, 9, 7], [-1, 0, 0], keep=4)])
+        model.open(-7, 5000)
+        made.read([Read(-5, 40, tokens[40:60] + [5] * 70, keep=1)])  # beyond the 100: that is what the spare is for
+        after = [model.read([Read(name, 40, tokens[40:60], keep=20)]) for name in (-5, -6)]
+        assert torch.equal(*after)
+    finally:
+        for name in (-5, -6, -7):
+            model.close(name)
+
+
+@native
+def test_a_view_that_shares_needs_no_reading_of_its_own():
+    model, tokens = target("bfloat16"), text()
+    model.open(-5, 100)
+    model.read([Read(-5, 0, tokens[:40], keep=0)])
+    wanted = model.read([Read(-5, 40, tokens[40:42], keep=2)])
+    assert torch.equal(view(model, spare=64).read([Read(-5, 40, tokens[40:42], keep=2)]), wanted)
+    model.close(-5)
+
+
+def test_a_layer_gets_back_the_forward_that_its_owner_gave_it():
+    model = target("float32")
+    attention = model.hf.model.layers[1].self_attn
+    own = attention.forward
+    attention.forward = own
+    try:
+        made = view(model, skip=SOME)
+        made.open(1, 64)
+        made.read([Read(1, 0, text(9))])
+        assert vars(attention)["forward"] is own
+    finally:
+        del attention.forward
+    made.read([Read(1, 0, text(9))])
+    assert "forward" not in vars(attention)
+
+
+def test_what_cannot_be_viewed_is_refused():
+    model = target("float32")
+    with pytest.raises(InvalidRequest, match="native CPU driver"):
+        view(model, bits=8)
+    with pytest.raises(InvalidRequest, match="layers 0 to 7"):
+        view(model, skip=Skip(frozenset({8})))
+    strange = Model(architectures.build("gpt2"))
+    with pytest.raises(InvalidRequest, match="no list of layers"):
+        view(strange, skip=SOME)

@@ -1,0 +1,73 @@
+"""Two processes that train together, through accelerate, learn what one learns alone."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import foreword
+from foreword.errors import InvalidRequest
+from foreword.train import devices
+from foreword.train.devices import ManyDevices
+from foreword.train.trainer import Recipe
+from train.pair import Copying, trainer
+
+TOGETHER = """
+import sys
+from pathlib import Path
+from torch import nn
+from foreword.train.devices import ManyDevices
+from foreword.train.trainer import Recipe
+from train.pair import Copying, trainer
+
+task = Copying()
+task.module[1] = nn.Identity()
+recipe = Recipe(steps=6, batch=1, accumulate=2, warmup=2, learning_rate=0.02, evaluate=3, save=3)
+trainer(Path(sys.argv[1]), recipe, task=task, devices=ManyDevices(cpu=True)).run()
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+@pytest.mark.slow
+def test_two_processes_learn_what_one_learns_alone(tmp_path):
+    source, tests = Path(foreword.__file__).parents[1], Path(__file__).parents[1]
+    shared = {
+        "PYTHONPATH": os.pathsep.join([str(source), str(tests)]),
+        "OMP_NUM_THREADS": "1",
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+    }
+    command = [sys.executable, "-c", TOGETHER, str(tmp_path / "two")]
+    ranks = [
+        subprocess.Popen(command, env=os.environ | shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
+        for rank in range(2)
+    ]
+    assert [process.wait(timeout=120) for process in ranks] == [0, 0]
+    task = Copying()
+    task.module[1] = torch.nn.Identity()
+    recipe = Recipe(steps=6, batch=1, accumulate=4, warmup=2, learning_rate=0.02, evaluate=3, save=3)
+    alone = trainer(tmp_path / "one", recipe, task=task).run()
+    together = [json.loads(line) for line in (tmp_path / "two" / "log.jsonl").read_text().splitlines()]
+    assert [row["tokens"] for row in together] == [row.tokens for row in alone]
+    for one, other in zip(alone[1:], together[1:], strict=True):
+        assert other["loss"] == pytest.approx(one.loss, rel=1e-4)
+        assert other["gradient"] == pytest.approx(one.gradient, rel=1e-3)
+        assert other["held_out"] == pytest.approx(one.held_out, rel=1e-4)
+
+
+def test_many_devices_need_accelerate(monkeypatch):
+    monkeypatch.setattr(devices, "find_spec", lambda name: None)
+    with pytest.raises(InvalidRequest, match=r"foreword\[train\]"):
+        ManyDevices()

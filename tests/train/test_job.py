@@ -1,0 +1,120 @@
+"""From files to a folder with a draft: it loads beside its target, guesses for it, and its report says how well."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from foreword import LLM, SamplingParams
+from foreword.errors import InvalidRequest
+from foreword.train.job import Job, eos, run
+from foreword.train.report import Questions
+from foreword.train.trainer import Recipe
+from running import target, tokenizer
+
+DEFINITIONS = {
+    "river": "A large natural stream of water that flows to the sea",
+    "bridge": "A structure that carries a road over a river",
+    "window": "An opening in a wall that lets in light and air",
+    "candle": "A stick of wax with a wick that gives light when it burns",
+    "garden": "A piece of ground where flowers and vegetables are grown",
+    "ladder": "Two long bars joined by steps, used for climbing",
+    "winter": "The coldest season of the year",
+    "mirror": "A surface that throws back an image of what is before it",
+}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("data") / "data.jsonl"
+    with path.open("w") as file:
+        for word, meaning in DEFINITIONS.items():
+            chat = [{"role": "user", "content": f"Define the word {word}."}, {"role": "assistant", "content": meaning}]
+            file.write(json.dumps({"messages": chat, "source": "words"}) + "\n")
+            file.write(json.dumps({"text": f"{word.title()}: {meaning.lower()}.", "source": "notes"}) + "\n")
+    return path
+
+
+def job(data: Path, out: Path, **changes) -> Job:
+    recipe = Recipe(steps=16, batch=2, warmup=2, learning_rate=0.01, evaluate=8, save=5)
+    asked = Job(
+        data=(data,), out=out, hidden=64, length=64, held_out=4, device="cpu", bf16=False, recipe=recipe,
+        questions=Questions(prompts=2, tokens=8, depth=2),
+    )  # fmt: skip
+    return replace(asked, **changes)
+
+
+@pytest.fixture(scope="module")
+def trained(data, tmp_path_factory):
+    out = tmp_path_factory.mktemp("trained") / "draft"
+    rows, notes = [], []
+    return out, run(job(data, out), watch=rows.append, note=notes.append), rows, notes
+
+
+def test_acceptance_rises(trained):
+    _, _, rows, _ = trained
+    first, *_, last = (row.held_out["acceptance"] for row in rows if row.held_out)
+    assert last > first + 0.03
+
+
+def test_the_report_lies_beside_the_draft(trained):
+    out, report, rows, notes = trained
+    written = json.loads((out / "report.json").read_text())
+    assert written == json.loads(json.dumps(report.as_json()))
+    assert {figure["domain"] for figure in written["figures"]} == {"all", "words", "notes"}
+    assert {figure["temperature"] for figure in written["figures"]} == {0.0, 1.0}
+    assert written["learnt"] == sum(row.tokens for row in rows)
+    assert "# A draft model" in (out / "README.md").read_text()
+    assert (out / "acceptance.png").read_bytes().startswith(b"\x89PNG")
+    assert notes[0] == "12 records to learn from, 4 held out"
+
+
+def test_the_draft_guesses_for_its_target_and_changes_no_word(trained):
+    out = trained[0]
+    params = SamplingParams(temperature=1.0, seed=5, max_tokens=24)
+    prompt = "Define the word river."
+    guessed = LLM(draft=out, nodes=3).generate(prompt, params)[0]
+    plain = LLM(method="none").generate(prompt, params)[0]
+    assert guessed.tokens == plain.tokens
+    assert guessed.stats.drafted > 0
+
+
+def test_a_finished_job_may_be_asked_for_again(trained, data):
+    out, report, _, _ = trained
+    again = run(job(data, out), resume=True)
+    assert again == report
+    with pytest.raises(InvalidRequest, match="holds a training already"):
+        run(job(data, out))
+    with pytest.raises(InvalidRequest, match="loss: 'hybrid', now 'tv'"):
+        run(job(data, out, loss="tv"), resume=True)
+
+
+def test_training_goes_on_from_a_draft_there_is(trained, data, tmp_path):
+    rows = []
+    recipe = Recipe(steps=1, batch=1)
+    run(job(data, tmp_path, draft=str(trained[0]), recipe=recipe, questions=Questions(prompts=0)), watch=rows.append)
+    learnt = [row.held_out["acceptance"] for row in trained[2] if row.held_out]
+    assert rows[0].held_out["acceptance"] == pytest.approx(learnt[-1], abs=0.01)  # it was stored in fewer bits
+
+
+def test_what_does_not_fit_is_refused_before_any_work(data, tmp_path):
+    with pytest.raises(InvalidRequest, match="exceed the target's context of 1024"):
+        run(job(data, tmp_path, length=2000))
+    with pytest.raises(InvalidRequest, match="there is no loss"):
+        run(job(data, tmp_path, loss="best"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_ends_a_text_is_what_the_checkpoint_says():
+    assert eos(target().hf, tokenizer()) == frozenset([0])
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.gpu
+def test_it_learns_on_a_gpu(data, tmp_path):
+    rows = []
+    run(job(data, tmp_path, device="cuda", bf16=True), watch=rows.append)
+    first, *_, last = (row.held_out["acceptance"] for row in rows if row.held_out)
+    assert last > first + 0.03

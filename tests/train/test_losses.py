@@ -1,0 +1,128 @@
+"""The losses against their definitions, written out token by token; their gradients against finite differences."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foreword.errors import InvalidRequest
+from foreword.train.losses import LOSSES, agreement, loss, overlap, prefix_weights
+
+ROWS, VOCAB = 5, 7
+
+
+def pair(seed: int = 0, spread: float = 2.0) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits of target and draft, float64."""
+    drawn = torch.Generator().manual_seed(seed)
+    p, q = (spread * torch.randn(ROWS, VOCAB, dtype=torch.float64, generator=drawn) for _ in range(2))
+    return p, q
+
+
+def law(logits: list[float]) -> list[float]:
+    weights = [math.exp(value) for value in logits]
+    return [weight / sum(weights) for weight in weights]
+
+
+def overlap_of(p, q):
+    return sum(map(min, p, q))
+
+
+def kl(p, q):
+    return sum(a * math.log(a / b) for a, b in zip(p, q, strict=True) if a)
+
+
+def hybrid_of(p, q):
+    weight = math.exp(-3 * overlap_of(p, q))
+    return weight * kl(p, q) + (1 - weight) * (1 - overlap_of(p, q))
+
+
+PLAINLY = {
+    "forward-kl": kl,
+    "reverse-kl": lambda p, q: kl(q, p),
+    "tv": lambda p, q: sum(abs(a - b) for a, b in zip(p, q, strict=True)) / 2,
+    "log-acceptance": lambda p, q: -math.log(overlap_of(p, q)),
+    "hybrid": hybrid_of,
+    "cross-entropy": lambda p, q: -math.log(q[p.index(max(p))]),
+}
+
+
+def test_every_loss_has_a_plain_definition_here():
+    assert set(PLAINLY) == set(LOSSES)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@given(seed=st.integers(0, 1000), spread=st.floats(0.01, 6))
+def test_a_loss_is_what_its_definition_says(name, seed, spread):
+    target, draft = pair(seed, spread)
+    plainly = [PLAINLY[name](law(p), law(q)) for p, q in zip(target.tolist(), draft.tolist(), strict=True)]
+    torch.testing.assert_close(loss(name)(target, draft), torch.tensor(plainly, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("name", [name for name in LOSSES if name != "hybrid"])
+def test_gradients_are_those_of_the_numbers(name):
+    target, draft = pair()
+    assert torch.autograd.gradcheck(lambda q: loss(name)(target, q), draft.requires_grad_())
+
+
+def test_the_weight_of_the_hybrid_is_held_fixed():
+    target, draft = pair()
+    weight = torch.exp(-3 * overlap(target, draft))
+
+    def fixed(q):
+        return weight * loss("forward-kl")(target, q) + (1 - weight) * loss("tv")(target, q)
+
+    draft.requires_grad_()
+    (found,) = torch.autograd.grad(loss("hybrid")(target, draft).sum(), draft)
+    (wanted,) = torch.autograd.grad(fixed(draft).sum(), draft)
+    torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.parametrize("name", [name for name in LOSSES if name != "cross-entropy"])
+def test_a_draft_that_is_the_target_has_nothing_to_learn(name):
+    target, _ = pair()
+    draft = (target + 3.5).requires_grad_()  # the same law
+    found = loss(name)(target, draft)
+    torch.testing.assert_close(found, torch.zeros_like(found))
+    if name not in ("tv", "log-acceptance", "hybrid"):  # those have a corner there
+        (gradient,) = torch.autograd.grad(found.sum(), draft)
+        torch.testing.assert_close(gradient, torch.zeros_like(gradient))
+
+
+@pytest.mark.parametrize("name", [name for name in LOSSES if name != "reverse-kl"])
+def test_what_the_target_forbids_costs_nothing(name):
+    target, draft = pair()
+    target[:, 3] = -math.inf
+    draft.requires_grad_()
+    found = loss(name)(target, draft)
+    (gradient,) = torch.autograd.grad(found.sum(), draft)
+    assert found.isfinite().all()
+    assert gradient.isfinite().all()
+
+
+def test_laws_that_hardly_meet_still_pull():
+    target, draft = torch.tensor([[200.0, 0.0]]), torch.tensor([[0.0, 200.0]], requires_grad=True)
+    found = loss("log-acceptance")(target, draft)
+    (gradient,) = torch.autograd.grad(found.sum(), draft)
+    torch.testing.assert_close(found, torch.tensor([200.0 - math.log(2)]))
+    assert gradient[0, 0] < -0.1
+
+
+def test_agreement_is_that_of_the_likeliest():
+    target, draft = torch.tensor([[1.0, 2.0], [2.0, 1.0]]), torch.tensor([[0.0, 9.0], [0.0, 9.0]])
+    assert agreement(target, draft).tolist() == [True, False]
+
+
+def test_prefix_weights_by_hand():
+    chances = torch.tensor([[1.0, 0.5, 0.0]], requires_grad=True)
+    s = [1.0, 0.75, 0.5]
+    prefixes = [s[0], s[0] * s[1], s[0] * s[1] * s[2]]
+    weights = prefix_weights(chances)
+    torch.testing.assert_close(weights, torch.tensor([[sum(prefixes), sum(prefixes[1:]), prefixes[2]]]))
+    assert not weights.requires_grad
+
+
+def test_an_unknown_loss_is_refused_with_the_nearest():
+    with pytest.raises(InvalidRequest, match="forward-kl"):
+        loss("forward_kl")
