@@ -14,7 +14,9 @@ import torch
 from foreword import family
 from foreword.draft.archive import Archive
 from foreword.draft.base import Drafter
+from foreword.draft.cascade import CascadeDrafter
 from foreword.draft.datastore import Datastore, build
+from foreword.draft.fuse import FusedDrafter
 from foreword.draft.layers import LayersDrafter, costs
 from foreword.draft.lm import LanguageModelDrafter
 from foreword.draft.lookahead import LookaheadDrafter
@@ -162,6 +164,8 @@ def drafter(name: str, dtype: str = "float32") -> Drafter:
         "retrieval": lambda: RetrievalDrafter(datastore()),
         "layers": lambda: layers(dtype),
         "quantized": lambda: quantized(dtype),
+        "fuse": lambda: FusedDrafter([SuffixDrafter(Archive(target(dtype).vocab)), LanguageModelDrafter(draft(dtype))]),
+        "cascade": lambda: CascadeDrafter([NgramDrafter(), LanguageModelDrafter(draft(dtype))]),
     }
     return made[name]()
 

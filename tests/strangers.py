@@ -22,21 +22,23 @@ LETTERS = 260
 
 @dataclass(frozen=True)
 class Foreign:
-    """How foreign: of how many tokens, from `LETTERS` on, one is missing."""
+    """How foreign: of how many tokens, from `LETTERS` on, one is missing; and whether special tokens are renamed."""
 
     one_in: int
+    renamed: bool = True
 
     def tokenizer(self) -> PreTrainedTokenizerFast:
         file = json.loads((family.draft() / "tokenizer.json").read_text(encoding="utf-8"))
         ours = file["model"]["vocab"]
         missing = {token for token, place in ours.items() if place >= LETTERS and place % self.one_in == 0}
-        places = shuffled().tolist()
-        file["model"]["vocab"] = {SPECIALS.get(t, t): places[place] for t, place in ours.items() if t not in missing}
+        places, names = shuffled().tolist(), SPECIALS if self.renamed else {}
+        file["model"]["vocab"] = {names.get(t, t): places[place] for t, place in ours.items() if t not in missing}
         merges = [pair if isinstance(pair, list) else pair.split(" ") for pair in file["model"]["merges"]]
         file["model"]["merges"] = [pair for pair in merges if not missing & {*pair, "".join(pair)}]
         for added in file["added_tokens"]:
-            added["id"], added["content"] = places[added["id"]], SPECIALS[added["content"]]
-        return PreTrainedTokenizerFast(tokenizer_object=RawTokenizer.from_str(json.dumps(file)), eos_token="</s>")
+            added["id"], added["content"] = places[added["id"]], names.get(added["content"], added["content"])
+        raw = RawTokenizer.from_str(json.dumps(file))
+        return PreTrainedTokenizerFast(tokenizer_object=raw, eos_token=names.get("<|end|>", "<|end|>"))
 
     def model(self, dtype: torch.dtype) -> PreTrainedModel:
         model = AutoModelForCausalLM.from_pretrained(family.draft(), dtype=dtype)
@@ -51,8 +53,8 @@ class Foreign:
         return folder
 
 
-NEAR, FAR, LETTERED = Foreign(one_in=40), Foreign(one_in=2), Foreign(one_in=1)
-"""Most of the text is in shared tokens; half of the tokens are missing; nothing but bytes is shared."""
+NEAR, FAR = Foreign(one_in=40), Foreign(one_in=2)
+"""Most of the text is in shared tokens; half of the tokens are missing."""
 
 
 @cache

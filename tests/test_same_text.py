@@ -58,7 +58,7 @@ def check(name: str, dtype: str, turn: int, nodes: int, *, chunk: int, slots: in
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("nodes", range(1, 9))
+@pytest.mark.parametrize("nodes", [1, 4, 8])
 @pytest.mark.parametrize("name", GUESSERS)
 def test_the_text_is_that_of_plain_decoding_in_any_company(name, nodes, dtype):
     check(name, dtype, nodes % 3, nodes, chunk=(512, 7, 16)[nodes % 3])

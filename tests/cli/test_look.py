@@ -12,7 +12,12 @@ from foreword.native import draws
 def test_methods_are_those_of_the_registry(shell):
     rows = json.loads(shell("methods", "--json").stdout)
     assert {row["name"]: row["summary"] for row in rows} == {name: method(name).summary for name in METHODS}
-    assert [row["name"] for row in rows if row["takes_draft"]] == ["lm"]
+    needed = {row["name"]: row["draft"] for row in rows if row["needed"]}
+    assert needed["lm"] == "a draft model"
+    assert needed["retrieval"] == "a datastore"
+    optional = {row["name"] for row in rows if row["takes_draft"] and not row["needed"]}
+    assert {"suffix", "layers"} <= optional
+    assert not {"none", "ngram"} & (optional | needed.keys())
     table = shell("methods").stdout
     assert [row["summary"] for row in rows if row["summary"] not in table] == []
 

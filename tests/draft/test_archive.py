@@ -97,6 +97,7 @@ def test_a_save_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr("foreword.draft.archive.save_file", full)
     with pytest.raises(OSError, match="disk full"):
         archive.save(tmp_path / "past")
+    assert [file.name for file in tmp_path.iterdir()] == ["past"]
     assert remembered(Archive.load(tmp_path / "past", 100), "") == [1, GAP]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
@@ -36,7 +36,7 @@ def ids(text: str) -> list[int]:
 
 def made(folder: Path, *texts: str, size: int = 26) -> Datastore:
     build([("here", text) for text in texts], letters(size), folder / "store")
-    return Datastore(folder / "store", letters(size))
+    return Datastore(folder / "store")
 
 
 def searched(texts: list[str], end: str) -> list[tuple[int, str]]:
@@ -55,6 +55,7 @@ def searched(texts: list[str], end: str) -> list[tuple[int, str]]:
 few_letters = st.text("ab", max_size=40) | st.text("abcd", max_size=40)
 
 
+@settings(max_examples=50)  # the large vocabulary takes its time
 @given(st.lists(few_letters, min_size=1, max_size=6), few_letters, st.sampled_from([26, 70_000]), st.integers(1, 60))
 def test_it_finds_what_a_plain_search_finds(tmp_path_factory, texts, end, size, bucket):
     expected = searched(texts, end)

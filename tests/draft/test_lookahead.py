@@ -106,6 +106,23 @@ def test_known_noise_lets_the_window_foresee_sampled_text():
     assert seeing > 1.3 * blind
 
 
+@pytest.mark.parametrize("more", [0, 1, 3])
+def test_a_place_keeps_its_guesses_however_far_the_text_has_come(more):
+    drafter, target = LookaheadDrafter(), Markov(noisy(200))
+    one = target.sequence([1, 2, 3, 4, 5, 6, 7])
+    for _ in range(5):
+        target.round(drafter, [one], 16)
+    window = drafter._texts[0].window
+    one.tokens += [50, 51, 52][:more]
+    gone = len(one.tokens) - 1 - window.start
+    assert gone < len(window.columns)
+    chain = [column[0] for column in window.columns[gone + 1 :]]
+    found = branches(drafter.propose(target.batch(one), [16]))
+    assert window.columns[gone][1:] in found
+    for place in range(len(chain)):
+        assert [*chain[: place + 1], *window.columns[gone + 1 + place][1:]] in found
+
+
 def test_where_trees_are_not_judged_the_pool_is_copied():
     drafter, target = LookaheadDrafter(), Markov(noisy(20), trees=False)
     one = target.sequence([1, 2, 3, 1, 4, 5, 1])

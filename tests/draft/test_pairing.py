@@ -8,21 +8,25 @@ from foreword.draft.pairing import pair as paired
 from foreword.draws import KeyedDraws
 from foreword.types import Batch
 from running import Request, engine, finish, plain, prompts, target, tokenizer
-from strangers import FAR, LETTERED, NEAR, pair
+from strangers import FAR, NEAR, pair
 
 from .contract import CONTRACT, GREEDY, SAMPLED
 
+EITHER_WAY = [(NEAR, 0.9, SHARED), (FAR, 0.6, SHARED), (FAR, 0.9, RETOLD)]
+"""How foreign the draft model is, how much of its law must be shared, and what that makes of it."""
+
 
 @pytest.mark.parametrize("clause", CONTRACT, ids=lambda clause: clause.__name__)
-@pytest.mark.parametrize("how", [NEAR, LETTERED])
-def test_the_contract_is_kept_either_way(how, clause):
-    clause(lambda: PairDrafter(pair(how)))
+@pytest.mark.parametrize("enough", [0.0, 1.0])
+def test_the_contract_is_kept_either_way(enough, clause):
+    clause(lambda: PairDrafter(pair(FAR), enough))
 
 
-@pytest.mark.parametrize(("how", "name"), [(NEAR, SHARED), (FAR, SHARED), (LETTERED, RETOLD)])
-def test_shared_tokens_where_they_are_enough(how, name):
-    drafter = PairDrafter(pair(how))
-    drafter.propose(Batch((Request(prompts()[3], GREEDY).sequence(target().eos),), KeyedDraws(8192, shared=True)), [2])
+@pytest.mark.parametrize(("how", "enough", "name"), EITHER_WAY)
+def test_shared_tokens_where_they_are_enough(how, enough, name):
+    drafter = PairDrafter(pair(how), enough)
+    sequence = Request(prompts()[3], GREEDY).sequence(target().eos)
+    drafter.propose(Batch((sequence,), KeyedDraws(8192, shared=True)), [2])
     assert type(drafter._drafter) is method(name)
 
 

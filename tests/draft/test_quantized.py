@@ -36,14 +36,18 @@ def test_it_foresees_most_of_the_text_with_fewer_bytes(source, bytes, kept):
 @pytest.mark.parametrize("chunk", [512, 7])
 def test_it_never_reads_a_prompt(chunk):
     drafter = QuantizedDrafter.load("int4", target("bfloat16"), None)
-    read = drafter.model.driver.read
-    longest = []
+    driver, longest = drafter.model.driver, []
+    read, grow = driver.read, driver.grow
 
-    def watched(reads):
-        longest.append(max(len(one.tokens) for one in reads))
+    def watched_read(reads):
+        longest.extend(len(one.tokens) for one in reads)
         return read(reads)
 
-    drafter.model.driver.read = watched
+    def watched_grow(one, ask):
+        longest.append(len(one.tokens))
+        return grow(one, ask)
+
+    driver.read, driver.grow = watched_read, watched_grow
     got = finish(engine(target("bfloat16"), drafter, 3, chunk=chunk, slots=4), requests())
     assert sum(one.sequence.stats.accepted for one in got) > 0
     assert 0 < max(longest) <= max(FEW, 8)

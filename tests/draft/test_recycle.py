@@ -123,21 +123,20 @@ def test_nothing_is_guessed_after_the_end_of_text():
 
 
 def test_a_tenant_learns_nothing_from_another():
-    table = noisy(32, 3.0)
-    target, drafter = Markov(table), RecyclingDrafter()
-    ours = target.sequence([0], 1, temperature=0, tenant="ours")
-    theirs = target.sequence([0], 2, temperature=0, tenant="theirs")
+    target, drafter, fresh = Markov(noisy(32, 3.0)), RecyclingDrafter(), RecyclingDrafter()
+    theirs = target.sequence([0], 1, temperature=0, tenant="theirs")
     for _ in range(40):
         target.round(drafter, [theirs], 8)
-    ours.tokens.append(theirs.tokens[-1])
-    assert chain(drafter.propose(target.batch(theirs), [4]))
-    assert chain(drafter.propose(target.batch(ours), [4])) == []
-    target.round(drafter, [ours], 0)
-    fresh, alone = RecyclingDrafter(), target.sequence(ours.tokens[:2], 1, temperature=0)
-    target.round(fresh, [alone], 0)
-    assert drafter._memories["ours"].adjacency.read(ours.tokens[1]) == fresh._memories[""].adjacency.read(
-        ours.tokens[1]
-    )
+    ours, alone = (target.sequence(theirs.tokens[:3], 2, temperature=0, tenant="ours") for _ in range(2))
+    for _ in range(3):
+        said = [target.round(one, [asker], 8)[0] for one, asker in ((drafter, ours), (fresh, alone))]
+        assert said[0] == said[1]
+        knows, learnt, started = (
+            chain(one.propose(target.batch(asker), [8]))
+            for one, asker in ((drafter, theirs), (drafter, ours), (fresh, alone))
+        )
+        assert knows
+        assert learnt == started
 
 
 def test_what_one_sequence_saw_serves_the_next_of_its_tenant():

@@ -1,5 +1,7 @@
 """The C forward against the Hugging Face model it was built from, and the promise that a row's bits are its own."""
 
+import copy
+
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
@@ -123,3 +125,20 @@ def test_an_accepted_branch_is_moved_and_the_pool_grows_without_losing_it(driver
     assert torch.equal(after, plain)
     driver.close(3)
     assert torch.equal(driver.read([Read(2, 0, said, keep=1)]), driver.read([Read(1, 0, said, keep=1)]))
+
+
+def test_a_model_that_is_ours_is_held_once_and_gets_its_weights_back(models, text):
+    model = copy.deepcopy(models[0])
+    before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    driver = NativeDriver(model, owned=True)
+    left = [weight.numel() for name, weight in model.named_parameters() if name.endswith("_proj.weight")]
+    assert set(left) == {0}
+    assert model.lm_head.weight.numel() == 0
+    kept = NativeDriver(models[0])
+    driver.open(1, LENGTH)
+    kept.open(1, LENGTH)
+    assert torch.equal(driver.read([Read(1, 0, text, keep=5)]), kept.read([Read(1, 0, text, keep=5)]))
+    driver.restore()
+    after = model.state_dict()
+    assert after.keys() == before.keys()
+    assert [name for name in before if not torch.equal(before[name], after[name])] == []

@@ -67,7 +67,7 @@ def test_a_broken_score_in_a_tree_is_found(monkeypatch):
     """Attention that lets siblings see each other scores chains right and trees wrong."""
     from foreword.model.plan import Span
 
-    monkeypatch.setattr(Span, "_ancestors", lambda self, keys: torch.ones(1, dtype=torch.bool))
+    monkeypatch.setattr(Span, "_ancestors", lambda self, keys, parents: torch.ones(1, dtype=torch.bool))
     _, capability = choose(build("llama"), [])
     assert capability.mode is Mode.CHAIN
     assert "deviate" in capability.refused[-1][1]

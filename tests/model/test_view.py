@@ -85,6 +85,22 @@ def test_the_bits_of_a_row_do_not_depend_on_its_company_when_weights_are_coded(b
 
 
 @native
+@pytest.mark.parametrize("bits", [4, 8])
+def test_a_product_is_that_of_the_weights_its_codes_stand_for(bits):
+    """The head alone: every half of every layer is left out."""
+    model, tokens = target("bfloat16"), text(9)
+    layers = range(model.hf.config.num_hidden_layers)
+    made = view(model, skip=Skip(frozenset(layers), frozenset(layers)), bits=bits)
+    made.open(1, 64)
+    found = made.read([Read(1, 0, tokens, keep=9)])
+    head = decoded(made.driver._held[-1], model.vocab, model.hf.config.hidden_size, bits)
+    x = model.hf.model.embed_tokens.weight.detach()[tokens].float()
+    x = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + model.hf.config.rms_norm_eps)
+    wanted = (x * model.hf.model.norm.weight.detach().float()).bfloat16().float() @ head.T
+    assert (found - wanted).pow(2).mean().sqrt() < 3e-4 * wanted.std()
+
+
+@native
 def test_fewer_bits_say_nearly_the_same():
     model, tokens = target("bfloat16"), text()
     model.open(-5, 100)

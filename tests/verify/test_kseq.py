@@ -68,7 +68,8 @@ def test_drafts_that_begin_alike_are_judged_together() -> None:
         probs=torch.tensor([[0.8, 0.1, 0.1], [0.8, 0.1, 0.1], [0.1, 0.4, 0.5], [0.1, 0.4, 0.5]])[None],
         chain=False,
     )
-    verdict = kseq(weights, draft, Noise(None, torch.full((1, 5), 0.3), torch.full((1, 5), 0.5)))
+    accept = torch.tensor([[0.3, 0.99, 0.3, 0.3, 0.5]])  # the second [0] need not pass a test of its own
+    verdict = kseq(weights, draft, Noise(None, accept, torch.full((1, 5), 0.5)))
     assert verdict.path.tolist() == [[1, 3, -1, -1]]
     assert verdict.accepted.tolist() == [2]
 

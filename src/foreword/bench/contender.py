@@ -15,6 +15,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from foreword.bench.trial import Request, Round, Trial
+from foreword.draft import Drafter
 from foreword.engine import Engine
 from foreword.errors import DraftError
 from foreword.model import Model, Read
@@ -79,6 +80,14 @@ def timed(model: Model) -> TimedDriver:
     return driver
 
 
+def _models(drafter: Drafter) -> list[Model]:
+    """The models that a drafter guesses with, those of its parts included."""
+    held = list(vars(drafter).values())
+    parts = [part for value in held if isinstance(value, list) for part in value if isinstance(part, Drafter)]
+    parts += [value for value in held if isinstance(value, Drafter)]
+    return [value for value in held if isinstance(value, Model)] + [m for part in parts for m in _models(part)]
+
+
 class EngineContender:
     """Answers one request at a time, text included, as a user's stream would."""
 
@@ -86,7 +95,7 @@ class EngineContender:
         self.name = name
         self._engine, self._tokenizer = engine, tokenizer
         self._target = timed(engine.target)
-        self._drafts = [timed(part) for part in vars(engine.drafter).values() if isinstance(part, Model)]
+        self._drafts = [timed(model) for model in _models(engine.drafter)]
         self._ids = count(1)
 
     def run(self, request: Request) -> Trial:

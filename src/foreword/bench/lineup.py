@@ -9,6 +9,7 @@ import copy
 from collections.abc import Callable
 from collections.abc import Sequence as List
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -94,7 +95,7 @@ def weights(target: str | None, draft: str | None, dtype: str, shape: str | None
 def wanted(methods: List[str] | None, quick: bool) -> tuple[str, ...]:
     """Names of the rows: the usual ones, or those asked for and the baselines; ALL stands for every method.
 
-    Methods that join others are written as everywhere: fuse(suffix, lm). Raises UnknownMethod for other names.
+    Methods that join others are written like calls, as everywhere. Raises UnknownMethod for other names.
     """
     if methods is None:
         usual = (*USUAL, ORACLE, *peers.NAMES)
@@ -118,19 +119,31 @@ def lineup(source: Weights, names: List[str], progress: Callable[[str], None]) -
     untouched = source.load()
     target = Model(copy.deepcopy(untouched), source.name)  # packs its layers in place, so the peers get their own
     oracle, cost = Oracle(target.vocab), measure(target)
-    contenders: list[Contender] = []
+    makers: list[Callable[[], Contender]] = []
     for name in names:
         try:
             if name in peers.NAMES:
-                contenders.append(_peer(name, untouched, source))
+                makers.append(partial(_peer, name, untouched, source))
                 continue
             drafter = oracle if name == ORACLE else _drafter(name, target, tokenizer, source)
-            width: Width = Fixed(NODES) if name == ORACLE else Fixed(0) if name == PLAIN_ROW else Measured(cost)
-            engine = Engine(target, drafter, rule("match"), width, Scheduler(slots=1))
-            contenders.append(EngineContender(name, engine, tokenizer))
         except ForewordError as error:
             progress(f"{name} is left out: {error}")
+            continue
+        width: Width = Fixed(NODES) if name == ORACLE else Fixed(0) if name == PLAIN_ROW else Measured(cost)
+        engine = Engine(target, drafter, rule("match"), width, Scheduler(slots=1))
+        makers.append(partial(EngineContender, name, engine, tokenizer))
+    contenders = _made(makers, progress)  # after all drafters: the clock that contenders put around a model hides it
     return Lineup(tuple(contenders), oracle, tokenizer, target.context)
+
+
+def _made(makers: List[Callable[[], Contender]], progress: Callable[[str], None]) -> list[Contender]:
+    contenders = []
+    for make in makers:
+        try:
+            contenders.append(make())
+        except ForewordError as error:
+            progress(f"a contender is left out: {error}")
+    return contenders
 
 
 def _drafter(name: str, target: Model, tokenizer: PreTrainedTokenizerBase, source: Weights) -> Drafter:

@@ -123,7 +123,10 @@ class Report:
 
 def rows(results: Results) -> tuple[Row, ...]:
     """One row for each contender and temperature; results must hold both baselines at every temperature."""
-    keys = sorted(results, key=lambda key: (key[1], CONTENDERS.index(key[0])))
+    names = [name for name in CONTENDERS if any(name == key[0] for key in results)]
+    made_here = [name for name, _ in results if name not in names]
+    order = {name: place for place, name in enumerate(dict.fromkeys((*names[:1], *made_here, *names[1:])))}
+    keys = sorted(results, key=lambda key: (key[1], order[key[0]]))
     return tuple(_row(name, temperature, results) for name, temperature in keys)
 
 

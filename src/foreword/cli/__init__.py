@@ -16,7 +16,7 @@ from foreword.cli.data import data
 from foreword.cli.demo import demo
 from foreword.cli.env import env
 from foreword.cli.generate import generate
-from foreword.cli.index import index as index
+from foreword.cli.index import index
 from foreword.cli.inspect import inspect
 from foreword.cli.methods import methods
 from foreword.cli.options import examples

@@ -17,7 +17,7 @@ from foreword.draft.history import GAP, History
 from foreword.errors import InvalidRequest, VocabularyMismatch
 
 CAPACITY = 1 << 20
-"""Tokens remembered, all tenants together; about 110 bytes each."""
+"""Tokens remembered, all tenants together; about 90 bytes each."""
 LEAST = 1 << 12
 """Room that a tenant starts with."""
 FORMAT, VERSION = "foreword history", "1"
@@ -75,8 +75,11 @@ class Archive:
             for tenant, history in self._histories.items()
         }
         fresh = path.with_name(f"{path.name}.{os.getpid()}.new")
-        save_file(texts, fresh, {"format": FORMAT, "version": VERSION, "vocab": str(self.vocab)})
-        fresh.replace(path)
+        try:
+            save_file(texts, fresh, {"format": FORMAT, "version": VERSION, "vocab": str(self.vocab)})
+            fresh.replace(path)
+        finally:
+            fresh.unlink(missing_ok=True)
 
     @classmethod
     def load(cls, path: Path, vocab: int, capacity: int = CAPACITY) -> Archive:

@@ -120,6 +120,7 @@ class LayersDrafter(SelfDrafter):
     """
 
     summary = "the target itself without some of its layers"
+    takes = "a file of skipped layers"
 
     def __init__(self, model: Model, costs: List[float], mask: Mask, *, searching: bool, shares: bool = True) -> None:
         """`model`: a view of the target; `costs`: see the function; `mask`: the halves to leave out at first."""

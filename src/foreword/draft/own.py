@@ -22,6 +22,7 @@ class SelfDrafter(LanguageModelDrafter):
     """
 
     summary = "the target, read in a cheaper way"
+    takes, needs = "", False
 
     def __init__(self, view: Model, *, shares: bool = True) -> None:
         """`view` as made by `foreword.model.view`; `shares` says that it was made to use its target's memory."""

@@ -60,8 +60,9 @@ def pair(source: Source, target: Model, tokenizer: Tokenizer | None) -> Drafter:
 class PairDrafter(Drafter):
     """Drafts in shared tokens where they carry the draft's law on the first text it sees, else in re-tokenised text."""
 
-    def __init__(self, pair: Pair) -> None:
-        self._pair = pair
+    def __init__(self, pair: Pair, enough: float = ENOUGH) -> None:
+        """`enough` is the share, on average over the first text, from which on shared tokens are taken."""
+        self._pair, self._enough = pair, enough
         self._drafter: Drafter | None = None
 
     def propose(self, batch: Batch, nodes: List[int]) -> Draft:
@@ -83,5 +84,5 @@ class PairDrafter(Drafter):
         model.open(_ASIDE, len(ids))
         share = translation.mass(model.read([Read(_ASIDE, 0, ids, keep=len(ids))]))
         model.close(_ASIDE)
-        kind = cast("Callable[[Pair], Drafter]", method(SHARED if share >= ENOUGH else RETOLD))
+        kind = cast("Callable[[Pair], Drafter]", method(SHARED if share >= self._enough else RETOLD))
         return kind(self._pair)

@@ -21,6 +21,7 @@ class QuantizedDrafter(SelfDrafter):
     """
 
     summary = "the target itself with weights of 4 or 8 bits (native CPU driver only)"
+    takes = "int4 or int8"
 
     @classmethod
     def load(cls, source: Source, target: Model, tokenizer: Tokenizer | None) -> QuantizedDrafter:

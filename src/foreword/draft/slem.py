@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from foreword.draft.base import Drafter, Source, chosen
+from foreword.draft.base import MODEL, Drafter, Source, chosen
 from foreword.draft.pairing import Pair, introduce
 from foreword.model import Model, Read, Tokenizer
 from foreword.sampling import draw, weights
@@ -55,6 +55,7 @@ class RetellingDrafter(Drafter):
     """
 
     summary = "a smaller model with any tokenizer writes ahead, its text is re-tokenised"
+    takes, needs = MODEL, True
 
     def __init__(self, pair: Pair) -> None:
         self.model, self._pair = pair.model, pair

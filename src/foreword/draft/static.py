@@ -38,7 +38,7 @@ def sequoia(acceptance: List[float], budget: int, depth: int) -> Shape:
     """The tree of at most `budget` nodes and `depth` levels that is expected to keep most guesses.
 
     `acceptance[k - 1]` = measured chance that the k-th child of a node is kept, the same at every node; no node gets
-    more children than that. The dynamic programme of Sequoia (Chen et al. 2024, arXiv 2402.12374, section 4.1), over
+    more children than that. The dynamic programme of Sequoia (Chen et al. 2024, arXiv 2402.12374), over
     the children from the k-th on instead of up to it. Takes about budget^2 * depth * len(acceptance) steps.
     """
 

@@ -148,6 +148,7 @@ class SuffixDrafter(Drafter):
     """
 
     summary = "earlier places in the text and in past answers vote for what follows"
+    takes = "a file of past answers"
 
     def __init__(self, archive: Archive, path: Path | None = None) -> None:
         """`archive` holds past answers; it is written to `path`, if there is one, as it grows."""

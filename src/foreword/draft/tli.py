@@ -5,7 +5,7 @@ Knows where the models are loaded; all translating is done in model/, all drafti
 
 from __future__ import annotations
 
-from foreword.draft.base import Source
+from foreword.draft.base import MODEL, Source
 from foreword.draft.lm import LanguageModelDrafter
 from foreword.draft.pairing import Pair, introduce
 from foreword.model import Model, Tokenizer
@@ -19,6 +19,7 @@ class IntersectionDrafter(LanguageModelDrafter):
     """
 
     summary = "a smaller model with another tokenizer writes ahead in shared tokens"
+    takes, needs = MODEL, True
 
     def __init__(self, pair: Pair) -> None:
         super().__init__(translated(pair.model, pair.translation))

@@ -21,8 +21,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from foreword.errors import ModelError
 from foreword.model.cost import Cost, known
 from foreword.model.driver import Chaining, Growing, Mode
-from foreword.model.linear import Swap, drop_weights, fast_bfloat16, swap_out
-from foreword.model.native import NativeDriver
+from foreword.model.linear import Swap, fast_bfloat16, swap_out
 from foreword.model.plan import Read
 from foreword.model.probe import Capability, choose, drive
 from foreword.native.tree import Ask, Grown
@@ -57,9 +56,10 @@ class Model:
         # Counted now: a driver may keep the weights in a form of its own and drop these.
         self.parameters: int = sum(parameter.numel() for parameter in hf.parameters())
         replaced: list[Swap] = [] if swaps is None else swaps
-        self.driver, self.capability = choose(hf, replaced) if known is None else (drive(hf, known, replaced), known)
-        if swaps is None and isinstance(self.driver, NativeDriver):
-            drop_weights(hf)
+        if known is None:
+            self.driver, self.capability = choose(hf, replaced, owned=swaps is None)
+        else:
+            self.driver, self.capability = drive(hf, known, replaced), known
         self.device: torch.device = next(hf.parameters()).device
         self._cost: Cost | None = None
         config = hf.config.get_text_config()

@@ -19,7 +19,9 @@ from transformers import PreTrainedModel
 from foreword.errors import ModelError
 from foreword.model.cache import Extent, Extents, grown
 from foreword.model.driver import Mode
+from foreword.model.linear import drop_weights
 from foreword.model.plan import Read
+from foreword.model.unpack import restore
 from foreword.native import llama, tree
 from foreword.native.tree import Ask, Grown
 
@@ -63,12 +65,13 @@ class NativeDriver:
 
     mode = Mode.TREE
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model: PreTrainedModel, *, owned: bool = False) -> None:
+        """A model that is `owned` loses each weight once it is packed, so that none is held twice; see `restore`."""
         made = llama.library()
         if isinstance(made, str):
             raise ModelError(made)
         self._library = made
-        self._hf = model
+        self._hf, self._owned = model, owned
         self._pool = _Rows(model)
         self._extents: dict[int, Extent] = {}
         self.spare = 0
@@ -79,6 +82,10 @@ class NativeDriver:
         self._angles: tuple[Tensor, Tensor] = (torch.empty(0), torch.empty(0))
         self._weight_bytes = sum(held.nbytes for held in self._held)
         self._scratch = _Scratch(self._model)
+
+    def restore(self) -> None:
+        """Give the model its weights back, for another way to drive it."""
+        restore(self._hf, self._model, self._held)
 
     def open(self, id: int, capacity: int) -> None:
         self._extents[id] = self._pool.reserve(capacity + self.spare)
@@ -185,11 +192,14 @@ class NativeDriver:
             self._describe_layer(described, layer)
         self._pool.attach(array)
         vocab, hidden = model.lm_head.weight.shape
+        head = self._pack(model.lm_head.weight)
+        if self._owned:
+            drop_weights(model.lm_head)
         return llama.Model(
             len(layers), hidden, config.num_attention_heads, config.num_key_value_heads, attention.head_dim,
             config.intermediate_size, vocab, config.rms_norm_eps, attention.scaling,
             self._keep(model.model.embed_tokens.weight.detach()), self._keep(model.model.norm.weight.detach().float()),
-            self._pack(model.lm_head.weight), None, None, array,
+            head, None, None, array,
         )  # fmt: skip
 
     def _describe_layer(self, described: llama.Layer, layer: Any) -> None:
@@ -207,6 +217,8 @@ class NativeDriver:
         if getattr(attention, "q_norm", None) is not None:
             described.query_norm = self._keep(attention.q_norm.weight.detach().float())
             described.key_norm = self._keep(attention.k_norm.weight.detach().float())
+        if self._owned:
+            drop_weights(layer)
         # Where a layer does not say whether its window is open, all layers of the model have the same.
         described.window = getattr(attention, "sliding_window", getattr(attention.config, "sliding_window", None)) or 0
 

@@ -49,8 +49,11 @@ class Capability:
         return "; ".join([best, *(f"not {way}: {why}" for way, why in self.refused)])
 
 
-def choose(model: PreTrainedModel, swaps: list[Swap]) -> tuple[Driver, Capability]:
-    """The best driver for a model. Layers that are replaced inside the model are added to `swaps`."""
+def choose(model: PreTrainedModel, swaps: list[Swap], *, owned: bool = False) -> tuple[Driver, Capability]:
+    """The best driver for a model. Layers that are replaced inside the model are added to `swaps`.
+
+    One that is `owned` may lose its weights to the driver, so that they are never held twice.
+    """
     own = model.config._attn_implementation or "eager"
     tokens, references = _tokens(model), {mode: _reference(model, mode) for mode in (Mode.TREE, Mode.CHAIN)}
     tolerance = 1e-3 if next(model.parameters()).dtype in (torch.float32, torch.float64) else 0.3
@@ -58,12 +61,17 @@ def choose(model: PreTrainedModel, swaps: list[Swap]) -> tuple[Driver, Capabilit
     unsuited = refused(model)
     if unsuited:
         why_not.append(("native", unsuited))
+    driver: Driver | None = None
     for way, mode in list(WAYS.items())[bool(unsuited) :]:
+        if isinstance(driver, NativeDriver) and owned:
+            driver.restore()
         try:
-            driver = _make(model, way, mode, swaps, own)
+            driver = NativeDriver(model, owned=owned) if way == "native" else _make(model, way, mode, swaps, own)
             found = _score(driver, tokens, mode)
             why = _missing_window(model, driver) if isinstance(driver, PooledDriver) else None
         except Exception as error:  # noqa: BLE001 - a model fails in ways of its own; any is a reason to go simpler
+            if owned and way == "native" and driver is None:
+                raise  # half of the weights are gone, so nothing else can be tried
             why_not.append((way, f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"))
             continue
         reference = references[Mode.TREE if mode is Mode.TREE else Mode.CHAIN]

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence as List
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -77,7 +77,8 @@ def view(target: Model, *, skip: Skip | None = None, bits: int = 16, spare: int 
         )
     driver.spare = max(driver.spare, spare)
     twin = copy(target)
-    twin.driver = made
+    way = f"{target.capability.way}, {bits} bits, without {sorted(skip.attention)} and {sorted(skip.mlp)}"
+    twin.driver, twin.capability, twin._cost = made, replace(target.capability, way=way), None  # it has its own cost
     return twin
 
 

@@ -6,6 +6,7 @@ Knows trees; expects every child of a node to be drawn from the law that the fir
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -19,7 +20,7 @@ HALVINGS = 30
 
 
 def kseq(weights: Float[Tensor, "batch column vocab"], draft: Draft, noise: Noise) -> Verdict:
-    """Judge a tree whose siblings may be equal (Sun et al., NeurIPS 2023, SpecTr, arXiv 2310.15141, Alg. 3).
+    """Judge a tree whose siblings may be equal (Sun et al., SpecTr, NeurIPS 2023, arXiv 2310.15141).
 
     `weights` are log-weights (floating point; -inf = forbidden), column 0 after the last committed token and column
     i + 1 after node i. Of k siblings drawn from q the first stays for which u < p(x)/(rho q(x)), rho being the smallest
@@ -32,8 +33,7 @@ def kseq(weights: Float[Tensor, "batch column vocab"], draft: Draft, noise: Nois
     p, used = target_laws(weights), in_use(draft)
     row = torch.arange(len(p), device=p.device)
     end, left = torch.zeros_like(draft.count), p[:, 0]
-    here = torch.zeros_like(noise.accept, dtype=torch.bool)
-    here[:, 0] = True
+    here = F.pad(torch.zeros_like(used), (1, 0), value=True)  # the columns of the text reached so far
     while True:
         siblings = used & here.gather(1, draft.parents.where(used, 0) + 1)
         asked = siblings.any(dim=1)
@@ -42,13 +42,12 @@ def kseq(weights: Float[Tensor, "batch column vocab"], draft: Draft, noise: Nois
         law, tokens = p[row, end], draft.tokens.where(siblings, 0)
         q = draft.probs[row, siblings.byte().argmax(dim=1)].to(p.dtype)
         chance, rest = selection(law, q, siblings.sum(dim=1))
-        stays, first = (siblings & (noise.accept[:, :-1] < chance.gather(1, tokens))).byte().max(dim=1)
-        found = stays.bool()
+        stays = siblings & (noise.accept[:, :-1] < chance.gather(1, tokens))
+        found, first = stays.any(dim=1), stays.byte().argmax(dim=1)
         end = torch.where(found, first + 1, end)
         left = p[row, end].where(found[:, None], rest.where(asked[:, None], left))
-        same = siblings & found[:, None] & (draft.tokens == draft.tokens.gather(1, first[:, None]))
-        here[:, 1:] = same
-        here[:, 0] = False
+        twins = siblings & found[:, None] & (tokens == tokens.gather(1, first[:, None]))
+        here = F.pad(twins, (1, 0))
 
 
 def selection(p: Law, q: Law, many: Int[Tensor, "batch"]) -> tuple[Law, Law]:

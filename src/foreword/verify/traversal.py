@@ -20,10 +20,11 @@ from foreword.verify.without_replacement import untried
 Shape = tuple[int, ...]
 """The parent of each node in use."""
 Weigh = Callable[[Float[Tensor, "row"], Float[Tensor, "row"]], Float[Tensor, "row"]]
+"""The weight of a path once a child went: of its weight before, and of the sum of what that child left to it."""
 
 
 def traversal(weights: Float[Tensor, "batch column vocab"], draft: Draft, noise: Noise) -> Verdict:
-    """Judge a tree of siblings that differ (Weng et al., NeurIPS 2025, arXiv 2505.12398, Alg. 1).
+    """Judge a tree of siblings that differ (Weng et al., NeurIPS 2025, arXiv 2505.12398).
 
     `weights` are log-weights (floating point; -inf = forbidden), column 0 after the last committed token and column
     i + 1 after node i. The weight r of a path is 1 at the root and min(1, r t(x)/d(x)) one token x further, where t is
@@ -36,8 +37,7 @@ def traversal(weights: Float[Tensor, "batch column vocab"], draft: Draft, noise:
 
 
 def ascend(weights: Float[Tensor, "batch column vocab"], draft: Draft, noise: Noise, weigh: Weigh) -> Verdict:
-    """The rule, given how the weight of a path follows from what a refused child leaves to it. Rows of one shape are
-    judged together."""
+    """Judge the rows of each shape together; `weigh` says what a path weighs once a child of its end went."""
     p = target_laws(weights)
     end, law = torch.zeros_like(draft.count), p[:, 0].clone()
     for shape, rows in _shapes(draft):

@@ -22,7 +22,7 @@ Left = Callable[[Law, Law], Law]
 
 
 def without_replacement(weights: Float[Tensor, "batch column vocab"], draft: Draft, noise: Noise) -> Verdict:
-    """Judge a tree of siblings that differ (Yang et al. 2024; Jeon et al., arXiv 2402.14160; Chen et al., 2402.12374).
+    """Judge a tree of siblings that differ (Yang et al. 2024, arXiv 2401.06706; Jeon et al. 2024, arXiv 2402.14160).
 
     `weights` are log-weights (floating point; -inf = forbidden), column 0 after the last committed token and column
     i + 1 after node i. At the node reached so far each child x is tried in node order: it stays where
@@ -38,8 +38,10 @@ def without_replacement(weights: Float[Tensor, "batch column vocab"], draft: Dra
 def descend(
     weights: Float[Tensor, "batch column vocab"], draft: Draft, noise: Noise, drawn_from: Next, left_after: Left
 ) -> Verdict:
-    """Walk from the root to the first child that stays, as long as one does: children come after their parents, so
-    that every node is met once, in order."""
+    """Step from the root into the first child that stays, as long as one does.
+
+    Children come after their parents, so one pass over the nodes meets them in order.
+    """
     p, used = target_laws(weights), in_use(draft)
     end, left = torch.zeros_like(draft.count), p[:, 0]
     tried = torch.zeros_like(left, dtype=torch.bool)

@@ -69,6 +69,10 @@ class _Odds:
     """Guesses to ask for: more than are kept after trimming, so that it can grow."""
     rate: float = 0.0
     """Tokens per second of the best part of recent drafts."""
+    made: int = 0
+    """Guesses in the draft of this round, before trimming."""
+    each: float = 0.0
+    """Seconds that making one takes."""
     promised: float = 5.0
     """Guesses that should have come true, decayed."""
     came: float = 5.0
@@ -108,9 +112,9 @@ class Measured:
 
     @property
     def floor(self) -> float:
-        """The chance at which a guess earns half of what it costs to score; the rest of the choice is `trim`'s."""
+        """The chance at which a guess earns its making and half of its scoring; the rest of the choice is `trim`'s."""
         odds = self._odds
-        return 0.5 * odds.rate * self.costs.slope(1, odds.most) / odds.trust if odds.known else 0.0
+        return odds.rate * (0.5 * self.costs.slope(1, odds.most) + odds.each) / odds.trust if odds.known else 0.0
 
     def nodes(self, sequence: Sequence, company: int) -> int:
         record = self._records.setdefault(sequence.id, _Record())
@@ -135,6 +139,7 @@ class Measured:
         table = zip(draft.chances.tolist(), draft.count.tolist(), strict=True)
         rows = [chances[:count] for chances, count in table]
         chances = sorted((chance for row in rows for chance in row), reverse=True)
+        self._odds.made = len(chances)
         count, rate = self._paying(chances, len(rows))
         least = chances[count - 1] if count else 1.1
         kept = [sum(chance >= least for chance in row) for row in rows]
@@ -143,6 +148,9 @@ class Measured:
 
     def clocked(self, rows: int, clock: Clock) -> None:
         self.costs.correct(rows, clock.score)
+        if self._odds.made:
+            self._odds.each = _blend(self._odds.each, clock.guess / self._odds.made)
+            self._odds.made = 0
         self._rest = _blend(self._rest, clock.decide + clock.keep)
 
     def learn(self, sequence: Sequence, outcome: Outcome) -> None:
@@ -176,7 +184,7 @@ class Measured:
 
     def _paying(self, chances: list[float], rows: int) -> tuple[int, float]:
         """How many guesses of these chances, likeliest first, earn the most tokens per second; and how many that is."""
-        spent = self._rest + self._guess * self._odds.most  # the guesses are made, whatever becomes of them
+        spent = self._rest + self._odds.each * len(chances)  # the guesses are made, whatever becomes of them
         best, fastest, earned = 0, rows / (self.costs.seconds(rows) + spent), float(rows)
         for count, chance in enumerate(chances, 1):
             earned += self._odds.trust * chance

@@ -1,0 +1,47 @@
+"""Puts packed weights back into the Hugging Face model they came from, whose own were dropped to hold them only once.
+
+Knows the layout of panels (native/llama.c) and of Llama-like models; knows nothing about forwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as List
+from typing import Any
+
+from jaxtyping import BFloat16
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from foreword.native import llama
+
+LANES = 16
+
+
+def unpacked(packed: BFloat16[Tensor, "outputs depth"]) -> BFloat16[Tensor, "outputs depth"]:
+    """From panels [outputs / 16][depth / 2][16][2] to rows."""
+    outputs, depth = packed.shape
+    return packed.view(outputs // LANES, depth // 2, LANES, 2).transpose(1, 2).reshape(outputs, depth)
+
+
+def restore(hf: PreTrainedModel, described: llama.Model, held: List[Tensor]) -> None:
+    """Give every linear layer of `hf` its weight again, from the packed ones in `held` that `described` points to."""
+    at = {tensor.data_ptr(): tensor for tensor in held}
+    model: Any = hf.model
+    for layer, packed in zip(model.layers, described.layer[: described.layers], strict=True):
+        attention, mlp = layer.self_attn, layer.mlp
+        _fill((attention.q_proj, attention.k_proj, attention.v_proj), unpacked(at[packed.qkv]))
+        _fill((attention.o_proj,), unpacked(at[packed.out]))
+        pairs = unpacked(at[packed.gate_up]).view(-1, 2, LANES, described.hidden)  # panels of the two alternate
+        _fill((mlp.gate_proj, mlp.up_proj), pairs.transpose(0, 1).reshape(-1, described.hidden))
+        _fill((mlp.down_proj,), unpacked(at[packed.down]))
+    tied = hf.config.tie_word_embeddings
+    hf.lm_head.weight = model.embed_tokens.weight if tied else _still(unpacked(at[described.head]))
+
+
+def _fill(layers: List[nn.Linear], rows: Tensor) -> None:
+    for layer, weight in zip(layers, rows.split([layer.out_features for layer in layers]), strict=True):
+        layer.weight = _still(weight.clone())
+
+
+def _still(weight: Tensor) -> nn.Parameter:
+    return nn.Parameter(weight, requires_grad=False)
