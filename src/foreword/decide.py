@@ -63,7 +63,7 @@ class Decider:
 
 
 def _cut(verdict: Verdict, draft: Draft, astray: list[Columns]) -> Verdict:
-    """The verdict up to the first guess after which there is no law: the next round decides there, as plain text does."""
+    """The verdict up to the first guess that no law follows; the next round decides there, as plain text does."""
     paths, accepted, bonus = verdict.path.tolist(), verdict.accepted.tolist(), verdict.bonus.tolist()
     for row, lost in enumerate(astray):
         for place, node in enumerate(paths[row][: accepted[row]]):

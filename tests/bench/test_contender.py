@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from architectures import VOCAB, build
-from foreword.bench.contender import TimedChainingDriver, TimedDriver, timed
+from foreword.bench.contender import TimedDriver, TimedGrowingDriver, timed
 from foreword.model import Mode, Model, Read
-from foreword.model.driver import Chaining, Driver
+from foreword.model.driver import Driver, Growing
 from foreword.native.llama import library
+from foreword.native.tree import Ask, Grown
 
 NAP = 0.002
 
@@ -37,12 +38,16 @@ class Plain:
 
 
 class Fast(Plain):
-    """One that draws chains as well."""
+    """One that grows trees as well."""
 
-    def chain(self, read, count, temperature, noise):
+    def grow(self, read: Read, ask: Ask) -> Grown:
         sleep(NAP)
-        self.said.append(("chain", read, count, temperature, noise))
-        return list(range(count))
+        self.said.append(("grow", read, ask))
+        return Grown([5, 6, 7], [-1, 0, 0], [0.5, 0.3, 0.1], [0, 1], [([5], [1.0])] * 3)
+
+
+def ask(most: int = 3, noise: torch.Tensor | None = None) -> Ask:
+    return Ask(most, 8, most, 16, 32, 0.0, 0.0 if noise is None else 0.5, 0.6, noise, ())
 
 
 @pytest.fixture
@@ -50,14 +55,14 @@ def model() -> Model:
     return Model(build("llama"))
 
 
-@pytest.mark.parametrize(("driver", "chains"), [(Plain, False), (Fast, True)])
-def test_timing_hides_nothing_and_adds_nothing(model, driver, chains):
+@pytest.mark.parametrize(("driver", "grows"), [(Plain, False), (Fast, True)])
+def test_timing_hides_nothing_and_adds_nothing(model, driver, grows):
     model.driver = driver()
     found = timed(model)
     assert isinstance(found, Driver)
-    assert isinstance(found, Chaining) is isinstance(found, TimedChainingDriver) is chains
+    assert isinstance(found, Growing) is isinstance(found, TimedGrowingDriver) is grows
     assert timed(model) is model.driver is found
-    assert (model.chain(Read(1, 0, [5]), 2, 0.0, None) is not None) is chains
+    assert (model.grow(Read(1, 0, [5]), ask()) is not None) is grows
 
 
 def test_calls_reach_the_driver_inside_and_their_seconds_are_counted(model):
@@ -66,21 +71,25 @@ def test_calls_reach_the_driver_inside_and_their_seconds_are_counted(model):
     model.open(1, 9)
     assert model.read([Read(1, 0, [5, 6], keep=2)]).shape == (2, VOCAB)
     assert (found.reads, found.seconds >= NAP) == (1, True)
-    read, noise = Read(1, 2, [7]), torch.zeros(3, VOCAB)
-    assert model.chain(read, 3, 0.5, noise) == [0, 1, 2]
+    read, asked = Read(1, 2, [7]), ask(noise=torch.zeros(3, VOCAB))
+    grown = model.grow(read, asked)
+    assert grown is not None
+    assert grown.tokens == [5, 6, 7]
     assert (found.reads, found.seconds >= 2 * NAP) == (1 + 3, True)
     model.move(1, [4], 3)
     model.close(1)
-    assert inside.said == [("open", 1, 9), ("chain", read, 3, 0.5, noise), ("move", 1, [4], 3), ("close", 1)]
+    assert inside.said == [("open", 1, 9), ("grow", read, asked), ("move", 1, [4], 3), ("close", 1)]
 
 
 @pytest.mark.skipif(isinstance(library(), str), reason="this machine cannot run the compiled driver")
-def test_a_compiled_driver_keeps_its_chains_while_it_is_timed():
+def test_a_compiled_driver_keeps_its_trees_while_it_is_timed():
     model = Model(build("llama").to(torch.bfloat16))
-    assert isinstance(timed(model), TimedChainingDriver)
+    assert isinstance(timed(model), TimedGrowingDriver)
     model.open(1, 16)
-    assert len(model.chain(Read(1, 0, [5, 6]), 3, 0.0, None) or []) == 3
+    grown = model.grow(Read(1, 0, [5, 6]), ask())
+    assert grown is not None
+    assert len(grown.tokens) >= 3
 
 
-def test_a_driver_without_chains_is_timed_without_them(model):
+def test_a_driver_without_trees_is_timed_without_them(model):
     assert type(timed(model)) is TimedDriver

@@ -10,6 +10,7 @@ from foreword.model import Model, Read
 from foreword.model.driver import Mode
 from foreword.model.linear import fast_bfloat16
 from foreword.model.translated import MARGIN, translated
+from foreword.native.tree import Ask
 from running import prompts
 from strangers import FAR, NEAR, pair
 
@@ -118,7 +119,7 @@ def test_a_text_longer_than_the_context_is_followed_by_its_end():
     assert agreed < 0.2, "of a long text, the end is what counts"
 
 
-@pytest.mark.skipif(not fast_bfloat16(), reason="chains are drawn in one call by the bfloat16 driver")
+@pytest.mark.skipif(not fast_bfloat16(), reason="trees are grown in one call by the bfloat16 driver")
 @pytest.mark.parametrize("how", [NEAR, FAR])
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_a_chain_in_one_call_is_the_chain_step_by_step(how, temperature):
@@ -126,7 +127,10 @@ def test_a_chain_in_one_call_is_the_chain_step_by_step(how, temperature):
     model, text_id = translated(both.model, both.translation), next(_ids)
     model.open(text_id, 200)
     noise = torch.rand(6, 8192) * 4 if temperature else None
-    guesses = model.chain(Read(text_id, 0, TEXT), 6, temperature, noise)
+    grown = model.grow(Read(text_id, 0, TEXT), Ask(6, 1, 6, 16, 32, 0.0, temperature, 0.6, noise, ()))
+    assert grown is not None
+    guesses = grown.tokens
+    assert len(guesses) == 6
     for place, guess in enumerate(guesses):
         (row,) = model.read([Read(text_id, len(TEXT) - 1 + place, [[*TEXT, *guesses][len(TEXT) - 1 + place]])])
         assert guess == int(row.argmax() if noise is None else (row / temperature + noise[place]).argmax())

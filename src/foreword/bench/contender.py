@@ -19,7 +19,8 @@ from foreword.draft import Drafter
 from foreword.engine import Engine
 from foreword.errors import DraftError
 from foreword.model import Model, Read
-from foreword.model.driver import Chaining, Driver
+from foreword.model.driver import Driver, Growing
+from foreword.native.tree import Ask, Grown
 from foreword.reader import TextReader
 from foreword.types import SamplingParams, Sequence
 
@@ -51,32 +52,30 @@ class TimedDriver:
 
 
 @runtime_checkable
-class _ChainingDriver(Driver, Chaining, Protocol):
-    """A driver with the fast path for chains."""
+class _GrowingDriver(Driver, Growing, Protocol):
+    """A driver with the fast path for trees."""
 
 
-class TimedChainingDriver(TimedDriver):
-    """The same for a driver with a fast path for chains: what has the name of a method is believed to offer it."""
+class TimedGrowingDriver(TimedDriver):
+    """The same for a driver with a fast path for trees: what has the name of a method is believed to offer it."""
 
-    def __init__(self, inner: _ChainingDriver) -> None:
+    def __init__(self, inner: _GrowingDriver) -> None:
         super().__init__(inner)
-        self._chaining = inner
+        self._growing = inner
 
-    def chain(
-        self, read: Read, count: int, temperature: float, noise: Float[Tensor, "count target_vocab"] | None
-    ) -> list[int]:
+    def grow(self, read: Read, ask: Ask) -> Grown:
         before = perf_counter()
-        tokens = self._chaining.chain(read, count, temperature, noise)
+        grown = self._growing.grow(read, ask)
         self.seconds += perf_counter() - before
-        self.reads += count
-        return tokens
+        self.reads += 1 + len(grown.read)
+        return grown
 
 
 def timed(model: Model) -> TimedDriver:
     """The model's driver, timed from now on, with all that it offers; asking twice gives the same one."""
     driver = model.driver
     if not isinstance(driver, TimedDriver):
-        model.driver = driver = TimedChainingDriver(driver) if isinstance(driver, Chaining) else TimedDriver(driver)
+        model.driver = driver = TimedGrowingDriver(driver) if isinstance(driver, Growing) else TimedDriver(driver)
     return driver
 
 

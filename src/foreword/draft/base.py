@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from foreword.errors import InvalidRequest
-from foreword.model import HFModel, Model, Read, Tokenizer
+from foreword.model import HFModel, Model, Tokenizer
 from foreword.sampling import draw, one_hot, probs, weights
 from foreword.types import Batch, Draft, Scores, Sequence, Verdict
 
@@ -197,19 +197,6 @@ class Chain:
         token = int(draw(law, None if noise is None else noise[None]))
         path.append(token)
         return token
-
-    def foresee(self, row: int, model: Model, read: Read, count: int) -> bool:
-        """Draw `count` guesses of sequence `row` in one call, equal to `draw` after each read; False if that cannot be.
-
-        It can under a rule that shares its noise, for a plain law, with a model whose driver draws chains.
-        """
-        sequence = self._batch.sequences[row]
-        if self._batch.draws.wants_probs or not sequence.params.plain:
-            return False
-        noise = self._batch.draws.foreseeing(sequence, count)
-        guesses = model.chain(read, count, sequence.params.temperature, noise)
-        self._guesses[row] += guesses or []
-        return guesses is not None
 
     def guesses(self, row: int) -> tuple[int, ...]:
         """The chain of sequence `row` so far."""

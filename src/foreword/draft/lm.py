@@ -128,10 +128,6 @@ class LanguageModelDrafter(Drafter):
     def _chains(self, batch: Batch, budget: List[int], reads: dict[int, Read]) -> Draft:
         """One drawn chain for each sequence."""
         chain = Chain(batch)
-        for row, read in list(reads.items()):
-            if chain.foresee(row, self.model, read, budget[row]):
-                self._remember(read, chain.guesses(row)[:-1])
-                del reads[row]
         for depth in range(max((budget[row] for row in reads), default=0)):
             reads = {row: read for row, read in reads.items() if depth < budget[row]}
             if not reads:

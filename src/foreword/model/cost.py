@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from hashlib import sha256
 from itertools import cycle, islice
 from pathlib import Path
+from statistics import median
 from time import perf_counter
 from typing import Any, Protocol, runtime_checkable
 
@@ -98,7 +99,8 @@ def measure(model: Priced) -> dict[int, float]:
 def measured(model: Readable, *, seconds: float = 2.0) -> Cost:
     """Time forwards over 1, 2, 4 … 64 rows, turn by turn, for about `seconds` at most.
 
-    The least time of each counts: what else the machine does only ever adds, and may not last as long as the table.
+    The median of each counts. The least would be nearer to an idle machine, but not in proportion: one lucky forward
+    of one row makes all others look dear, and it is by proportions that guesses are weighed.
     Fewer widths, and no term for the context, where time or room runs out or the model's keys cannot be copied.
     """
     copies = model.driver.mode in (Mode.TREE, Mode.CHAIN)
@@ -117,7 +119,7 @@ def measured(model: Readable, *, seconds: float = 2.0) -> Cost:
                 found.append(probe(*point))
     finally:
         model.driver.close(PROBE_ID)
-    return _fitted({point: min(found) for point, found in times.items()}, probe.near)
+    return _fitted({point: median(found) for point, found in times.items()}, probe.near)
 
 
 def known(model: Readable, about: Mapping[str, Any], folder: Path | None = None) -> Cost:

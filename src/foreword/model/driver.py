@@ -53,17 +53,6 @@ class Driver(Protocol):
 
 
 @runtime_checkable
-class Chaining(Protocol):
-    """What a driver may also offer: a whole chain of draws without coming back between them."""
-
-    def chain(
-        self, read: Read, count: int, temperature: float, noise: Float[Tensor, "count target_vocab"] | None
-    ) -> list[int]:
-        """Read, then draw `count` tokens one after the other: argmax(logits / temperature + noise)."""
-        ...
-
-
-@runtime_checkable
 class Growing(Protocol):
     """What a driver may also offer: a whole tree of guesses without coming back between its levels."""
 

@@ -20,7 +20,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from foreword.errors import ModelError
 from foreword.model.cost import Cost, known
-from foreword.model.driver import Chaining, Growing, Mode
+from foreword.model.driver import Growing, Mode
 from foreword.model.linear import Swap, fast_bfloat16, swap_out
 from foreword.model.plan import Read
 from foreword.model.probe import Capability, choose, drive
@@ -145,12 +145,6 @@ class Model:
     def read(self, reads: List[Read]) -> Float[Tensor, "kept vocab"]:
         """One forward over what each sequence adds; returns the logits of the last `keep` tokens of each, in order."""
         return self.driver.read(reads)
-
-    def chain(
-        self, read: Read, count: int, temperature: float, noise: Float[Tensor, "count target_vocab"] | None
-    ) -> list[int] | None:
-        """Read, then draw `count` tokens one by one; None where the driver cannot do that faster than its caller."""
-        return self.driver.chain(read, count, temperature, noise) if isinstance(self.driver, Chaining) else None
 
     def grow(self, read: Read, ask: Ask) -> Grown | None:
         """Read, then grow a tree of guesses; None where the driver cannot do that faster than its caller."""

@@ -106,27 +106,10 @@ class NativeDriver:
         self._library.foreword_forward(byref(self._model), byref(forward), self._threads)
         return logits
 
-    def chain(
-        self, read: Read, count: int, temperature: float, noise: Float[Tensor, "count target_vocab"] | None
-    ) -> list[int]:
-        """Read, then draw `count` <= MARGIN tokens one by one, argmax(logits / temperature + noise), in one call."""
-        last, room = read.past + len(read.tokens) + count - 1, self._extents[read.id].capacity
-        if count > MARGIN or last > room or (noise is not None and noise.shape < (count, self._model.vocab)):
-            raise ModelError(f"a chain of {count} after {last - count + 1} tokens does not fit into {room}")
-        logits = torch.empty(1, self._model.vocab)
-        forward = self._prepare([read], logits)
-        if noise is not None:
-            noise = noise.contiguous()
-        out = (c_int64 * count)()
-        self._library.foreword_chain(
-            byref(self._model), byref(forward), count, temperature,
-            None if noise is None else noise.data_ptr(), 0 if noise is None else noise.shape[1],
-            out, self._threads,
-        )  # fmt: skip
-        return list(out)
-
     def grow(self, read: Read, ask: Ask) -> Grown:
         """Read the end of a text, then grow a tree of guesses after it, in one call."""
+        if read.keep != 1 or (ask.noise is not None and ask.noise.shape < (ask.deep, self._model.vocab)):
+            raise ModelError("a tree grows after one kept row, and needs noise for every level and token")
         room = self._extents[read.id].capacity - read.start - len(read.tokens)
         ask = replace(ask, reads=max(0, min(ask.reads, room)))
         logits = torch.empty(ask.width + 1, self._model.vocab)

@@ -69,7 +69,7 @@ def choose(model: PreTrainedModel, swaps: list[Swap], *, owned: bool = False) ->
             driver = NativeDriver(model, owned=owned) if way == "native" else _make(model, way, mode, swaps, own)
             found = _score(driver, tokens, mode)
             why = _missing_window(model, driver) if isinstance(driver, PooledDriver) else None
-        except Exception as error:  # noqa: BLE001 - a model fails in ways of its own; any is a reason to go simpler
+        except Exception as error:
             if owned and way == "native" and driver is None:
                 raise  # half of the weights are gone, so nothing else can be tried
             why_not.append((way, f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"))

@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from foreword.errors import ModelError
-from foreword.model.driver import Chaining, Driver, Growing
+from foreword.model.driver import Driver, Growing
 from foreword.model.model import Model
 from foreword.model.plan import Read
 from foreword.model.translation import Translation
@@ -31,7 +31,7 @@ ENDLESS = 2**31
 def translated(model: Model, translation: Translation) -> Model:
     """The same model in the target's vocabulary. It can follow a text of any length: of a long one it reads the end."""
     view = copy.copy(model)
-    fast = isinstance(model.driver, Chaining) and isinstance(model.driver, Growing)
+    fast = isinstance(model.driver, Growing)
     kind = FastTranslator if fast else TranslatingDriver
     view.driver = kind(model.driver, translation, model.context, model.device)
     view.vocab, view.context = len(translation.spellings), ENDLESS
@@ -144,15 +144,7 @@ class TranslatingDriver:
 
 
 class FastTranslator(TranslatingDriver):
-    """The same over a driver that writes chains and trees ahead by itself: noise of -inf keeps it to shared tokens."""
-
-    def chain(
-        self, read: Read, count: int, temperature: float, noise: Float[Tensor, "count target_vocab"] | None
-    ) -> list[int]:
-        """Read, then draw `count` shared tokens one after the other: argmax(logits / temperature + noise)."""
-        found = cast("Chaining", self._driver).chain(self._end(read), count, temperature, self._heard(noise, count))
-        self._append(self._texts[read.id], [(guess,) for guess in found[:-1]])
-        return [self._to_target[guess] for guess in found]
+    """The same over a driver that grows trees by itself: noise of -inf keeps it to shared tokens."""
 
     def grow(self, read: Read, ask: Ask) -> Grown:
         """Read the end of a text, then grow a tree of shared tokens after it."""

@@ -541,23 +541,6 @@ void foreword_forward(const Model *m, const Forward *f, int threads) {
     run(m, f, phase, 0, 1);
 }
 
-/* A chain of `count` guesses: the forward described by `f` (one sequence, the last row kept), then one row at a time.
- * `noise` is [count, stride], or NULL. */
-void foreword_chain(const Model *m, const Forward *f, int64_t count, float temperature, const float *noise, int64_t stride, int64_t *out, int threads) {
-    const int64_t first = 0;
-    Forward next = *f;
-    Span span = *f->span;
-    int64_t position = f->positions[f->rows - 1];
-    for (int64_t i = 0; i < count; i++) {
-        foreword_forward(m, &next, threads);
-        foreword_likeliest(f->logits, noise ? noise + i * stride : 0, temperature, 1, m->vocab, out + i);
-        position++;
-        span = (Span){.start = 0, .stop = 1, .extent = f->span->extent, .past = position, .trunk = 1};
-        next.rows = next.spans = 1;
-        next.tokens = out + i, next.positions = &position, next.keep = &first, next.span = &span;
-    }
-}
-
 /* [outputs, depth] to panels [outputs / 16][depth / 2][16][2]. */
 void foreword_pack(const bf16 *from, bf16 *to, int64_t outputs, int64_t depth) {
     for (int64_t o = 0; o < outputs; o++)

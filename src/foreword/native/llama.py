@@ -65,8 +65,6 @@ def library() -> ctypes.CDLL | str:
     if isinstance(made, ctypes.CDLL):
         made.foreword_forward.argtypes = [POINTER(Model), POINTER(Forward), ctypes.c_int]
         made.foreword_pack.argtypes = [c_void_p, c_void_p, c_int64, c_int64]
-        made.foreword_chain.argtypes = [POINTER(Model), POINTER(Forward), c_int64, c_float, c_void_p, c_int64]
-        made.foreword_chain.argtypes += [POINTER(c_int64), ctypes.c_int]
         made.foreword_coded_bytes.argtypes = [c_int64, c_int64, ctypes.c_int]
         made.foreword_coded_bytes.restype = c_int64
         made.foreword_quantize.argtypes = [c_void_p, c_void_p, c_int64, c_int64, ctypes.c_int]
