@@ -13,6 +13,7 @@ from transformers import PreTrainedTokenizerFast
 
 from foreword import LLM, InvalidRequest, ModelError, SamplingParams, UnknownMethod, VocabularyMismatch, family
 from foreword.model import Mode
+from strangers import NEAR
 
 PROMPT = "Once upon a time there was a small fish. The small fish"
 GREEDY = SamplingParams(temperature=0, max_tokens=24)
@@ -178,7 +179,9 @@ def nothing(tokens, scores):
 )
 def test_a_request_that_fails_ends_no_other(method, first, processor, error, said):
     good = llm(method).stream(PROMPT, GREEDY)
-    bad = llm(method).stream("The capital of France is", SamplingParams(max_tokens=24, processors=(processor,)))
+    bad = llm(method).stream(
+        "The capital of France is", SamplingParams(seed=1, max_tokens=24, processors=(processor,), ignore_eos=True)
+    )
     open_ = [good, bad] if first == "good" else [bad, good]
     text, raised = "", []
     while open_:
@@ -336,8 +339,17 @@ def test_models_that_do_not_share_a_tokenizer_are_refused_with_the_number_of_tok
             (tmp_path / file.name).symlink_to(file)
     raw = RawTokenizer(models.WordLevel(vocabulary, unk_token=first))
     PreTrainedTokenizerFast(tokenizer_object=raw).save_pretrained(tmp_path)
-    with pytest.raises(VocabularyMismatch, match=r"2 tokens differ.*drafter that needs no model"):
-        LLM(draft=tmp_path, nodes=2)
+    with pytest.raises(VocabularyMismatch, match=r"2 tokens differ.*one that needs no model"):
+        LLM(draft=tmp_path, method="lm", nodes=2)
+
+
+def test_where_no_method_is_named_a_draft_model_of_another_tokenizer_is_translated(tmp_path: Path):
+    with pytest.warns(UserWarning, match="tokens differ.*translated"):
+        mixed = LLM(draft=NEAR.save(tmp_path), dtype="float32", nodes=3)
+    params = SamplingParams(temperature=0.7, seed=5, max_tokens=32)
+    answer = mixed.generate(PROMPT, params)[0]
+    assert answer.tokens == llm("none").generate(PROMPT, params)[0].tokens
+    assert answer.stats.accepted > 0
 
 
 def test_the_family_is_driven_the_best_way():

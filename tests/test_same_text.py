@@ -14,7 +14,11 @@ from foreword.model.linear import fast_bfloat16
 from foreword.types import SamplingParams
 from running import Answer, Request, drafter, engine, finish, plain, prompts, target, tokenizer
 
-DTYPES = ["float32", pytest.param("bfloat16", marks=pytest.mark.skipif(not fast_bfloat16(), reason="slow bfloat16"))]
+SLOW_BFLOAT16 = pytest.mark.skipif(not fast_bfloat16(), reason="slow bfloat16")
+DTYPES = ["float32", pytest.param("bfloat16", marks=SLOW_BFLOAT16)]
+WIDTHS = [(nodes, "float32") for nodes in (1, 4)] + [
+    pytest.param(nodes, "bfloat16", marks=SLOW_BFLOAT16) for nodes in (3, 8)
+]
 SETTINGS = tuple(product((0.0, 0.7, 1.3), (1.0, 0.9)))
 """(temperature, top_p)."""
 GUESSERS = (*(name for name in METHODS if name != "none"), "chain", "tree", "wrong")
@@ -57,8 +61,7 @@ def check(name: str, dtype: str, turn: int, nodes: int, *, chunk: int, slots: in
     assert (accepted == 0) == (name == "wrong"), "a text that nobody guessed at proves nothing"
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("nodes", [1, 4, 8])
+@pytest.mark.parametrize(("nodes", "dtype"), WIDTHS)
 @pytest.mark.parametrize("name", GUESSERS)
 def test_the_text_is_that_of_plain_decoding_in_any_company(name, nodes, dtype):
     check(name, dtype, nodes % 3, nodes, chunk=(512, 7, 16)[nodes % 3])

@@ -24,6 +24,7 @@ from foreword import family
 from foreword.draft import MODEL, PLAIN, WITH_DRAFT, WITHOUT_DRAFT, Recipe
 from foreword.draft import method as find_method
 from foreword.draft.base import Drafter, Source
+from foreword.draft.pairing import pair
 from foreword.draft.recipe import Sources
 from foreword.engine import NODES, Engine
 from foreword.errors import InvalidRequest, VocabularyMismatch
@@ -58,7 +59,7 @@ class LLM:
 
     target, draft: folder or hub id; a draft model in memory is ours to change from then on. Without a draft model the
         prompt itself is searched for guesses; `method` names another way (`foreword methods` lists them) and "none"
-        decodes plainly.
+        decodes plainly. A draft model with another tokenizer is translated, unless `method` says "lm".
     rule: how guesses are judged. "match" gives the same text as plain decoding with the same seed; the others the same
         distribution.
     nodes: guesses in a round; None measures and decides by itself, and stops while guessing loses.
@@ -96,15 +97,26 @@ class LLM:
         self.target = Model.load(target, dtype=dtype, device=device)
         self.tokenizer = load_tokenizer(target)
         width: Width = Measured(measure(self.target)) if nodes is None and self.method != PLAIN else Fixed(nodes or 0)
-        self.engine = Engine(self.target, self._drafter(drafter, draft), found_rule, width, scheduler)
+        made = self._drafter(drafter, draft, anyhow=method is None)
+        self.engine = Engine(self.target, made, found_rule, width, scheduler)
         self._ids = count(1)
         self._lock = RLock()
         self._requests: dict[int, _Request] = {}
 
-    def _drafter(self, kind: type[Drafter] | Recipe, source: Sources) -> Drafter:
-        """A drafter that cannot be had costs speed, not text: the target carries on alone, and says so."""
+    def _drafter(self, kind: type[Drafter] | Recipe, source: Sources, *, anyhow: bool) -> Drafter:
+        """A drafter that cannot be had costs speed, not text: the target carries on alone, and says so.
+
+        `anyhow`: nobody has named the method, so a draft model of another vocabulary is translated.
+        """
         try:
-            return kind.load(cast("Source", source), self.target, self.tokenizer)
+            try:
+                return kind.load(cast("Source", source), self.target, self.tokenizer)
+            except VocabularyMismatch as error:
+                if not (anyhow and isinstance(source, str | Path)):
+                    raise
+                drafter = pair(source, self.target, self.tokenizer)
+                warnings.warn(f"{error}. Its guesses will be translated, which finds fewer", stacklevel=3)
+                return drafter
         except (InvalidRequest, VocabularyMismatch):
             raise  # asked for wrongly, which nobody wants to find out from a warning
         except Exception as error:  # noqa: BLE001 - whatever is wrong with a drafter, the target can do without

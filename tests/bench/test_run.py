@@ -8,11 +8,10 @@ import pytest
 from rich.console import Console
 
 from foreword.bench import peers
-from foreword.bench.lineup import CONTENDERS, wanted
+from foreword.bench.lineup import CONTENDERS, GUESSING, wanted
 from foreword.bench.prompts import load
 from foreword.bench.report import Report
 from foreword.bench.run import Options, run, spread
-from foreword.draft import METHODS
 from foreword.errors import InvalidRequest, ModelError, UnknownMethod
 
 PROMISED = {"plain", "ngram", "lm", "oracle", "transformers.generate", "transformers.assisted"}
@@ -126,7 +125,7 @@ def test_the_table_shows_every_row(report):
     with console.capture() as shown:
         console.print(report.table())
     counted = Counter(name for line in shown.get().splitlines() for name in CONTENDERS if line.split()[:1] == [name])
-    assert counted == dict.fromkeys(CONTENDERS, 2)
+    assert counted == dict.fromkeys(wanted(None, quick=False), 2)
     assert "accepted¹" in shown.get()
     assert "¹ share of the judged guesses" in shown.get()
 
@@ -143,7 +142,9 @@ def test_progress_is_told_and_nothing_was_left_out(report, progress):
 def test_asking_for_some_rows_keeps_the_baselines():
     assert wanted(("oracle",), quick=False) == ("plain", "oracle", peers.GENERATE)
     assert wanted(("none",), quick=False) == ("plain", peers.GENERATE)
-    assert set(wanted(None, quick=True)) >= PROMISED | set(METHODS) - {"none"}
+    assert set(wanted(None, quick=True)) >= PROMISED
+    assert set(wanted(("all",), quick=False)) == {"plain", *GUESSING, peers.GENERATE}
+    assert wanted(("fuse(ngram, lm)",), quick=False) == ("plain", "fuse(ngram, lm)", peers.GENERATE)
 
 
 def test_prompts_are_spread_over_the_sources():
@@ -161,7 +162,8 @@ def test_quick_is_short_and_never_longer_than_asked():
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        (Options(methods=("oracel",)), UnknownMethod, "there is no contender 'oracel'"),
+        (Options(methods=("oracel",)), UnknownMethod, "there is no method 'oracel'"),
+        (Options(methods=("ngram()",)), InvalidRequest, "ngram joins no other methods"),
         (Options(inflate="llama-2b"), InvalidRequest, "there is no shape 'llama-2b'"),
         (Options(dtype="int4"), ModelError, "dtype must be"),
         (Options(max_tokens=0), InvalidRequest, "max_tokens must be at least 1"),

@@ -1,14 +1,20 @@
-"""Runs the real program, as a shell would: another process, its own streams, its exit code."""
+"""Runs the real program, as a shell would: another process, its own streams, its exit code.
 
+Where only words and exit codes are looked at, the same entry point runs in this process, which has imported everything.
+"""
+
+import io
 import os
 import subprocess
 import sys
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 import foreword
+from foreword.cli import main
 
 SOURCE = Path(foreword.__file__).parents[1]
 
@@ -56,9 +62,37 @@ class Shell:
         return said
 
 
+@dataclass(frozen=True)
+class Here:
+    """Runs `foreword` in this process."""
+
+    folder: Path
+    patch: pytest.MonkeyPatch
+    capture: pytest.CaptureFixture[str]
+
+    def __call__(self, *arguments: str, typed: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+        with self.patch.context() as patch, warnings.catch_warnings():
+            patch.chdir(self.folder)
+            for name, value in {"HF_HUB_OFFLINE": "1", "COLUMNS": "100", **environment}.items():
+                patch.setenv(name, value)
+            patch.setattr(sys, "argv", ["foreword", *arguments])
+            patch.setattr(sys, "stdin", io.StringIO(typed))
+            patch.setattr(os, "environ", os.environ.copy())  # the program sets some of its own
+            self.capture.readouterr()
+            with pytest.raises(SystemExit) as ended:
+                main()
+            out, err = self.capture.readouterr()
+        return subprocess.CompletedProcess(arguments, ended.value.code or 0, out, err)
+
+
 @pytest.fixture
 def shell(tmp_path: Path) -> Shell:
     return Shell(tmp_path)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], unchecked: None) -> Here:
+    return Here(tmp_path, monkeypatch, capsys)
 
 
 @pytest.fixture(scope="session")

@@ -60,9 +60,9 @@ def test_colour_adds_styles_and_changes_no_character(shell, llm):
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_what_cannot_be_done_is_one_line(shell, words, code, said):
-    found = shell("generate", *words)
-    assert (found.returncode, found.stdout) == (code, "")
+def test_what_cannot_be_done_is_one_line(here, words, code, said):
+    found = here("generate", *words)
+    assert (found.returncode, found.stdout) == (code, ""), found.stderr
     assert found.stderr.startswith("error: ")
     assert found.stderr.count("\n") == 1
     assert said in found.stderr

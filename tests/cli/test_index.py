@@ -64,9 +64,9 @@ def test_files_of_every_kind_are_read(shell, tokenizer):
     assert "picture.png is not text" in found.stderr
 
 
-def test_what_it_built_is_said_in_words_too(shell):
-    (shell.folder / "words.txt").write_text("some words to look up")
-    found = shell("index", "words.txt", "-o", "store")
+def test_what_it_built_is_said_in_words_too(here):
+    (here.folder / "words.txt").write_text("some words to look up")
+    found = here("index", "words.txt", "-o", "store")
     assert found.returncode == 0, found.stderr
     assert re.search(r"^texts\s+1\s*$", found.stdout, re.MULTILINE)
     assert found.stderr == "", "no progress bar where nobody looks"
@@ -111,40 +111,40 @@ def test_a_model_without_a_template_takes_prompt_and_completion_as_one_text(tmp_
         ("empty.txt", b"", "nothing to look up"),
     ],
 )
-def test_what_cannot_be_read_is_said_and_nothing_is_left(shell, name, content, words):
+def test_what_cannot_be_read_is_said_and_nothing_is_left(here, name, content, words):
     if content is not None:
-        (shell.folder / name).write_bytes(content)
-    found = shell("index", name, "--out", "store")
+        (here.folder / name).write_bytes(content)
+    found = here("index", name, "--out", "store")
     assert found.returncode == 2
     assert words in found.stderr
     assert found.stdout == ""
     assert "Traceback" not in found.stderr
-    assert [path.name for path in shell.folder.iterdir()] == ([name] if content is not None else [])
+    assert [path.name for path in here.folder.iterdir()] == ([name] if content is not None else [])
 
 
-def test_an_empty_folder_has_no_files(shell):
-    (shell.folder / "corpus").mkdir()
-    found = shell("index", "corpus", "--out", "store")
+def test_an_empty_folder_has_no_files(here):
+    (here.folder / "corpus").mkdir()
+    found = here("index", "corpus", "--out", "store")
     assert (found.returncode, found.stdout) == (2, "")
     assert "there are no text files in corpus" in found.stderr
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_an_unreadable_file_is_named(shell):
-    (shell.folder / "mine.txt").write_text("words")
-    (shell.folder / "mine.txt").chmod(0)
-    found = shell("index", "mine.txt", "--out", "store")
+def test_an_unreadable_file_is_named(here):
+    (here.folder / "mine.txt").write_text("words")
+    (here.folder / "mine.txt").chmod(0)
+    found = here("index", "mine.txt", "--out", "store")
     assert found.returncode == 1
     assert "Permission denied: mine.txt" in found.stderr
 
 
-def test_a_folder_that_exists_is_left_alone(shell):
-    (shell.folder / "words.txt").write_text("some words")
-    (shell.folder / "store").mkdir()
-    found = shell("index", "words.txt", "--out", "store")
+def test_a_folder_that_exists_is_left_alone(here):
+    (here.folder / "words.txt").write_text("some words")
+    (here.folder / "store").mkdir()
+    found = here("index", "words.txt", "--out", "store")
     assert found.returncode == 2
     assert "store exists already" in found.stderr
-    assert list((shell.folder / "store").iterdir()) == []
+    assert list((here.folder / "store").iterdir()) == []
 
 
 def test_an_interrupted_build_leaves_nothing(shell):

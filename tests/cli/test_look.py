@@ -9,8 +9,8 @@ from foreword.model.probe import WAYS
 from foreword.native import draws
 
 
-def test_methods_are_those_of_the_registry(shell):
-    rows = json.loads(shell("methods", "--json").stdout)
+def test_methods_are_those_of_the_registry(here):
+    rows = json.loads(here("methods", "--json").stdout)
     assert {row["name"]: row["summary"] for row in rows} == {name: method(name).summary for name in METHODS}
     needed = {row["name"]: row["draft"] for row in rows if row["needed"]}
     assert needed["lm"] == "a draft model"
@@ -18,8 +18,8 @@ def test_methods_are_those_of_the_registry(shell):
     optional = {row["name"] for row in rows if row["takes_draft"] and not row["needed"]}
     assert {"suffix", "layers"} <= optional
     assert not {"none", "ngram"} & (optional | needed.keys())
-    table = shell("methods").stdout
-    assert [row["summary"] for row in rows if row["summary"] not in table] == []
+    table = here("methods").stdout  # in which long summaries are broken
+    assert [row["summary"] for row in rows if " ".join(row["summary"].split()[:4]) not in table] == []
 
 
 def test_env_says_what_a_report_needs(shell):
@@ -37,8 +37,8 @@ def test_env_says_whether_our_c_code_runs(shell):
     assert json.loads(shell("env", "--json").stdout)["native_code"].startswith(said)
 
 
-def test_inspect_says_how_a_model_is_driven_and_why(shell):
-    facts = json.loads(shell("inspect", "--draft", str(family.draft()), "--dtype", "float32", "--json").stdout)
+def test_inspect_says_how_a_model_is_driven_and_why(here):
+    facts = json.loads(here("inspect", "--draft", str(family.draft()), "--dtype", "float32", "--json").stdout)
     assert (facts["mode"], facts["dtype"], facts["parameters"]) == ("tree", "float32", 16_128_384)
     assert facts["way"] in WAYS
     assert facts["same_vocabulary"] is True
@@ -49,14 +49,14 @@ def test_inspect_says_how_a_model_is_driven_and_why(shell):
     assert facts["why"]
 
 
-def test_inspect_shows_what_passes_cost(shell):
-    said = shell("inspect", "--dtype", "float32").stdout
+def test_inspect_shows_what_passes_cost(here):
+    said = here("inspect", "--dtype", "float32").stdout
     assert re.search(r"^tokens in a pass +ms +of one +ms after 1,128 tokens", said, re.MULTILINE)
     assert re.search(r"^ +1 +[\d.]+ +1\.00×", said, re.MULTILINE)
 
 
-def test_inspect_counts_the_tokens_that_differ(shell):
-    other = shell.folder / "other"
+def test_inspect_counts_the_tokens_that_differ(here):
+    other = here.folder / "other"
     other.mkdir()
     for file in family.draft().iterdir():
         if file.suffix != ".safetensors":
@@ -66,6 +66,7 @@ def test_inspect_counts_the_tokens_that_differ(shell):
     first, second = list(vocabulary)[300:302]
     vocabulary[first], vocabulary[second] = vocabulary[second], vocabulary[first]
     (other / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
-    found = shell("inspect", "--draft", "other")
+    found = here("inspect", "--draft", "other")
     assert found.returncode == 0
     assert "2 tokens differ" in found.stdout
+    assert "tli or slem" in found.stdout

@@ -34,16 +34,16 @@ def test_bench_shows_where_a_round_goes(shell):
     assert re.search(r"guess +score +decide +keep +between +target¹ +draft¹ +outside¹", found.stdout)
 
 
-def test_bench_compares_forwards_with_the_memory(shell):
-    found = shell("bench", "--limit", "--quick", "--inflate", "family", "--context", "20", "--json", "-")
+def test_bench_compares_forwards_with_the_memory(here):
+    found = here("bench", "--limit", "--quick", "--inflate", "family", "--context", "20", "--json", "-")
     report = json.loads(found.stdout)
     assert (report["shape"], report["context"]) == ("family", 20)
     assert report["rows"][0]["nodes"] == 1
 
 
-def test_bench_refuses_what_it_does_not_know(shell):
+def test_bench_refuses_what_it_does_not_know(here):
     for words in (("--method", "nonsense"), ("--prompts", "nonsense"), ("--limit", "--inflate", "nonsense")):
-        found = shell("bench", *words)
+        found = here("bench", *words)
         assert found.returncode == 2
         assert "nonsense" in found.stderr
         assert "Traceback" not in found.stderr

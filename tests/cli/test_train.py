@@ -47,8 +47,8 @@ def test_help_imports_nothing_heavy_and_shows_examples(command):
     assert re.search(r"Examples\s+\$ foreword", found.stdout)
 
 
-def test_both_are_named_among_the_commands(shell):
-    found = shell("--help")
+def test_both_are_named_among_the_commands(here):
+    found = here("--help")
     assert re.search(r"^│ train\s", found.stdout, re.MULTILINE)
     assert re.search(r"^│ data\s", found.stdout, re.MULTILINE)
 
@@ -100,10 +100,10 @@ def test_answers_are_regenerated_and_kept(shell, data):
         (("data", "regenerate", "--data", "bad.jsonl", "--out", "x"), "bad.jsonl:2: not JSON"),
     ],
 )
-def test_what_cannot_be_done_is_2_and_says_why(shell, data, words, says):
-    (shell.folder / "bad.jsonl").write_text(data.read_text().splitlines()[0] + "\n{\n")
-    found = shell(*words)
+def test_what_cannot_be_done_is_2_and_says_why(here, data, words, says):
+    (here.folder / "bad.jsonl").write_text(data.read_text().splitlines()[0] + "\n{\n")
+    found = here(*words)
     assert found.returncode == 2
     assert says in " ".join(found.stderr.split())
     assert "Traceback" not in found.stderr
-    assert not (shell.folder / "x").exists()
+    assert not (here.folder / "x").exists()

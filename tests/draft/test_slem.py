@@ -93,7 +93,7 @@ def test_an_end_of_text_ends_the_guesses_in_the_targets_own_token():
 
 def test_drawn_with_the_targets_noise_more_guesses_come_true():
     def kept(shared: bool) -> int:
-        params = [SamplingParams(temperature=1.3, seed=s, max_tokens=32, ignore_eos=True) for s in range(15)]
+        params = [SamplingParams(temperature=1.3, seed=s, max_tokens=24, ignore_eos=True) for s in range(10)]
         texts = plain(target(), [Request(prompts()[s % 5], one) for s, one in enumerate(params)])
         drafter, right = RetellingDrafter(pair(NEAR)), 0
         for answer in texts:

@@ -17,7 +17,7 @@ TEMPERATURES = (0.0, 0.7, 1.3)
 
 
 def requests(temperature: float) -> list[Request]:
-    params = [SamplingParams(temperature=temperature, seed=s, max_tokens=32, ignore_eos=True) for s in range(10)]
+    params = [SamplingParams(temperature=temperature, seed=s, max_tokens=24, ignore_eos=True) for s in range(6)]
     return [Request(prompts()[seed % 5], one) for seed, one in enumerate(params)]
 
 

@@ -16,6 +16,7 @@ from foreword.types import Batch, Draft, SamplingParams, Sequence
 from running import Request, draft, engine, finish, plain, prompts, target
 
 _ids = count(1_000_000)
+DTYPE = "bfloat16" if fast_bfloat16() else "float32"
 SETTINGS = [(0.0, {}), (0.7, {}), (1.0, {}), (1.3, {}), (0.9, {"top_p": 0.9, "repetition_penalty": 1.2})]
 
 
@@ -196,8 +197,8 @@ def test_trees_foresee_more_than_chains_at_every_temperature():
                 def propose(self, batch, nodes):
                     return super().propose(Batch(batch.sequences, batch.draws, self.trees, batch.floor), nodes)
 
-            got = finish(engine(target(), Shaped(draft()), 12), asked)
-            assert [answer.said for answer in got] == [answer.said for answer in plain(target(), asked)]
+            got = finish(engine(target(DTYPE), Shaped(draft(DTYPE)), 12), asked)
+            assert [answer.said for answer in got] == [answer.said for answer in plain(target(DTYPE), asked)]
             rounds.append(sum(answer.sequence.stats.rounds for answer in got))
         assert rounds[0] < rounds[1]
 

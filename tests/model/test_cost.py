@@ -10,12 +10,20 @@ from foreword.bench.contender import timed
 from foreword.model import Mode, Model, measure
 from foreword.model.cost import NEAR, Cost, known, measured
 
+LOOK = 5
+"""Forwards of a look at whether a table is still true: a prompt and four of one row."""
 COST = Cost({1: 1.0, 2: 1.0, 4: 3.0}, context=100, per_token=0.01, per_token_and_row=0.001)
 
 
 @pytest.fixture
 def model() -> Model:
     return Model(build("llama"))
+
+
+@pytest.fixture
+def trusted(monkeypatch):
+    """No machine outruns its table; other tests beside this one may have slowed it down while it was made."""
+    monkeypatch.setattr("foreword.model.cost.HASTE", 0.0)
 
 
 @pytest.fixture
@@ -75,23 +83,34 @@ def test_a_model_that_cannot_go_back_is_measured_too():
     assert (found.per_token, found.per_token_and_row) == (0, 0)
 
 
-def test_what_is_kept_comes_back_as_it_was(model, tmp_path):
+def test_what_is_kept_comes_back_as_it_was(model, tmp_path, trusted):
     first = known(model, {"model": "a"}, tmp_path)
     driver = timed(model)
     assert known(model, {"model": "a"}, tmp_path) == first
-    assert driver.reads == 0
+    looked = driver.reads
+    assert looked <= LOOK
     known(model, {"model": "b"}, tmp_path)
-    assert driver.reads > 0
+    assert driver.reads > 3 * looked
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_a_second_load_of_the_same_model_measures_nothing(model, cache):
+def test_a_table_that_the_machine_outruns_is_measured_again(model, tmp_path):
+    first = known(model, {}, tmp_path)
+    (file,) = tmp_path.iterdir()
+    held = json.loads(file.read_text())
+    slow = {rows: 100 * seconds for rows, seconds in held["seconds"].items()}
+    file.write_text(json.dumps(held | {"seconds": slow}))
+    assert known(model, {}, tmp_path).seconds[1] < 50 * first.seconds[1]
+    assert json.loads(file.read_text())["seconds"]["1"] < slow["1"] / 2
+
+
+def test_a_second_load_of_the_same_model_measures_nothing(model, cache, trusted):
     first = model.cost
     (file,) = cache.glob("*.json")
     again = Model(build("llama"))
     driver = timed(again)
     assert again.cost == first
-    assert driver.reads == 0
+    assert driver.reads <= LOOK
     assert measure(again) == dict(first.seconds)
     assert json.loads(file.read_text())["key"]["way"] == model.capability.way
 

@@ -27,7 +27,7 @@ def inspect(
 ) -> None:
     """Load a model and say which way it can be driven, why, and what guesses would cost."""
     from foreword import LLM
-    from foreword.draft import PLAIN, WITH_DRAFT, WITHOUT_DRAFT
+    from foreword.draft import PLAIN, RETOLD, SHARED, WITH_DRAFT, WITHOUT_DRAFT
 
     llm = LLM(model, method=PLAIN, dtype=dtype, device=device)
     guessed = WITH_DRAFT if draft is not None or model is None else WITHOUT_DRAFT
@@ -35,6 +35,7 @@ def inspect(
     if draft is not None:
         same, why = _vocabulary(llm, draft)
         facts |= {"draft": draft, "same vocabulary": same, "vocabulary": why}
+        facts["default method"] = guessed if same else f"{SHARED} or {RETOLD}, whichever suits the first text"
     cost = llm.target.cost
     if as_json:
         plain = {name.replace(" ", "_"): value for name, value in facts.items()}

@@ -27,7 +27,7 @@ class Parts(Drafter):
         """Raises InvalidRequest where there are fewer than two."""
         if len(drafters) < 2:
             raise InvalidRequest(f"several drafters are needed to join, at least two, got {len(drafters)}")
-        self.parts = list(drafters)
+        self.parts = tuple(drafters)
         self._trust = Trust()
         self._trees: dict[int, dict[int, Tree]] = {}
         """Sequence id -> part -> what it guessed this round."""

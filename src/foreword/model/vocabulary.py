@@ -30,5 +30,6 @@ def check_same(target: Tokenizer, draft: Tokenizer) -> None:
     if different:
         raise VocabularyMismatch(
             f"target and draft model do not share a tokenizer: {different} tokens differ (of {len(ours)} and "
-            f"{len(theirs)}). Use a draft model of the same family, or a drafter that needs no model"
+            f"{len(theirs)}). Use a draft model of the same family, or another drafter: one that translates, or one "
+            "that needs no model"
         )
