@@ -32,7 +32,7 @@ class Engine:
 
     def __init__(self, target: Model, drafter: Drafter, rule: Rule, width: Width, scheduler: Scheduler) -> None:
         self.target, self.drafter, self.rule, self.width, self.scheduler = target, drafter, rule, width, scheduler
-        self.draws = KeyedDraws(target.vocab, shared=rule.shares_noise, device=target.device)
+        self.draws = KeyedDraws(target.vocab, shared=rule.shares_noise, lists=rule.lists, device=target.device)
         self.decider = Decider(rule, self.draws, self.abort)
         self.failed: str | None = None
         """Why guessing was turned off, once a drafter has failed."""

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as List
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import count
 from numbers import Integral
 from pathlib import Path
@@ -24,7 +25,7 @@ from foreword import family
 from foreword.draft import MODEL, PLAIN, WITH_DRAFT, WITHOUT_DRAFT, Recipe
 from foreword.draft import method as find_method
 from foreword.draft.base import Drafter, Source
-from foreword.draft.pairing import pair
+from foreword.draft.pairing import load_anyhow
 from foreword.draft.recipe import Sources
 from foreword.engine import NODES, Engine
 from foreword.errors import InvalidRequest, VocabularyMismatch
@@ -104,19 +105,10 @@ class LLM:
         self._requests: dict[int, _Request] = {}
 
     def _drafter(self, kind: type[Drafter] | Recipe, source: Sources, *, anyhow: bool) -> Drafter:
-        """A drafter that cannot be had costs speed, not text: the target carries on alone, and says so.
-
-        `anyhow`: nobody has named the method, so a draft model of another vocabulary is translated.
-        """
+        """A drafter that cannot be had costs speed, not text: the target carries on alone, and says so."""
+        load = partial(load_anyhow, kind) if anyhow else kind.load
         try:
-            try:
-                return kind.load(cast("Source", source), self.target, self.tokenizer)
-            except VocabularyMismatch as error:
-                if not (anyhow and isinstance(source, str | Path)):
-                    raise
-                drafter = pair(source, self.target, self.tokenizer)
-                warnings.warn(f"{error}. Its guesses will be translated, which finds fewer", stacklevel=3)
-                return drafter
+            return load(cast("Source", source), self.target, self.tokenizer)
         except (InvalidRequest, VocabularyMismatch):
             raise  # asked for wrongly, which nobody wants to find out from a warning
         except Exception as error:  # noqa: BLE001 - whatever is wrong with a drafter, the target can do without

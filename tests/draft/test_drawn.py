@@ -8,7 +8,6 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
-from foreword.draft.base import Chain
 from foreword.draft.drawn import DrawnTree
 from foreword.draft.static import Shape, spread
 from foreword.draws import KeyedDraws
@@ -51,16 +50,16 @@ def test_siblings_carry_the_law_that_the_first_was_drawn_from() -> None:
     torch.testing.assert_close(draft.probs[0], laws)
 
 
-def test_a_chain_is_drawn_as_any_other_chain() -> None:
+def test_a_chain_is_drawn_guess_by_guess() -> None:
+    """The definition: the largest of log q + G at each depth, G being the drafter's own noise of that position."""
     one = batch(*(sequence(seed) for seed in range(20)))
-    chain = Chain(one)
-    for row in range(20):
-        for depth in range(3):
-            chain.draw(row, DRAFTER[min(1, depth)])
-    tree, plain = grow(one, spread((1, 1, 1))), chain.draft()
-    assert tree.chain
-    assert torch.equal(tree.tokens, plain.tokens)
-    assert torch.equal(tree.probs, plain.probs)
+    draft = grow(one, spread((1, 1, 1)))
+    assert draft.chain
+    for row, each in enumerate(one.sequences):
+        for depth, token in enumerate(draft.tokens[row].tolist()):
+            law = DRAFTER[min(1, depth)]
+            assert token == int((law + one.draws.drafting(each, depth)).argmax())
+            torch.testing.assert_close(draft.probs[row, depth], law.softmax(-1))
 
 
 @pytest.mark.parametrize(("lists", "twins"), [("distinct", False), ("independent", True)])

@@ -22,7 +22,7 @@ def guesses(drafter: RetellingDrafter, one: Sequence, count: int, *, shared: boo
     return draft.tokens[0, : int(draft.count[0])].tolist()
 
 
-@pytest.mark.parametrize("rule", ["match", "rejection"])
+@pytest.mark.parametrize("rule", ["match", pytest.param("rejection", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("temperature", [0.0, 0.7, 1.3])
 @pytest.mark.parametrize("how", [NEAR, FAR])
 def test_guesses_come_true_and_the_text_is_that_of_plain_decoding(how, temperature, rule):

@@ -1,4 +1,4 @@
-"""GUESS: the interface of every drafter, and the only two ways a guess comes to be: drawn from a law, or chosen.
+"""GUESS: the interface of every drafter, and how chosen guesses become a draft (drawn.py draws the others).
 
 Knows batches and laws; knows nothing about the target, the rule or the engine.
 """
@@ -13,12 +13,10 @@ from pathlib import Path
 from typing import ClassVar
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from foreword.errors import InvalidRequest
 from foreword.model import HFModel, Model, Tokenizer
-from foreword.sampling import draw, one_hot, probs, weights
 from foreword.types import Batch, Draft, Scores, Sequence, Verdict
 
 MODEL = "a draft model"
@@ -165,51 +163,3 @@ def planted(trees: List[Tree], device: torch.device | None = None) -> Draft:
         chain=straight,
         chances=padded((tree.chances for tree in trees), 0.0, torch.float32) if known else None,
     )
-
-
-class Chain:
-    """Draws one chain of guesses for each sequence of a batch: the only place that samples a drafted token.
-
-    The drafter's logits go through the same processing as the target's, with the path drafted so far. Under a rule that
-    shares its noise the guess is what the target would say if its law were ours; under the others the law is kept.
-    """
-
-    def __init__(self, batch: Batch) -> None:
-        self._batch = batch
-        self._guesses: list[list[int]] = [[] for _ in batch.sequences]
-        self._laws: list[list[Tensor]] = [[] for _ in batch.sequences]
-
-    def draw(self, row: int, logits: Float[Tensor, "vocab"]) -> int | None:
-        """Draw the next guess of sequence `row` from the drafter's raw logits.
-
-        None where the request's own processors fail or forbid every token: they would not be asked there, had the
-        drafter not come this way, so it costs the guess and nothing else.
-        """
-        sequence, path = self._batch.sequences[row], self._guesses[row]
-        try:
-            law = weights(logits[None], sequence, [path])
-        except Exception:  # noqa: BLE001 - a processor is not ours
-            return None
-        if self._batch.draws.wants_probs:
-            law = one_hot(law) if sequence.params.greedy else law
-            self._laws[row].append(probs(law)[0])
-        noise = self._batch.draws.drafting(sequence, len(path))
-        token = int(draw(law, None if noise is None else noise[None]))
-        path.append(token)
-        return token
-
-    def guesses(self, row: int) -> tuple[int, ...]:
-        """The chain of sequence `row` so far."""
-        return tuple(self._guesses[row])
-
-    def draft(self) -> Draft:
-        """All chains, padded."""
-        draft = chosen(self._guesses)
-        if not self._batch.draws.wants_probs or not draft.nodes:
-            return draft
-        vocab = next(law[0].shape[-1] for law in self._laws if law)
-        stacked = torch.zeros(len(self._guesses), draft.nodes, vocab)
-        for row, laws in enumerate(self._laws):
-            if laws:
-                stacked[row, : len(laws)] = torch.stack(laws)
-        return Draft(draft.tokens, draft.parents, draft.count, stacked)

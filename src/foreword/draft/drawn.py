@@ -1,4 +1,4 @@
-"""Draws trees of guesses whose shape is decided beforehand: the counterpart of a drawn chain.
+"""Draws guesses from a drafter's law, in trees whose shape is decided beforehand; a chain is one of them.
 
 Knows batches, shapes and laws; knows nothing about where the logits come from.
 """
@@ -41,7 +41,9 @@ class _Row:
 
 
 class DrawnTree:
-    """Draws the children of one node after another, for each sequence of a batch, under its own parameters.
+    """Draws the children of one node after another, for each sequence of a batch: the only place that samples a guess.
+
+    A drafter's logits go through the same processing as the target's, with the path drafted so far.
 
     How many there are may not depend on what is drawn: to leave out a guess for what it turned out to be is biased.
     For a rule that wants distinct lists, the children of a node are the tokens of the largest log q + G, G being one
@@ -85,9 +87,17 @@ class DrawnTree:
         """The guesses of sequence `row` from the last committed token up to a node that is drawn."""
         return self._rows[row].path(node)
 
+    def branches(self, row: int, node: int) -> bool:
+        """Children of this node are to be drawn."""
+        return bool(self._rows[row].children.get(node))
+
+    def tree(self, row: int, nodes: List[int]) -> Tree:
+        """These nodes of sequence `row`, drawn already, in this order: each after its parent."""
+        return _planted(self._rows[row], nodes)
+
     def draft(self) -> Draft:
         """All trees, without the nodes that were not drawn, padded."""
-        draft = planted([_planted(tree) for tree in self._rows])
+        draft = planted([_planted(tree, sorted(tree.tokens)) for tree in self._rows])
         if not self._batch.draws.wants_probs or not draft.nodes:
             return draft
         vocab = next(len(law) for tree in self._rows for law in tree.laws.values())
@@ -112,7 +122,6 @@ class DrawnTree:
         return law if noise is None else law + noise
 
 
-def _planted(tree: _Row) -> Tree:
-    nodes = sorted(tree.tokens)
+def _planted(tree: _Row, nodes: List[int]) -> Tree:
     place = {-1: -1} | {node: at for at, node in enumerate(nodes)}
     return Tree([tree.tokens[node] for node in nodes], [place[tree.shape[node]] for node in nodes])

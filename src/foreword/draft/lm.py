@@ -14,7 +14,9 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from foreword.draft.base import MODEL, Chain, Drafter, Source, Tree, planted
+from foreword.draft.base import MODEL, Drafter, Source, Tree, planted
+from foreword.draft.drawn import DrawnTree
+from foreword.draft.ranks import Ranks
 from foreword.draft.tree import BREADTH, Confidence, Growth
 from foreword.errors import InvalidRequest, VocabularyMismatch
 from foreword.model import Mode, Model, Read, Tokenizer, check_same, load_tokenizer
@@ -66,6 +68,7 @@ class LanguageModelDrafter(Drafter):
         """`vocab` is the target's, if larger: families pad their embeddings to different sizes, without new tokens."""
         self.model = model
         self.confidence = Confidence()
+        self._ranks = Ranks()
         self._missing = (vocab or model.vocab) - model.vocab
         self._memories: dict[int, _Memory] = {}
         self._growths: dict[int, Growth] = {}
@@ -92,10 +95,12 @@ class LanguageModelDrafter(Drafter):
         reads = {row: self._catch_up(batch.sequences[row]) for row, count in enumerate(budget) if count}
         if not batch.draws.wants_probs and self.model.mode is Mode.TREE:
             return self._trees(batch, budget, reads)
-        return self._chains(batch, budget, reads)
+        return self._drawn(batch, budget, reads)
 
     def observe(self, batch: Batch, draft: Draft, verdict: Verdict, scores: Scores) -> None:
         """Learn how far to trust the model from what became of its guesses."""
+        if batch.draws.wants_probs:
+            self._ranks.learn(draft, verdict)
         for row, sequence in enumerate(batch.sequences):
             growth = self._growths.pop(sequence.id, None)
             if growth is not None:
@@ -125,23 +130,33 @@ class LanguageModelDrafter(Drafter):
             self._memories[reads[row].id].remember(growth.tree.pruned(growth.read))
         return planted([growths[row].done() if row in growths else Tree() for row in range(len(batch))])
 
-    def _chains(self, batch: Batch, budget: List[int], reads: dict[int, Read]) -> Draft:
-        """One drawn chain for each sequence."""
-        chain = Chain(batch)
-        for depth in range(max((budget[row] for row in reads), default=0)):
-            reads = {row: read for row, read in reads.items() if depth < budget[row]}
-            if not reads:
-                break
-            for row, scores in zip(list(reads), self._logits(list(reads.values())), strict=True):
-                read, token = reads.pop(row), chain.draw(row, scores)
-                if token is None:
-                    continue
-                reads[row] = Read(read.id, read.past + len(read.tokens), [token])
-                self._remember(read, chain.guesses(row)[: budget[row] - 1])
-        return chain.draft()
-
-    def _remember(self, read: Read, guesses: tuple[int, ...]) -> None:
-        self._memories[read.id].remember(Tree(list(guesses), list(range(-1, len(guesses) - 1))))
+    def _drawn(self, batch: Batch, budget: List[int], reads: dict[int, Read]) -> Draft:
+        """Drawn trees, a forward for each level; chains where the model can read no others or nobody judges others."""
+        trees = batch.draws.wants_probs and batch.trees and self.model.mode is Mode.TREE
+        drawn = DrawnTree(batch, [self._ranks.shape(most) if trees else tuple(range(-1, most - 1)) for most in budget])
+        ends = {row: read.past + len(read.tokens) for row, read in reads.items()}
+        level: dict[int, list[int]] = {row: [-1] for row in reads}
+        read: dict[int, list[int]] = {row: [] for row in reads}
+        while reads:
+            parts = self._logits(list(reads.values())).split([one.keep for one in reads.values()])
+            for row, logits in zip(list(reads), parts, strict=True):
+                fresh = [
+                    new for node, last in zip(level[row], logits, strict=True) for new in drawn.draw(row, node, last)
+                ]
+                level[row] = [node for node in fresh if drawn.branches(row, node)]
+                one, held = reads.pop(row), len(read[row])
+                if level[row]:
+                    read[row] += level[row]
+                    tree = drawn.tree(row, read[row])
+                    tokens, count = tree.tokens[held:], len(level[row])
+                    reads[row] = (
+                        Read(one.id, ends[row], tokens, tree.parents, count, held=held)
+                        if trees
+                        else Read(one.id, ends[row] + held, tokens)
+                    )
+        for row in ends:
+            self._memories[batch.sequences[row].id].remember(drawn.tree(row, read[row]))
+        return drawn.draft()
 
     def _logits(self, reads: List[Read]) -> Float[Tensor, "kept vocab"]:
         return F.pad(self.model.read(reads), (0, self._missing), value=-math.inf)

@@ -5,11 +5,12 @@ Knows vocabularies and how to measure what they share; knows no method by name.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from collections.abc import Sequence as List
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Protocol, cast, runtime_checkable
 
 from foreword.draft import RETOLD, SHARED, method
 from foreword.draft.base import Drafter, Source
@@ -25,6 +26,13 @@ PROBE = 256
 """Tokens of the first text that the share is measured on."""
 _ASIDE = -1
 """The id of a text that is no request."""
+
+
+@runtime_checkable
+class Loads(Protocol):
+    """A method, or a recipe for one that joins others."""
+
+    def load(self, source: Source, target: Model, tokenizer: Tokenizer | None) -> Drafter: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +63,18 @@ def introduce(source: Source, target: Model, tokenizer: Tokenizer | None) -> Pai
 def pair(source: Source, target: Model, tokenizer: Tokenizer | None) -> Drafter:
     """A drafter for models that do not share a tokenizer. Raises what `introduce` raises."""
     return PairDrafter(introduce(source, target, tokenizer))
+
+
+def load_anyhow(kind: Loads, source: Source, target: Model, tokenizer: Tokenizer | None) -> Drafter:
+    """As `kind.load`, where nobody named a method: a draft model of another vocabulary is translated, with a word."""
+    try:
+        return kind.load(source, target, tokenizer)
+    except VocabularyMismatch as error:
+        if not isinstance(source, str | Path):
+            raise
+        drafter = pair(source, target, tokenizer)
+        warnings.warn(f"{error}. Its guesses will be translated, which finds fewer", stacklevel=4)
+        return drafter
 
 
 class PairDrafter(Drafter):
