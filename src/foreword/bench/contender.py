@@ -82,7 +82,7 @@ def timed(model: Model) -> TimedDriver:
 def _models(drafter: Drafter) -> list[Model]:
     """The models that a drafter guesses with, those of its parts included."""
     held = list(vars(drafter).values())
-    parts = [part for value in held if isinstance(value, list) for part in value if isinstance(part, Drafter)]
+    parts = [part for value in held if isinstance(value, list | tuple) for part in value if isinstance(part, Drafter)]
     parts += [value for value in held if isinstance(value, Drafter)]
     return [value for value in held if isinstance(value, Model)] + [m for part in parts for m in _models(part)]
 

@@ -22,8 +22,11 @@ from foreword.bench.prompts import Kind, Prompt, load
 from foreword.bench.report import Report, Results, rows
 from foreword.bench.trial import Request
 from foreword.errors import InvalidRequest
+from foreword.model import Tokenizer
 
 QUICK_PROMPTS, QUICK_TOKENS = 6, 48
+USUAL = (0.0, 1.0)
+"""Temperatures that are measured where none is named."""
 QUICK_SECONDS = 35.0
 """No further prompt is begun after this, so that a quick run ends within a minute on a busy machine too."""
 WARM_TOKENS = 16
@@ -37,7 +40,7 @@ class Options:
     """Six prompts of different sources, 48 tokens each: less than a minute on two cores."""
     inflate: str | None = None
     """Enlarge the target to this shape, a name in foreword.bench.inflate.SHAPES."""
-    temperatures: tuple[float, ...] = (0.0, 1.0)
+    temperatures: tuple[float, ...] = USUAL
     methods: tuple[str, ...] | None = None
     """Names of rows; None = all. Plain decoding and transformers' generate always take part."""
     prompts: Kind = "in-domain"
@@ -75,7 +78,7 @@ def run(options: Options, progress: Callable[[str], None] = lambda _: None) -> R
 
     `progress` gets a line now and then. Raises InvalidRequest, UnknownMethod or ModelError before any measuring.
     """
-    _check(options)
+    check(options)
     started = perf_counter()
     names = wanted(options.methods, options.quick)
     source = weights(options.target, options.draft, options.dtype, options.inflate)
@@ -128,7 +131,7 @@ def _requests(entrants: Lineup, prompts: list[Prompt], options: Options) -> dict
     """For each prompt one request at every temperature, with a seed of the prompt's own."""
     requests: dict[str, list[Request]] = {}
     for place, prompt in enumerate(prompts):
-        tokens = _render(entrants, prompt)
+        tokens = render(entrants.tokenizer, prompt)
         if len(tokens) + options.tokens > entrants.context:
             raise InvalidRequest(
                 f"{prompt.id} has {len(tokens)} tokens, and max_tokens={options.tokens} after it exceeds the target's "
@@ -139,9 +142,9 @@ def _requests(entrants: Lineup, prompts: list[Prompt], options: Options) -> dict
     return requests
 
 
-def _render(entrants: Lineup, prompt: Prompt) -> tuple[int, ...]:
+def render(tokenizer: Tokenizer, prompt: Prompt) -> tuple[int, ...]:
     """The conversation in the target's chat template; without one, its turns as paragraphs."""
-    tokenizer, turns = entrants.tokenizer, [dict(message) for message in prompt.messages]
+    turns = [dict(message) for message in prompt.messages]
     if tokenizer.chat_template:
         ids = cast(BatchEncoding, tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=True))
     else:
@@ -149,7 +152,8 @@ def _render(entrants: Lineup, prompt: Prompt) -> tuple[int, ...]:
     return tuple(cast(list[int], ids["input_ids"]))
 
 
-def _check(options: Options) -> None:
+def check(options: Options) -> None:
+    """Raise InvalidRequest for what no run can measure."""
     for name in ("max_tokens", "repeats", "limit_prompts"):
         value = getattr(options, name)
         if value is not None and value < 1:

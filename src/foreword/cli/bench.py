@@ -13,7 +13,11 @@ from foreword.cli import edge, options, show
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from foreword.bench.run import Options
+
 MEASURE, WRITE = "What is measured", "What is written"
+HEATS, BUDGETS = (0.3, 0.7, 1.0, 1.3), (4, 8, 16, 32, 64)
+"""Temperatures and numbers of guesses that rules are compared at."""
 
 
 def _option(help: str, *names: str, least: int | None = None, metavar: str = "N") -> typer.models.OptionInfo:
@@ -41,6 +45,10 @@ Limit = Annotated[
     bool, typer.Option("--limit", help="Forwards beside the limit of the memory instead.", rich_help_panel=MEASURE)
 ]
 Where = Annotated[bool, typer.Option("--where", help="Show where a round goes instead.", rich_help_panel=WRITE)]
+Rules = Annotated[
+    bool, typer.Option("--rules", help="Rules beside each other, on equal guesses, instead.", rich_help_panel=MEASURE)
+]
+Budgets = Annotated[list[int] | None, _option("With --rules: guesses in a round. Default: 4 to 64.", "--budget")]
 Context = Annotated[int, _option("With --limit: tokens before the ones that are checked.", least=1)]
 Plot = Annotated[
     Path | None, typer.Option(help="Draw them here (PNG; needs foreword\\[bench]).", rich_help_panel=WRITE)
@@ -51,6 +59,7 @@ def bench(
     *,
     quick: Quick = False,
     limit: Limit = False,
+    rules: Rules = False,
     where: Where = False,
     inflate: Inflate = None,
     temperature: Temperatures = None,
@@ -60,6 +69,7 @@ def bench(
     max_tokens: Length = 128,
     repeats: Repeats = 1,
     context: Context = 200,
+    budget: Budgets = None,
     seed: Seed = 0,
     model: options.ModelName = None,
     draft: options.DraftName = None,
@@ -71,13 +81,13 @@ def bench(
     if limit:
         _limit(inflate, model, dtype, json, quick=quick, context=context)
         return
-    from foreword.bench.run import Options, run
+    from foreword.bench.run import USUAL, Options, run
     from foreword.bench.where import table
 
     asked = Options(
         quick=quick,
         inflate=inflate,
-        temperatures=tuple(temperature) if temperature else (0.0, 1.0),
+        temperatures=tuple(temperature) if temperature else HEATS if rules else USUAL,
         methods=tuple(method) if method else None,
         prompts=prompts,
         limit_prompts=limit_prompts,
@@ -89,8 +99,18 @@ def bench(
         draft=draft,
         plot=None if plot is None else str(plot),
     )
+    if rules:
+        _rules(asked, tuple(budget or BUDGETS), json)
+        return
     report = run(asked, edge.note)
     _write(report.as_json(), table(report) if where else report.table(), json)
+
+
+def _rules(asked: Options, budgets: tuple[int, ...], json: Path | None) -> None:
+    from foreword.bench.rules import as_json, compare, table
+
+    rows = compare(asked, budgets, edge.note)
+    _write(as_json(rows, asked), table(rows), json)
 
 
 def _limit(shape: str | None, model: str | None, dtype: str, json: Path | None, *, quick: bool, context: int) -> None:
