@@ -8,8 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 import foreword
+from foreword.native.openmp import parallel
 
 SOURCE = Path(foreword.__file__).parents[1]
 PROGRAM = """
@@ -66,3 +68,8 @@ def test_what_a_compiler_says_is_the_reason(tmp_path):
     told = found(tmp_path, "cc --no-such-option")
     assert "cc --no-such-option could not compile draws.c: " in told["reason"]
     assert "no-such-option" in told["reason"].partition(": ")[2]
+
+
+@pytest.mark.skipif(sys.platform != "linux" or not torch.backends.openmp.is_available(), reason="torch has no OpenMP")
+def test_the_threads_are_those_of_torch():
+    assert parallel() is not None

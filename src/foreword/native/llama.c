@@ -102,7 +102,9 @@ static inline __attribute__((always_inline)) void finish(const Product *p, int64
     _mm512_storeu_ps(to, first);
 }
 
-static inline __attribute__((always_inline)) void tile(const Product *p, int64_t row, int64_t panel, int64_t ahead, const int R, const int P) {
+/* `later`: this pass over the group fetches that panel of the next one, so that all passes share the reading of memory;
+ * a group with a single pass, and the first group of a chunk, fetch what they are about to use. */
+static inline __attribute__((always_inline)) void tile(const Product *p, int64_t row, int64_t panel, int64_t later, const int R, const int P) {
     const int64_t pairs = p->depth / 2;
     const bf16 *w = (const bf16 *)p->weight + panel * pairs * 2 * LANES;
     const bf16 *x = p->x + row * p->depth;
@@ -117,8 +119,9 @@ static inline __attribute__((always_inline)) void tile(const Product *p, int64_t
         for (int i = 0; i < P; i++) {
             const bf16 *at = w + (i * pairs + k) * 2 * LANES;
             weight[i] = (__m512bh)_mm512_loadu_si512(at);
-            _mm_prefetch((const char *)(at + ahead), _MM_HINT_T0);
+            if (later < 0) _mm_prefetch((const char *)(at + 64 * LANES), _MM_HINT_T0);
         }
+        if (later >= 0) _mm_prefetch((const char *)(w + (later * pairs + k) * 2 * LANES), _MM_HINT_T1);
 #pragma GCC unroll 16
         for (int r = 0; r < R; r++) {
             int32_t pair;
@@ -140,12 +143,12 @@ static inline __attribute__((always_inline)) void tile(const Product *p, int64_t
     }
 }
 
-#define ROWS(n, P) case n: tile(p, row, panel, ahead, n, P); break;
-static void tile4(const Product *p, int64_t row, int64_t panel, int64_t ahead, int rows) { switch (rows) { ROWS(1, 4) ROWS(2, 4) ROWS(3, 4) ROWS(4, 4) ROWS(5, 4) ROWS(6, 4) } }
-static void tile2(const Product *p, int64_t row, int64_t panel, int64_t ahead, int rows) {
+#define ROWS(n, P) case n: tile(p, row, panel, later, n, P); break;
+static void tile4(const Product *p, int64_t row, int64_t panel, int64_t later, int rows) { switch (rows) { ROWS(1, 4) ROWS(2, 4) ROWS(3, 4) ROWS(4, 4) ROWS(5, 4) ROWS(6, 4) } }
+static void tile2(const Product *p, int64_t row, int64_t panel, int64_t later, int rows) {
     switch (rows) { ROWS(1, 2) ROWS(2, 2) ROWS(3, 2) ROWS(4, 2) ROWS(5, 2) ROWS(6, 2) ROWS(7, 2) ROWS(8, 2) ROWS(9, 2) ROWS(10, 2) ROWS(11, 2) ROWS(12, 2) }
 }
-static void tile1(const Product *p, int64_t row, int64_t panel, int64_t ahead, int rows) {
+static void tile1(const Product *p, int64_t row, int64_t panel, int64_t later, int rows) {
     switch (rows) { ROWS(1, 1) ROWS(2, 1) ROWS(3, 1) ROWS(4, 1) ROWS(5, 1) ROWS(6, 1) ROWS(7, 1) ROWS(8, 1) ROWS(9, 1) ROWS(10, 1) ROWS(11, 1) ROWS(12, 1) }
 }
 
@@ -176,12 +179,11 @@ static void panels(const Product *p, int64_t from, int64_t to, int64_t group, in
         int64_t width = to - from >= group ? group : (to - from >= 2 && group > 1 ? 2 : 1);
         for (int64_t row = 0; row < p->rows; row += each) {
             int count = (int)(p->rows - row < each ? p->rows - row : each);
-            /* The last rows that use a group fetch the next one; the others find theirs in the cache. */
-            int64_t ahead = row && row + each >= p->rows ? width * p->depth * LANES : 64 * LANES;
+            int64_t pass = row / each, later = p->rows > each && pass < width ? width + pass : -1;
             if (p->coding != WHOLE) coded(p, row, from, width, count);
-            else if (width == 4) tile4(p, row, from, ahead, count);
-            else if (width == 2) tile2(p, row, from, ahead, count);
-            else tile1(p, row, from, ahead, count);
+            else if (width == 4) tile4(p, row, from, later, count);
+            else if (width == 2) tile2(p, row, from, later, count);
+            else tile1(p, row, from, later, count);
         }
         from += width;
     }

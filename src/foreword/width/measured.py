@@ -23,6 +23,8 @@ OPTIMISM = 0.7
 """The chance that a first guess is kept, before anything is known."""
 PATIENCE = 4
 """Rounds without guessing before it is tried again, the first time it loses."""
+REMINDER = 64
+"""Rounds with guesses after which one without shows again what plain decoding costs."""
 
 
 @dataclass(slots=True)
@@ -109,6 +111,10 @@ class Measured:
         self._all = _Record()
         self._records: dict[int, _Record] = {}
         self._odds = _Odds()
+        self._asked = False
+        """Guesses were asked for in this round."""
+        self._since = 0
+        """Rounds with guesses since the last one without any."""
 
     @property
     def floor(self) -> float:
@@ -117,21 +123,9 @@ class Measured:
         return odds.rate * (0.5 * self.costs.slope(1, odds.most) + odds.each) / odds.trust if odds.known else 0.0
 
     def nodes(self, sequence: Sequence, company: int) -> int:
-        record = self._records.setdefault(sequence.id, _Record())
-        if record.pause:
-            record.pause -= 1
-            return 0
-        if self._odds.known:
-            plainly = self.costs.seconds(company + 1) + self._rest
-            if record.written * plainly < 0.98 * record.spent:
-                record.rest()
-            return self._odds.most
-        best = self._best(record, company + 1)
-        if best:
-            return best
-        # Losing now is no reason to lose for good: try one guess, then pause, and longer each time.
-        record.rest()
-        return 1
+        count = self._wanted(sequence, company)
+        self._asked |= count > 0
+        return count
 
     def trim(self, draft: Draft) -> Draft:
         if draft.chances is None or not draft.nodes:
@@ -148,6 +142,7 @@ class Measured:
 
     def clocked(self, rows: int, clock: Clock) -> None:
         self.costs.correct(rows, clock.score)
+        self._since, self._asked = self._since + 1 if self._asked else 0, False
         if self._odds.made:
             self._odds.each = _blend(self._odds.each, clock.guess / self._odds.made)
             self._odds.made = 0
@@ -165,6 +160,25 @@ class Measured:
 
     def release(self, sequence: Sequence) -> None:
         self._records.pop(sequence.id, None)
+
+    def _wanted(self, sequence: Sequence, company: int) -> int:
+        record = self._records.setdefault(sequence.id, _Record())
+        if record.pause:
+            record.pause -= 1
+            return 0
+        if self._since >= REMINDER:
+            return 0
+        if self._odds.known:
+            plainly = self.costs.seconds(company + 1) + self._rest
+            if record.written * plainly < 0.98 * record.spent:
+                record.rest()
+            return self._odds.most
+        best = self._best(record, company + 1)
+        if best:
+            return best
+        # Losing now is no reason to lose for good: try one guess, then pause, and longer each time.
+        record.rest()
+        return 1
 
     def _best(self, record: _Record, rows: int) -> int:
         """The number of guesses with the most tokens per second, when `rows` sequences guess that many each."""
