@@ -5,13 +5,14 @@ import os
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
 
 import foreword
-from foreword.native.openmp import parallel
+from foreword.native.openmp import all_threads, one_thread, threads
 
 SOURCE = Path(foreword.__file__).parents[1]
 PROGRAM = """
@@ -71,5 +72,19 @@ def test_what_a_compiler_says_is_the_reason(tmp_path):
 
 
 @pytest.mark.skipif(sys.platform != "linux" or not torch.backends.openmp.is_available(), reason="torch has no OpenMP")
-def test_the_threads_are_those_of_torch():
-    assert parallel() is not None
+def test_torch_is_kept_to_one_thread_here_and_nowhere_else():
+    torch.set_num_threads(3)
+    try:
+        with one_thread():
+            assert (torch.get_num_threads(), threads()) == (1, 3)
+            with ThreadPoolExecutor(1) as elsewhere:
+                assert elsewhere.submit(torch.get_num_threads).result() == 3
+            with all_threads():
+                assert (torch.get_num_threads(), threads()) == (3, 3)
+            assert (torch.get_num_threads(), threads()) == (1, 3)
+        assert (torch.get_num_threads(), threads()) == (3, 3)
+        with pytest.raises(KeyError), one_thread():
+            raise KeyError
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(1)

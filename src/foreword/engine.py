@@ -55,6 +55,10 @@ class Engine:
 
     def step(self) -> list[Delta]:
         """One round: guess, score once, decide, keep. Returns what each sequence that wrote has written."""
+        with self.target.steady():
+            return self._round()
+
+    def _round(self) -> list[Delta]:
         turns = self.scheduler.next()
         writers = [turn for turn in turns if turn.writes]
         readers = [turn for turn in turns if not turn.writes]

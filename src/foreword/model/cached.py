@@ -19,6 +19,7 @@ from transformers.cache_utils import DynamicLayer
 from foreword.errors import ModelError
 from foreword.model.driver import Mode
 from foreword.model.plan import Read
+from foreword.native.openmp import all_threads
 
 
 @dataclass(slots=True)
@@ -53,7 +54,8 @@ class CachedDriver:
 
     @torch.inference_mode()
     def read(self, reads: List[Read]) -> Float[Tensor, "kept vocab"]:
-        return torch.cat([self._read(self._states[read.id], read) for read in reads])
+        with all_threads():
+            return torch.cat([self._read(self._states[read.id], read) for read in reads])
 
     def _read(self, state: _State, read: Read) -> Float[Tensor, "kept vocab"]:
         again = self._rewind(state, read.past)

@@ -25,6 +25,7 @@ import torch
 
 from foreword.model.driver import Driver, Mode
 from foreword.model.plan import Read
+from foreword.native.openmp import threads
 
 NEAR, FAR = 128, 1024
 """Tokens of context that forwards are measured after."""
@@ -196,7 +197,7 @@ def _machine() -> dict[str, Any]:
 
     return {
         "cpu": _processor(),
-        "threads": torch.get_num_threads(),
+        "threads": threads(),
         "torch": torch.__version__,
         "foreword": foreword.__version__,
     }

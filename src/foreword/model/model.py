@@ -8,7 +8,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from collections.abc import Sequence as List
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from threading import Lock
 
@@ -23,7 +23,8 @@ from foreword.model.cost import Cost, known
 from foreword.model.driver import Growing, Mode
 from foreword.model.linear import Swap, fast_bfloat16, swap_out
 from foreword.model.plan import Read
-from foreword.model.probe import Capability, choose, drive
+from foreword.model.probe import NATIVE, Capability, choose, drive
+from foreword.native.openmp import one_thread
 from foreword.native.tree import Ask, Grown
 
 _LOADING = Lock()
@@ -133,6 +134,10 @@ class Model:
             }
             self._cost = known(self, about)
         return self._cost
+
+    def steady(self) -> AbstractContextManager[None]:
+        """Between its forwards torch leaves the cores alone that they need, where they are not torch's own."""
+        return one_thread() if self.capability.way == NATIVE else nullcontext()
 
     def open(self, id: int, capacity: int) -> None:
         """Make room for a sequence of at most `capacity` tokens, guesses included."""

@@ -23,6 +23,7 @@ from foreword.model.linear import drop_weights
 from foreword.model.plan import Read
 from foreword.model.unpack import restore
 from foreword.native import llama, tree
+from foreword.native.openmp import threads
 from foreword.native.tree import Ask, Grown
 
 SUPPORTED = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
@@ -119,7 +120,7 @@ class NativeDriver:
     @property
     def _threads(self) -> int:
         """As many as torch uses, but none that would have less than a few megabytes of weights to read."""
-        return max(1, min(torch.get_num_threads(), self._weight_bytes // SHARE))
+        return max(1, min(threads(), self._weight_bytes // SHARE))
 
     def _prepare(self, reads: List[Read], logits: Tensor, *, rows: int = 0, beyond: int = MARGIN) -> llama.Forward:
         """Describe a forward to the C side; what it points to lives until the next one is described.

@@ -17,6 +17,7 @@ from foreword.model.cache import Extent, KVPool
 from foreword.model.driver import Mode
 from foreword.model.linear import MIN_ROWS
 from foreword.model.plan import Plan, Read, Span
+from foreword.native.openmp import all_threads
 
 
 class PooledDriver:
@@ -42,9 +43,10 @@ class PooledDriver:
             self._pool.release(self._extents.pop(id))
 
     def read(self, reads: List[Read]) -> Float[Tensor, "kept vocab"]:
-        if self._alone and len(reads) > 1:
-            return torch.cat([self._forward([read]) for read in reads])
-        return self._forward(reads)
+        with all_threads():
+            if self._alone and len(reads) > 1:
+                return torch.cat([self._forward([read]) for read in reads])
+            return self._forward(reads)
 
     def move(self, id: int, source: list[int], start: int) -> None:
         base = self._extents[id].start

@@ -26,7 +26,8 @@ BRANCH = [3, 5]
 """The branch that is accepted, to try the move of its keys; two more tokens are read after it."""
 
 
-WAYS = {"native": Mode.TREE, "pool": Mode.TREE, "pool (chains)": Mode.CHAIN, "cache": Mode.CACHE}
+NATIVE = "native"
+WAYS = {NATIVE: Mode.TREE, "pool": Mode.TREE, "pool (chains)": Mode.CHAIN, "cache": Mode.CACHE}
 """The ways to drive a model and what each can score, best first; "plain" is what is left when all of them fail."""
 
 

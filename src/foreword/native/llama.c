@@ -5,10 +5,12 @@
  */
 #include <immintrin.h>
 #include <math.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "draws.c"
 
@@ -456,35 +458,89 @@ static void run(const Model *m, const Forward *f, Phase *phase, int me, int thre
     product(&(Product){f->narrow, m->head, f->kept, m->hidden, m->vocab, STORE, f->logits, 0, 0, m->coding}, phase++, threads);
 }
 
-/* ---- the team: the threads that torch computes with, by the OpenMP runtime that it has loaded. Threads of our own would
- * share the cores with those, which go on spinning for milliseconds after every parallel operation of torch. */
+/* ---- helpers: threads that join a forward if they happen to be running, and that nobody waits for to begin. */
 
 #define PHASES_A_LAYER 8
-
-typedef void (*Parallel)(void (*body)(void *), void *data, unsigned threads, unsigned flags); /* GOMP_parallel */
-static Parallel parallel;
-void foreword_threads(Parallel given) { parallel = given; }
+#define MOST_THREADS 256
+#define SPINS 50000 /* a fraction of a millisecond: about the time between two forwards of a small model */
 
 typedef struct {
     const Model *model;
     const Forward *forward;
     Phase *phase;
     int threads;
-    atomic_int joined;
-} Team;
+} Job;
 
-static void join(void *data) {
-    Team *team = data;
-    run(team->model, team->forward, team->phase, atomic_fetch_add(&team->joined, 1), team->threads);
+static struct {
+    pthread_mutex_t owner, lock; /* owner: one forward at a time has helpers; lock: with wake, for helpers that sleep */
+    pthread_cond_t wake;
+    atomic_long epoch;
+    atomic_int active, asleep;
+    _Atomic(Job *) job;
+    int started;
+    pid_t process; /* a forked child has no helpers yet */
+} pool = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0, 0, 0, 0, 0, 0};
+
+static void *help(void *argument) {
+    const int me = (int)(intptr_t)argument;
+    for (long seen = 0;;) {
+        for (long spins = 0; atomic_load(&pool.epoch) == seen; spins++) {
+            if (spins < SPINS) {
+                _mm_pause();
+                continue;
+            }
+            pthread_mutex_lock(&pool.lock);
+            atomic_fetch_add(&pool.asleep, 1);
+            while (atomic_load(&pool.epoch) == seen) pthread_cond_wait(&pool.wake, &pool.lock);
+            atomic_fetch_sub(&pool.asleep, 1);
+            pthread_mutex_unlock(&pool.lock);
+        }
+        seen = atomic_load(&pool.epoch);
+        atomic_fetch_add(&pool.active, 1);
+        Job *job = atomic_load(&pool.job);
+        if (job && me < job->threads) run(job->model, job->forward, job->phase, me, job->threads);
+        atomic_fetch_sub(&pool.active, 1);
+    }
+    return 0;
+}
+
+static int gather(int threads) {
+    if (pool.process != getpid()) {
+        pool.process = getpid(), pool.started = 0;
+        atomic_store(&pool.active, 0), atomic_store(&pool.asleep, 0);
+        pthread_mutex_init(&pool.lock, 0), pthread_cond_init(&pool.wake, 0);
+    }
+    while (pool.started < threads - 1 && pool.started < MOST_THREADS - 1) {
+        pthread_t thread;
+        if (pthread_create(&thread, 0, help, (void *)(intptr_t)(pool.started + 1))) break;
+        pthread_detach(thread);
+        pool.started++;
+    }
+    return pool.started + 1 < threads ? pool.started + 1 : threads;
 }
 
 void foreword_forward(const Model *m, const Forward *f, int threads) {
     const int64_t phases = m->layers * PHASES_A_LAYER + 3;
     Phase phase[phases];
     memset(phase, 0, sizeof phase);
-    Team team = {m, f, phase, parallel ? threads : 1, 0};
-    if (team.threads > 1) parallel(join, &team, (unsigned)threads, 0);
-    else join(&team);
+    if (threads > 1 && pthread_mutex_trylock(&pool.owner) == 0) {
+        Job job = {m, f, phase, gather(threads)};
+        atomic_store(&pool.job, &job);
+        atomic_fetch_add(&pool.epoch, 1);
+        if (atomic_load(&pool.asleep)) {
+            pthread_mutex_lock(&pool.lock);
+            pthread_cond_broadcast(&pool.wake);
+            pthread_mutex_unlock(&pool.lock);
+        }
+        run(m, f, phase, 0, job.threads);
+        atomic_store(&pool.job, 0);
+        for (long spins = 0; atomic_load(&pool.active); spins++) /* a helper may still be looking at the job */
+            if (spins < SPINS) _mm_pause();
+            else sched_yield();
+        pthread_mutex_unlock(&pool.owner);
+        return;
+    }
+    run(m, f, phase, 0, 1);
 }
 
 /* [outputs, depth] to panels [outputs / 16][depth / 2][16][2]. */

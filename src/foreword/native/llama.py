@@ -13,7 +13,6 @@ from pathlib import Path
 import torch
 
 from foreword.native.compiler import compiled
-from foreword.native.openmp import parallel
 
 ATTENTION, MLP = 1, 2
 """Bits of `Layer.skipped`."""
@@ -64,8 +63,6 @@ def library() -> ctypes.CDLL | str:
         return "the CPU has no AVX512-bf16"
     made = compiled(Path(__file__).with_name("llama.c"))
     if isinstance(made, ctypes.CDLL):
-        made.foreword_threads.argtypes = [c_void_p]
-        made.foreword_threads(parallel())
         made.foreword_forward.argtypes = [POINTER(Model), POINTER(Forward), ctypes.c_int]
         made.foreword_pack.argtypes = [c_void_p, c_void_p, c_int64, c_int64]
         made.foreword_coded_bytes.argtypes = [c_int64, c_int64, ctypes.c_int]
