@@ -19,6 +19,7 @@ DTYPES = ["float32", pytest.param("bfloat16", marks=SLOW_BFLOAT16)]
 WIDTHS = [(4, "float32"), *(pytest.param(nodes, "bfloat16", marks=SLOW_BFLOAT16) for nodes in (3, 8))]
 SETTINGS = tuple(product((0.0, 0.7, 1.3), (1.0, 0.9)))
 """(temperature, top_p)."""
+ALONE = ("ngram", "suffix", "lm", "quantized", "tree")
 GUESSERS = (*(name for name in METHODS if name != "none"), "chain", "tree", "wrong")
 
 
@@ -65,7 +66,9 @@ def test_the_text_is_that_of_plain_decoding_in_any_company(name, nodes, dtype):
     check(name, dtype, nodes % 3, nodes, chunk=(512, 7, 16)[nodes % 3])
 
 
-@pytest.mark.parametrize("name", GUESSERS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in ALONE else pytest.mark.slow) for name in GUESSERS]
+)
 def test_the_text_is_that_of_plain_decoding_alone(name):
     check(name, "float32", 1, 5, chunk=512, slots=1)
 

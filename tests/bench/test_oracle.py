@@ -66,7 +66,7 @@ def test_the_text_is_that_of_plain_decoding(target, temperature, acceptance):
     assert (guessed.stats.rounds < plain.stats.rounds) == (acceptance > 0)
 
 
-@pytest.mark.parametrize("acceptance", [0.3, 0.8])
+@pytest.mark.parametrize("acceptance", [pytest.param(0.3, marks=pytest.mark.slow), 0.8])
 def test_the_share_of_judged_guesses_that_are_kept_is_the_acceptance(target, acceptance):
     kept = judged = 0
     for seed in range(2):

@@ -27,9 +27,9 @@ def test_bench_writes_what_it_measured(shell):
     assert report["settings"]["max_tokens"] == 4
 
 
-def test_bench_shows_where_a_round_goes(shell):
+def test_bench_shows_where_a_round_goes(here):
     words = ("--limit-prompts", "1", "--max-tokens", "4", "--temperature", "0", "--method", "none", "--where")
-    found = shell("bench", *words)
+    found = here("bench", *words)
     assert found.returncode == 0, found.stderr
     assert re.search(r"guess +score +decide +keep +between +target¹ +draft¹ +outside¹", found.stdout)
 

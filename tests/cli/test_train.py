@@ -78,6 +78,7 @@ def test_a_draft_is_trained_interrupted_and_finished(shell, data):
     assert "held out: loss" in found.stderr
 
 
+@pytest.mark.slow
 def test_answers_are_regenerated_and_kept(shell, data):
     words = ["data", "regenerate", "--data", "data.jsonl", "--out", "out.jsonl", "--max-tokens", "4", "--json"]
     found = shell(*words, "--limit", "5", "--batch", "2")

@@ -15,6 +15,7 @@ from foreword.types import Batch, Draft, Lists, SamplingParams, Sequence
 from foreword.verify import RULES
 
 VOCAB = 6
+QUICK = ("rejection", "traversal", "kseq")
 LEVEL = 1e-4
 """Seeds are fixed, so a test either always passes or always fails; this is its chance of being unlucky."""
 DRAFTER = torch.tensor([[2.0, 1.0, 0.5, 0.0, -1.0, -2.0], [0.0, 1.0, 2.0, -1.0, 0.5, 0.3]])
@@ -130,7 +131,14 @@ def test_a_processor_that_fails_costs_its_guesses_alone() -> None:
     assert draft.count.tolist() == [2, 6]
 
 
-@pytest.mark.parametrize("name", [name for name in RULES if not RULES[name].shares_noise])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
+        for name in RULES
+        if not RULES[name].shares_noise
+    ],
+)
 def test_the_text_keeps_its_law_with_the_noise_of_the_engine(name: str) -> None:
     """The first token of many sequences, drafted and judged with keyed noise, follows the target's law."""
     rule, rows = RULES[name], 1500

@@ -95,7 +95,11 @@ def test_early_exit_is_a_mask():
 
 @pytest.mark.parametrize(
     ("mask", "least", "most"),
-    [(frozenset({3, 5}), 0.5, 0.9), (exit_after(7, 8), 0.3, 0.6), (frozenset(range(16)), 0.0, 0.1)],
+    [
+        pytest.param(frozenset({3, 5}), 0.5, 0.9, marks=pytest.mark.slow),
+        (exit_after(7, 8), 0.3, 0.6),
+        pytest.param(frozenset(range(16)), 0.0, 0.1, marks=pytest.mark.slow),
+    ],
 )
 def test_the_text_stays_what_it_is_whatever_is_left_out(mask, least, most):
     drafter = LayersDrafter(view(target(), spare=SPARE), costs(target()), mask, searching=False)

@@ -91,6 +91,7 @@ def test_an_end_of_text_ends_the_guesses_in_the_targets_own_token():
     assert all(ends)
 
 
+@pytest.mark.slow
 def test_drawn_with_the_targets_noise_more_guesses_come_true():
     def kept(shared: bool) -> int:
         params = [SamplingParams(temperature=1.3, seed=s, max_tokens=24, ignore_eos=True) for s in range(10)]
