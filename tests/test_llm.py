@@ -343,6 +343,12 @@ def test_models_that_do_not_share_a_tokenizer_are_refused_with_the_number_of_tok
         LLM(draft=tmp_path, method="lm", nodes=2)
 
 
+def test_a_guarantee_may_be_named_instead_of_a_rule():
+    assert LLM(rule="same-distribution", dtype="float32", nodes=2).engine.rule.name == "match"
+    with pytest.raises(UnknownMethod, match="did you mean 'same-text'"):
+        LLM(rule="same-test")
+
+
 def test_where_no_method_is_named_a_draft_model_of_another_tokenizer_is_translated(tmp_path: Path):
     with pytest.warns(UserWarning, match="tokens differ.*translated"):
         mixed = LLM(draft=NEAR.save(tmp_path), dtype="float32", nodes=3)

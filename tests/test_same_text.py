@@ -78,7 +78,7 @@ def test_the_text_is_that_of_plain_decoding_alone(name):
 @pytest.mark.parametrize("turn", range(len(SETTINGS)))
 @pytest.mark.parametrize("name", GUESSERS)
 def test_every_combination(name, turn, dtype):
-    for nodes, chunk, slots in product(range(1, 9), (7, 16, 512), (1, 5)):
+    for nodes, (chunk, slots) in product(range(1, 9), ((7, 1), (16, 5), (512, 5))):
         check(name, dtype, turn, nodes, chunk=chunk, slots=slots)
 
 

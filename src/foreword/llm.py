@@ -29,7 +29,7 @@ from foreword.draft.pairing import load_anyhow
 from foreword.draft.recipe import Sources
 from foreword.engine import NODES, Engine
 from foreword.errors import InvalidRequest, VocabularyMismatch
-from foreword.model import Model, load_tokenizer, measure
+from foreword.model import Mode, Model, load_tokenizer, measure
 from foreword.params import whole
 from foreword.reader import TextReader
 from foreword.scheduler import Scheduler
@@ -62,7 +62,7 @@ class LLM:
         prompt itself is searched for guesses; `method` names another way (`foreword methods` lists them) and "none"
         decodes plainly. A draft model with another tokenizer is translated, unless `method` says "lm".
     rule: how guesses are judged. "match" gives the same text as plain decoding with the same seed; the others the same
-        distribution.
+        distribution. Or what is to be kept, "same-text" or "same-distribution", by the rule that keeps most guesses.
     nodes: guesses in a round; None measures and decides by itself, and stops while guessing loses.
     dtype, device: see `Model.load`.  slots: sequences that run at a time.  chunk: prompt tokens read in one round.
 
@@ -83,7 +83,7 @@ class LLM:
         slots: int = 8,
         chunk: int = 512,
     ) -> None:
-        found_rule, scheduler = find_rule(rule), Scheduler(slots=slots, chunk=chunk)
+        scheduler, _ = Scheduler(slots=slots, chunk=chunk), find_rule(rule)  # a wrong name is refused at once
         nodes = whole(0, NODES, optional=True)("nodes", nodes)
         if target is None:
             target = family.target()
@@ -99,7 +99,8 @@ class LLM:
         self.tokenizer = load_tokenizer(target)
         width: Width = Measured(measure(self.target)) if nodes is None and self.method != PLAIN else Fixed(nodes or 0)
         made = self._drafter(drafter, draft, anyhow=method is None)
-        self.engine = Engine(self.target, made, found_rule, width, scheduler)
+        found = find_rule(rule, draws=drafter.draws, trees=self.target.mode is Mode.TREE)
+        self.engine = Engine(self.target, made, found, width, scheduler)
         self._ids = count(1)
         self._lock = RLock()
         self._requests: dict[int, _Request] = {}

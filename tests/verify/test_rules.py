@@ -73,6 +73,14 @@ def test_rules_that_share_noise_and_rules_for_chains_draw_no_independent_lists()
     assert all(found.lists != "independent" for found in RULES.values() if found.shares_noise)
 
 
+@pytest.mark.parametrize("draws", [False, True])
+@pytest.mark.parametrize("trees", [False, True])
+def test_a_guarantee_is_kept_by_the_rule_it_finds(draws: bool, trees: bool) -> None:
+    assert rule("same-text", draws=draws, trees=trees) is RULES["match"]
+    found = rule("same-distribution", draws=draws, trees=trees)
+    assert found.name == ("block" if draws and not trees else "match")  # match keeps the distribution as well
+
+
 def test_an_unknown_rule_names_its_neighbour_and_the_rest() -> None:
     with pytest.raises(UnknownMethod, match="did you mean 'rejection'") as error:
         rule("rejecton")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence as List
 from itertools import count
 from time import perf_counter
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from jaxtyping import Float
 from torch import Tensor
@@ -49,6 +49,10 @@ class TimedDriver:
 
     def move(self, id: int, source: list[int], start: int) -> None:
         self._inner.move(id, source, start)
+
+    def __getattr__(self, name: str) -> Any:
+        """What else the other one offers, as layers that may be skipped."""
+        return getattr(self._inner, name)
 
 
 @runtime_checkable

@@ -35,7 +35,13 @@ MethodName = Annotated[
     str | None, _option(GUESSING, "--method", "How to guess; `foreword methods` lists the ways. none: plain.", "NAME")
 ]
 RuleName = Annotated[
-    str, _option(GUESSING, "--rule", "How guesses are judged. match: same seed, same text as plain decoding.", "NAME")
+    str,
+    _option(
+        GUESSING,
+        "--rule",
+        "How guesses are judged, or what is kept: same-text (match, the default) or same-distribution.",
+        "NAME",
+    ),
 ]
 Nodes = Annotated[
     int | None, _option(GUESSING, "--nodes -n", "Guesses in a round. Default: measured, and none while they lose.", "N")

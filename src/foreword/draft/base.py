@@ -34,6 +34,8 @@ class Drafter(ABC):
     """What `draft=` may be: MODEL, or another few words. Empty where it can be nothing."""
     needs: ClassVar[bool] = False
     """It cannot do without."""
+    draws: ClassVar[bool] = False
+    """Its guesses are drawn from a law that comes with them, where the rule compares laws."""
 
     @classmethod
     def load(cls, source: Source, target: Model, tokenizer: Tokenizer | None) -> Drafter:

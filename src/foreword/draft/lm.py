@@ -62,7 +62,7 @@ class LanguageModelDrafter(Drafter):
     """Drafts with any causal model that shares the target's tokenizer."""
 
     summary = "a smaller model with the same tokenizer writes ahead"
-    takes, needs = MODEL, True
+    takes, needs, draws = MODEL, True, True
 
     def __init__(self, model: Model, vocab: int | None = None) -> None:
         """`vocab` is the target's, if larger: families pad their embeddings to different sizes, without new tokens."""

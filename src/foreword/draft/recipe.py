@@ -39,6 +39,10 @@ class Recipe:
     def needs(self) -> bool:
         return any(part.needs for _, part in self.parts)
 
+    @property
+    def draws(self) -> bool:
+        return any(part.draws for _, part in self.parts)
+
     def load(self, source: Sources, target: Model, tokenizer: Tokenizer | None) -> Drafter:
         """Make every part. One source goes to the part that needs it; several are given by name.
 

@@ -26,7 +26,7 @@ from foreword.errors import InvalidRequest
 from foreword.hf.loan import loan
 from foreword.hf.refusal import refused_input, refused_option, refused_processor
 from foreword.hf.row import InPlace, Recorder, StopRules, law, split
-from foreword.model import Model
+from foreword.model import Mode, Model
 from foreword.scheduler import Scheduler
 from foreword.types import Sequence, Stats
 from foreword.verify import rule as find_rule
@@ -211,7 +211,8 @@ def _unpadded(tokens: Int[Tensor, "length"], mask: Shaped[Tensor, "length"]) -> 
 @contextmanager
 def _engine(model: PreTrainedModel, speculation: Speculation, rows: int) -> Iterator[Engine]:
     """The loop around a borrowed target, and a draft model that is borrowed too."""
-    rule, source = find_rule(speculation.rule), speculation.drafter
+    source = speculation.drafter
+    find_rule(speculation.rule)  # a wrong name is refused before the model is borrowed
     if speculation.nodes is not None and not 0 <= speculation.nodes <= NODES:
         raise InvalidRequest(f"nodes must be None or in [0, {NODES}], got {speculation.nodes}")
     name = speculation.method or (WITHOUT_DRAFT if source is None else WITH_DRAFT)
@@ -220,6 +221,7 @@ def _engine(model: PreTrainedModel, speculation: Speculation, rows: int) -> Iter
         width = Fixed(speculation.nodes or 0)
         if speculation.nodes is None and name != PLAIN:
             width = Measured(known.cost(target))
+        rule = find_rule(speculation.rule, draws=kind.draws, trees=target.mode is Mode.TREE)
         if source is model:
             # On loan already: a second memory of its own is all that it needs to guess for itself.
             source = Model(model, known=target.capability, swaps=[])

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Literal
+from typing import Literal, get_args
 
 from jaxtyping import Int
 from torch import Tensor
@@ -37,6 +37,9 @@ __all__ = [
 ]
 
 
+Keeps = Literal["same-text", "same-distribution"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
     """A way to decide, and what its user may rely on."""
@@ -49,7 +52,7 @@ class Rule:
     """How several guesses after one text must be drawn, for a drafter that draws; "one" judges chains only."""
     follow: Callable[[Int[Tensor, "batch column"], Draft], Verdict] | None = None
     """What is left of the rule once the target's own token of every column is drawn, where the rule is of that kind."""
-    keeps: Literal["same-text", "same-distribution"]
+    keeps: Keeps
     """What equals plain decoding with the same seed: every token, or only the law that the tokens are drawn from."""
 
     @property
@@ -73,10 +76,21 @@ RULES: dict[str, Rule] = {
 }
 
 
-def rule(name: str) -> Rule:
-    """Returns the rule of that name; raises UnknownMethod, with the names there are, where there is none."""
+GUARANTEES: tuple[Keeps, ...] = get_args(Keeps)
+
+
+def rule(name: str, *, draws: bool = False, trees: bool = True) -> Rule:
+    """The rule of that name, or, where a guarantee is named, the one under which most guesses stay that gives it.
+
+    `draws`: the drafter draws its guesses where a rule compares laws; `trees`: the target can judge them in trees. By
+    docs/rules.md coupled trees keep more than any tree of drawn guesses, and more than any chain; where only chains
+    can be judged, drawn ones keep more under `block`. Raises UnknownMethod, with the names there are, for other names.
+    """
+    if name in GUARANTEES:
+        return RULES["block" if name == "same-distribution" and draws and not trees else "match"]
     if name in RULES:
         return RULES[name]
-    close = get_close_matches(name, RULES, n=1)
+    names = (*RULES, *GUARANTEES)
+    close = get_close_matches(name, names, n=1)
     hint = f"did you mean {close[0]!r}? " if close else ""
-    raise UnknownMethod(f"there is no verification rule {name!r}; {hint}choose one of {', '.join(RULES)}")
+    raise UnknownMethod(f"there is no verification rule {name!r}; {hint}choose one of {', '.join(names)}")

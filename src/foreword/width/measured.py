@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from foreword.types import Clock, Draft, Sequence
 from foreword.width.base import Outcome
 from foreword.width.costs import Costs
+from foreword.width.making import Making
 
 LIMIT = 16
 """Longest chain that is ever tried."""
@@ -69,12 +70,9 @@ class _Odds:
     """Such drafts have been seen."""
     most: int = 8
     """Guesses to ask for: more than are kept after trimming, so that it can grow."""
-    rate: float = 0.0
-    """Tokens per second of the best part of recent drafts."""
-    made: int = 0
-    """Guesses in the draft of this round, before trimming."""
-    each: float = 0.0
-    """Seconds that making one takes."""
+    made: int | None = None
+    """Guesses in the draft of this round, before trimming; None where none was asked for."""
+    making: Making = field(default_factory=Making)
     promised: float = 5.0
     """Guesses that should have come true, decayed."""
     came: float = 5.0
@@ -85,9 +83,8 @@ class _Odds:
         """What a promised chance has turned out to be worth."""
         return min(max(self.came / self.promised, 0.2), 1.2)
 
-    def settle(self, kept: list[int], promised: float, rate: float) -> None:
+    def settle(self, kept: list[int], promised: float) -> None:
         self.known = True
-        self.rate = _blend(self.rate, rate)
         self.most = min(max(max(kept, default=0) + 2, (15 * self.most) // 16, 4), MOST)
         if kept and max(kept) >= self.most - 2:
             self.most = min(self.most + 4, MOST)
@@ -120,7 +117,10 @@ class Measured:
     def floor(self) -> float:
         """The chance at which a guess earns its making and half of its scoring; the rest of the choice is `trim`'s."""
         odds = self._odds
-        return odds.rate * (0.5 * self.costs.slope(1, odds.most) + odds.each) / odds.trust if odds.known else 0.0
+        if not odds.known:
+            return 0.0
+        rate = max(1.0 / (self.costs.seconds(1) + self._rest), self._all.written / max(self._all.spent, 1e-9))
+        return rate * (0.5 * self.costs.slope(1, odds.most) + odds.making.each) / odds.trust
 
     def nodes(self, sequence: Sequence, company: int) -> int:
         count = self._wanted(sequence, company)
@@ -129,23 +129,24 @@ class Measured:
 
     def trim(self, draft: Draft) -> Draft:
         if draft.chances is None or not draft.nodes:
+            self._odds.made = 0 if self._odds.known else None
             return draft
         table = zip(draft.chances.tolist(), draft.count.tolist(), strict=True)
         rows = [chances[:count] for chances, count in table]
         chances = sorted((chance for row in rows for chance in row), reverse=True)
         self._odds.made = len(chances)
-        count, rate = self._paying(chances, len(rows))
+        count = self._paying(chances, len(rows))
         least = chances[count - 1] if count else 1.1
         kept = [sum(chance >= least for chance in row) for row in rows]
-        self._odds.settle(kept, sum(chances[:count]), rate)
+        self._odds.settle(kept, sum(chances[:count]))
         return draft if kept == [len(row) for row in rows] else _shorter(draft, kept)
 
     def clocked(self, rows: int, clock: Clock) -> None:
         self.costs.correct(rows, clock.score)
         self._since, self._asked = self._since + 1 if self._asked else 0, False
-        if self._odds.made:
-            self._odds.each = _blend(self._odds.each, clock.guess / self._odds.made)
-            self._odds.made = 0
+        if self._odds.made is not None:
+            self._odds.making.learn(self._odds.made, clock.guess)
+            self._odds.made = None
         self._rest = _blend(self._rest, clock.decide + clock.keep)
 
     def learn(self, sequence: Sequence, outcome: Outcome) -> None:
@@ -196,16 +197,17 @@ class Measured:
                 best, fastest = count, rate
         return best
 
-    def _paying(self, chances: list[float], rows: int) -> tuple[int, float]:
-        """How many guesses of these chances, likeliest first, earn the most tokens per second; and how many that is."""
-        spent = self._rest + self._odds.each * len(chances)  # the guesses are made, whatever becomes of them
+    def _paying(self, chances: list[float], rows: int) -> int:
+        """How many guesses of these chances, likeliest first, earn the most tokens per second."""
+        making = self._odds.making
+        spent = self._rest + making.start + making.each * len(chances)  # they are made, whatever becomes of them
         best, fastest, earned = 0, rows / (self.costs.seconds(rows) + spent), float(rows)
         for count, chance in enumerate(chances, 1):
             earned += self._odds.trust * chance
             rate = earned / (self.costs.seconds(rows + count) + spent)
             if rate > fastest:
                 best, fastest = count, rate
-        return best, fastest
+        return best
 
 
 def _shorter(draft: Draft, kept: list[int]) -> Draft:
