@@ -1,11 +1,16 @@
 """How much is guessed: nothing while it loses, much while it wins, never for good. Costs are given, not measured."""
 
+from dataclasses import replace
+
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foreword.types import Clock, SamplingParams, Sequence
+from foreword.draft.base import chosen
+from foreword.types import Clock, Draft, SamplingParams, Sequence
 from foreword.width import Costs, Fixed, Measured, Outcome
+from foreword.width.making import Making
 from foreword.width.measured import LIMIT
 
 FLAT = {1: 1.0, 2: 1.0, 4: 1.0, 8: 1.0, 16: 1.0, 32: 1.0}
@@ -53,6 +58,51 @@ def test_a_text_that_becomes_easy_is_guessed_at_again():
     width, one = Measured(FLAT), sequence()
     play(width, one, 100, kept=0.0, guess=0.3)
     assert play(width, one, 600, kept=1.0, guess=0.05)[-1] >= 4
+
+
+def test_what_guesses_cost_is_told_apart_from_what_beginning_costs():
+    making = Making()
+    for made in (4, 9, 2, 7, 5, 11, 3):
+        making.learn(made, 0.25 + 0.03 * made)
+    assert making.each == pytest.approx(0.03)
+    assert making.start == pytest.approx(0.25)
+
+
+def test_rounds_that_are_all_alike_do_not_say_what_one_more_guess_costs():
+    making = Making()
+    assert (making.each, making.start) == (0.0, 0.0)
+    for _ in range(9):
+        making.learn(5, 0.5)
+    assert 0 < making.each < 0.1
+    assert making.start + 5 * making.each == pytest.approx(0.5)
+
+
+def test_no_line_makes_guesses_free_or_dearer_than_all_there_was():
+    falling, steep = Making(), Making()
+    for made in (1, 8, 2, 9):
+        falling.learn(made, 1.0 / made)
+        steep.learn(made, 0.1 * made**2)
+    assert falling.each > 0
+    assert steep.each * steep.made <= steep.seconds
+    assert steep.start >= 0
+
+
+def sure(chances: list[float]) -> Draft:
+    """A chain that says its chances."""
+    draft = chosen([[7] * len(chances)])
+    return replace(draft, chances=torch.tensor([chances]))
+
+
+def test_dear_first_rounds_do_not_shut_a_drafter_out():
+    """The first rounds of a process are slow; a floor that is too high for any guess must come down by itself."""
+    width, one = Measured(FLAT), sequence()
+    for made in [6] * 4 + [0] * 40 + [6] * 20:
+        asked = width.nodes(one, 0)
+        draft = width.trim(sure([0.6**depth for depth in range(1, 1 + min(made, asked))]) if made else chosen([[]]))
+        count = int(draft.count[0])
+        width.clocked(1 + count, Clock(guess=0.9 if made == 6 and not width._since else 0.02, score=1.0))
+        width.learn(one, Outcome(asked, count, count // 2, 0.02, 1.02))
+    assert 0 < width.floor < 0.5
 
 
 def test_where_every_row_costs_a_forward_nothing_is_guessed():

@@ -9,6 +9,7 @@ from architectures import VOCAB, build
 from foreword.bench.contender import TimedDriver, TimedGrowingDriver, timed
 from foreword.model import Mode, Model, Read
 from foreword.model.driver import Driver, Growing
+from foreword.model.view import Skipping
 from foreword.native.llama import library
 from foreword.native.tree import Ask, Grown
 
@@ -93,3 +94,16 @@ def test_a_compiled_driver_keeps_its_trees_while_it_is_timed():
 
 def test_a_driver_without_trees_is_timed_without_them(model):
     assert type(timed(model)) is TimedDriver
+
+
+def test_what_else_a_driver_offers_is_offered_too():
+    class Thin(Plain):
+        def skip(self, skip):
+            self.said.append(("skip", skip))
+
+    thin = Thin()
+    driver = TimedDriver(thin)
+    assert isinstance(driver, Skipping)
+    driver.skip("some")
+    assert thin.said == [("skip", "some")]
+    assert not isinstance(TimedDriver(Plain()), Skipping)
