@@ -59,7 +59,7 @@ class RandomTree(Foresight):
                 parent = self.dice.randrange(-1, node)
                 depths.append(depths[parent] + 1 if parent >= 0 else 0)
                 parents[row, node], tokens[row, node] = parent, self.guess(sequence, depths[node])
-        return Draft(tokens, parents, torch.tensor(nodes), chain=False)
+        return Draft.padded(tokens, parents, torch.tensor(nodes), chain=False)
 
 
 class Breaking(Foresight):

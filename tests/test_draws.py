@@ -29,7 +29,7 @@ def test_the_drafter_sees_the_noise_that_the_target_will_draw_with():
 
 
 def test_noise_belongs_to_a_position_of_the_text_however_it_was_reached():
-    tree = Draft(torch.tensor([[5, 6, 7]]), torch.tensor([[-1, -1, 1]]), torch.tensor([3]), chain=False)
+    tree = Draft.padded(torch.tensor([[5, 6, 7]]), torch.tensor([[-1, -1, 1]]), torch.tensor([3]), chain=False)
     ahead = draws(shared=True).deciding((sequence(length=4),), tree, [[0, 1, 1, 2]]).gumbel[0]
     assert torch.equal(ahead[1], ahead[2])
     later = draws(shared=True).deciding((sequence(length=6),), chosen([[]]), [[0]]).gumbel[0]

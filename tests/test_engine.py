@@ -10,7 +10,7 @@ from drafters import Breaking, Foresight, RandomTree, known
 from foreword.draft.base import chosen
 from foreword.engine import Engine
 from foreword.errors import InvalidRequest
-from foreword.types import Draft, SamplingParams
+from foreword.types import Draft, SamplingParams, Tree
 from running import Answer, Request, drafter, engine, finish, plain, prompts, target, tokenizer
 
 
@@ -139,22 +139,30 @@ def too_few_rows(batch, nodes):
 
 def wrong_shapes(batch, nodes):
     tokens = torch.full((len(nodes), 2), 5)
-    return Draft(tokens, torch.tensor([[-1, 0]]), torch.full((len(nodes),), 2))
+    return Draft.padded(tokens, torch.tensor([[-1, 0]]), torch.full((len(nodes),), 2))
 
 
 def counts_beyond_its_width(batch, nodes):
     draft = chosen([[5] for _ in nodes])
-    return Draft(draft.tokens, draft.parents, torch.tensor(nodes))
+    return Draft.padded(draft.tokens, draft.parents, torch.tensor(nodes))
 
 
 def negative_counts(batch, nodes):
     draft = chosen([[5] * count for count in nodes])
-    return Draft(draft.tokens, draft.parents, -draft.count)
+    return Draft.padded(draft.tokens, draft.parents, -draft.count)
 
 
 def children_before_parents(batch, nodes):
     draft = chosen([[5] * count for count in nodes])
-    return Draft(draft.tokens, draft.parents + 2, draft.count, chain=False)
+    return Draft.padded(draft.tokens, draft.parents + 2, draft.count, chain=False)
+
+
+def guesses_without_parents(batch, nodes):
+    return Draft([Tree([5] * count, []) for count in nodes])
+
+
+def halves(batch, nodes):
+    return Draft([Tree([5.5] * count, list(range(-1, count - 1))) for count in nodes])
 
 
 def no_draft(batch, nodes):
@@ -170,6 +178,8 @@ GARBAGE = (
     counts_beyond_its_width,
     negative_counts,
     children_before_parents,
+    guesses_without_parents,
+    halves,
     no_draft,
 )
 

@@ -1,14 +1,11 @@
 """How much is guessed: nothing while it loses, much while it wins, never for good. Costs are given, not measured."""
 
-from dataclasses import replace
-
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from foreword.draft.base import chosen
-from foreword.types import Clock, Draft, SamplingParams, Sequence
+from foreword.types import Clock, Draft, SamplingParams, Sequence, Tree
 from foreword.width import Costs, Fixed, Measured, Outcome
 from foreword.width.making import Making
 from foreword.width.measured import LIMIT
@@ -89,8 +86,7 @@ def test_no_line_makes_guesses_free_or_dearer_than_all_there_was():
 
 def sure(chances: list[float]) -> Draft:
     """A chain that says its chances."""
-    draft = chosen([[7] * len(chances)])
-    return replace(draft, chances=torch.tensor([chances]))
+    return Draft([Tree([7] * len(chances), list(range(-1, len(chances) - 1)), chances)])
 
 
 def test_dear_first_rounds_do_not_shut_a_drafter_out():

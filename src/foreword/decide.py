@@ -29,8 +29,8 @@ class Decider:
     def decide(self, batch: Batch, draft: Draft, logits: Logits) -> Verdict:
         """Which guesses stay, and the target's own token after them."""
         if not batch.sequences:
-            return Verdict(path=draft.tokens, accepted=draft.count, bonus=draft.count)
-        depths = [draft.depths(row) for row in range(len(batch))]
+            return Verdict([], [], 0)
+        depths = [tree.depths for tree in draft.trees]
         if self._rule.follow is not None and all(sequence.params.plain for sequence in batch.sequences):
             return self._rule.follow(self._drawn(batch, depths, logits), draft)
         laws, astray = self._laws(batch, draft, logits)
@@ -38,20 +38,18 @@ class Decider:
         verdict = self._rule.verify(_padded(laws, draft.nodes + 1), draft, noise)
         return _cut(verdict, draft, astray) if any(astray) else verdict
 
-    def _drawn(self, batch: Batch, depths: list[list[int]], logits: Logits) -> Tensor:
+    def _drawn(self, batch: Batch, depths: list[list[int]], logits: Logits) -> list[list[int]]:
         """The target's own tokens where nothing but a temperature shapes its law: the same, sooner."""
-        rows = []
-        for sequence, at, scores in zip(batch.sequences, depths, logits, strict=True):
-            count = scores.shape[0]
-            noise = None if sequence.params.greedy else self._draws.target(sequence, at[:count], count)
-            rows.append(choose(scores, sequence.params, noise))
-        return _padded(rows, len(depths[0]))
+        return [
+            choose(scores, sequence.params, self._draws.foreseeing(sequence, max(places) + 1), places)
+            for sequence, places, scores in zip(batch.sequences, depths, logits, strict=True)
+        ]
 
     def _laws(self, batch: Batch, draft: Draft, logits: Logits) -> tuple[Logits, list[Columns]]:
         """The law at every column of each sequence, and the columns that have none."""
         laws, astray = [], []
         for row, sequence in enumerate(batch.sequences):
-            paths = draft.paths(row) if sequence.params.reads_path else None
+            paths = draft.trees[row].paths if sequence.params.reads_path else None
             try:
                 law, lost = lawful(logits[row], sequence, paths)
             except Exception:  # the others go on when the engine is stepped again
@@ -64,16 +62,13 @@ class Decider:
 
 def _cut(verdict: Verdict, draft: Draft, astray: list[Columns]) -> Verdict:
     """The verdict up to the first guess that no law follows; the next round decides there, as plain text does."""
-    paths, accepted, bonus = verdict.path.tolist(), verdict.accepted.tolist(), verdict.bonus.tolist()
-    for row, lost in enumerate(astray):
-        for place, node in enumerate(paths[row][: accepted[row]]):
+    kept, added = list(verdict.kept), list(verdict.added)
+    for row, (tree, lost) in enumerate(zip(draft.trees, astray, strict=True)):
+        for place, node in enumerate(kept[row]):
             if node + 1 in lost:
-                paths[row][place:] = [-1] * (len(paths[row]) - place)
-                accepted[row], bonus[row] = place, int(draft.tokens[row, node])
+                kept[row], added[row] = kept[row][:place], tree.tokens[node]
                 break
-    where = verdict.bonus.device
-    path = torch.tensor(paths, dtype=torch.int64, device=where).reshape(verdict.path.shape)
-    return Verdict(path, torch.tensor(accepted, device=where), torch.tensor(bonus, device=where))
+    return Verdict(kept, added, draft.nodes)
 
 
 def _padded(rows: list[Tensor], columns: int) -> Tensor:

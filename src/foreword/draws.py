@@ -63,21 +63,19 @@ class KeyedDraws:
         unused = torch.zeros(len(sequences), draft.nodes + 1, device=self._device)
         if all(sequence.params.greedy for sequence in sequences):
             return Noise(None, unused, unused)
-        rows = [self.target(sequence, at, draft.nodes + 1) for sequence, at in zip(sequences, depths, strict=True)]
+        rows = [self._target(sequence, at, draft.nodes + 1) for sequence, at in zip(sequences, depths, strict=True)]
         return Noise(rows[0][None] if len(rows) == 1 else torch.stack(rows), unused, unused)
 
     def forget(self, sequence: Sequence) -> None:
         """The sequence has ended."""
         self._tapes.pop(sequence.id, None)
 
-    def target(self, sequence: Sequence, depths: list[int], width: int) -> Float[Tensor, "column vocab"]:
+    def _target(self, sequence: Sequence, depths: list[int], width: int) -> Float[Tensor, "column vocab"]:
         """The target's Gumbel noise for draws `depths` after the last committed token, padded to `width` rows."""
         if sequence.params.greedy:
             return torch.zeros(width, self._vocab, device=self._device)
         rows = self._tape(sequence).rows(len(sequence.tokens), max(depths) + 1)
-        if depths == list(range(width)):
-            return rows
-        return rows[torch.tensor(depths + [0] * (width - len(depths)), device=self._device)]
+        return rows if depths == list(range(width)) else rows[depths + [0] * (width - len(depths))]
 
     def _tape(self, sequence: Sequence) -> Tape:
         if sequence.id not in self._tapes:

@@ -14,12 +14,12 @@ from torch import Tensor
 
 from foreword.commit import commit
 from foreword.decide import Decider
-from foreword.draft.base import Drafter, chosen, first_chain
+from foreword.draft.base import Drafter, first_chain
 from foreword.draws import KeyedDraws
 from foreword.model import Mode, Model, Read
 from foreword.sampling import logprobs
 from foreword.scheduler import Scheduler, Turn
-from foreword.types import Batch, Clock, Delta, Draft, Origin, Scores, Sequence, Verdict
+from foreword.types import Batch, Clock, Delta, Draft, Origin, Scores, Sequence, Tree, Verdict
 from foreword.verify import Rule
 from foreword.width import Outcome, Width
 
@@ -105,7 +105,7 @@ class Engine:
 
     def _nothing(self, rows: int) -> Draft:
         if rows not in self._empty:
-            self._empty[rows] = chosen([[]] * rows, self.target.device)
+            self._empty[rows] = Draft([Tree()] * rows, device=self.target.device)
         return self._empty[rows]
 
     def _budget(self, sequence: Sequence, company: int) -> int:
@@ -129,13 +129,12 @@ class Engine:
 
     def _score(self, writers: list[Turn], readers: list[Turn], draft: Draft) -> list[Float[Tensor, "_ vocab"]]:
         """One forward over all that is pending and guessed; logits after the last committed token and each guess."""
-        tokens, parents, count = draft.tokens.tolist(), draft.parents.tolist(), draft.count.tolist()
         reads = []
-        for row, turn in enumerate(writers):
-            sequence, nodes = turn.sequence, count[row]
-            tree = None if draft.chain else parents[row][:nodes]
-            pending = sequence.pending + tokens[row][:nodes]
-            reads.append(Read(sequence.id, sequence.cached, pending, tree, keep=nodes + 1))
+        for turn, tree in zip(writers, draft.trees, strict=True):
+            sequence, parents = turn.sequence, None if draft.chain else tree.parents
+            reads.append(
+                Read(sequence.id, sequence.cached, sequence.pending + tree.tokens, parents, keep=len(tree) + 1)
+            )
         for turn in readers:
             sequence, stop = turn.sequence, turn.sequence.cached + turn.read
             reads.append(Read(sequence.id, sequence.cached, sequence.tokens[sequence.cached : stop], keep=0))
@@ -145,7 +144,7 @@ class Engine:
         if not reads:
             return []
         logits = self.target.read(reads)
-        return list(logits.split([nodes + 1 for nodes in count]))
+        return [logits] if len(writers) == 1 else list(logits.split([len(tree) + 1 for tree in draft.trees]))
 
     # ---- decide
 
@@ -160,44 +159,38 @@ class Engine:
     # ---- keep
 
     def _keep(self, batch: Batch, draft: Draft, verdict: Verdict, logits: list[Tensor]) -> list[Delta]:
-        tokens, count = draft.tokens.tolist(), draft.count.tolist()
-        paths, accepted, bonus = verdict.path.tolist(), verdict.accepted.tolist(), verdict.bonus.tolist()
         deltas = []
-        for row, sequence in enumerate(batch.sequences):
-            path = paths[row][: accepted[row]]
-            said = [tokens[row][node] for node in path] + [bonus[row]]
+        rows = zip(batch.sequences, draft.trees, verdict.kept, verdict.said(draft), logits, strict=True)
+        for sequence, tree, path, said, scores in rows:
             origins: list[Origin] = [*("accepted" for _ in path), "bonus"]
             if not draft.chain:
                 start = len(sequence.tokens)
                 self.target.move(sequence.id, [start + node for node in path], start)
             measured = []
             if sequence.params.logprobs is not None:
-                seen = logits[row][[0, *(node + 1 for node in path)]]
+                seen = scores[[0, *(node + 1 for node in path)]]
                 measured = logprobs(seen, said, sequence.params.logprobs)
             sequence.cached = len(sequence.tokens) + len(path)
             sequence.rounds += 1
-            deltas.append(commit(sequence, said, origins, measured, count[row]))
+            deltas.append(commit(sequence, said, origins, measured, len(tree)))
         return deltas
 
     def _account(self, turns: list[Turn], draft: Draft, verdict: Verdict, asked: list[int]) -> None:
         """Statistics of the round, and what the width learns from it."""
-        count, accepted = draft.count.tolist(), verdict.accepted.tolist()
-        rows = sum(turn.read for turn in turns if turn.writes) + sum(count)
-        only_decoding = all(turn.writes for turn in turns) and rows == len(turns) + sum(count)
+        guesses = sum(map(len, draft.trees))
+        rows = sum(turn.read for turn in turns if turn.writes) + guesses
+        only_decoding = all(turn.writes for turn in turns) and rows == len(turns) + guesses
         if turns and only_decoding:
             self.width.clocked(rows, self.clock)
-        row = 0
         for turn in turns:
-            stats = turn.sequence.stats
             if not turn.writes:
-                stats.prefill += self.clock.total
-                continue
-            depth = max(draft.depths(row)[: count[row] + 1])
-            stats.add(self.clock, count[row], accepted[row], depth)
+                turn.sequence.stats.prefill += self.clock.total
+        writers = (turn.sequence for turn in turns if turn.writes)
+        for sequence, tree, path, wanted in zip(writers, draft.trees, verdict.kept, asked, strict=True):
+            depth = max(tree.depths)
+            sequence.stats.add(self.clock, len(tree), len(path), depth)
             if only_decoding:
-                outcome = Outcome(asked[row], depth, accepted[row], self.clock.guess, self.clock.total)
-                self.width.learn(turn.sequence, outcome)
-            row += 1
+                self.width.learn(sequence, Outcome(wanted, depth, len(path), self.clock.guess, self.clock.total))
 
     def _retire(self, sequence: Sequence) -> None:
         self.scheduler.retire(sequence)
@@ -212,22 +205,23 @@ class Engine:
 
 def _checked(draft: Draft, asked: list[int], target: Model) -> Draft:
     """The draft, on the target's device. A drafter that breaks the contract is treated like one that raises."""
-    count, shape = draft.count.tolist(), (len(asked), draft.nodes)
-    if tuple(draft.tokens.shape) != shape or tuple(draft.parents.shape) != shape or len(count) != len(asked):
-        raise ValueError(f"tokens and parents must be of one shape with {len(asked)} rows, and count of that length")
-    if any(not 0 <= n <= min(most, draft.nodes) for n, most in zip(count, asked, strict=True)):
-        raise ValueError(f"asked for at most {asked} guesses, got {count} in a draft of width {draft.nodes}")
-    if any(not 0 <= min(row) <= max(row) < target.vocab for row in draft.tokens.tolist() if row):
+    trees = draft.trees
+    if len(trees) != len(asked):
+        raise ValueError(f"asked to guess for {len(asked)} sequences, got a draft of {len(trees)} rows")
+    if any(len(tree.parents) != len(tree.tokens) for tree in trees):
+        raise ValueError("every guess needs a parent, and every parent a guess")
+    if not all(isinstance(number, int) for tree in trees for number in (*tree.tokens, *tree.parents)):
+        raise ValueError("tokens and parents must be whole numbers, of Python's own kind")
+    if any(len(tree) > most for tree, most in zip(trees, asked, strict=True)):
+        raise ValueError(f"asked for at most {asked} guesses, got {[len(tree) for tree in trees]}")
+    if any(not 0 <= min(tree.tokens) <= max(tree.tokens) < target.vocab for tree in trees if tree.tokens):
         raise ValueError(f"a guess is not a token of the target's {target.vocab}")
-    if any(not -1 <= parent < node for row in draft.parents.tolist() for node, parent in enumerate(row)):
+    if any(not -1 <= parent < node for tree in trees for node, parent in enumerate(tree.parents)):
         raise ValueError("a node's parent must come before it, or be -1")
-    if draft.probs is not None and draft.chances is not None:
+    if draft.probs is None:
+        return draft if target.device.type == "cpu" else draft.on(target.device)
+    if draft.weighed and draft.nodes:
         raise ValueError("drawn guesses must not say their chances: to drop one for them would bias the text")
-    if draft.probs is not None and tuple(draft.probs.shape) != (*shape, target.vocab):
-        raise ValueError(f"probs must be {[*shape, target.vocab]}, got {list(draft.probs.shape)}")
-    where = target.device
-    if draft.tokens.device == where:
-        return draft
-    probs = None if draft.probs is None else draft.probs.to(where)
-    chances = None if draft.chances is None else draft.chances.to(where)
-    return Draft(draft.tokens.to(where), draft.parents.to(where), draft.count.to(where), probs, draft.chain, chances)
+    if tuple(draft.probs.shape) != (len(asked), draft.nodes, target.vocab):
+        raise ValueError(f"probs must be {[len(asked), draft.nodes, target.vocab]}, got {list(draft.probs.shape)}")
+    return draft.on(target.device)

@@ -86,13 +86,20 @@ def draw(weights: Logits, gumbel: Logits | None) -> Int[Tensor, "rows"]:
     return (weights if gumbel is None else weights + gumbel).argmax(-1)
 
 
-def choose(logits: Logits, params: SamplingParams, gumbel: Logits | None) -> Int[Tensor, "rows"]:
-    """Draw under a plain law (`params.plain`): `draw(weights(...), gumbel)`, in one pass where there is a compiler."""
+def choose(
+    logits: Logits, params: SamplingParams, gumbel: Float[Tensor, "positions vocab"] | None, places: list[int]
+) -> list[int]:
+    """Draw under a plain law (`params.plain`): `draw(weights(...), gumbel[places])`.
+
+    Row r is drawn with the noise of place places[r]. In one pass where there is a compiler.
+    """
     if logits.device.type == "cpu" and logits.dtype == torch.float32:
-        found = draws.likeliest(logits, gumbel, params.temperature)
+        found = draws.likeliest(logits, gumbel, places, params.temperature)
         if found is not None:
-            return torch.tensor(found)
-    return draw(logits.float() if params.greedy else logits.float() / params.temperature, gumbel)
+            return found
+    scores = logits.float() if params.greedy else logits.float() / params.temperature
+    drawn: list[int] = draw(scores, None if gumbel is None else gumbel[places]).tolist()
+    return drawn
 
 
 def logprobs(logits: Logits, tokens: list[int], top: int) -> list[TokenLogprob]:

@@ -9,9 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
 
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
+from foreword.guesses import Draft, Tree, Verdict
 from foreword.params import LogitsProcessor, SamplingParams
 from foreword.stats import Clock, Stats
 
@@ -33,6 +34,7 @@ __all__ = [
     "Sequence",
     "Stats",
     "TokenLogprob",
+    "Tree",
     "Verdict",
     "Verify",
 ]
@@ -132,60 +134,6 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self.sequences)
-
-
-@dataclass(frozen=True, slots=True)
-class Draft:
-    """Guesses for one round, padded. Parents come before children; a chain is a tree with one branch."""
-
-    tokens: Int[Tensor, "batch node"]
-    parents: Int[Tensor, "batch node"]
-    """Index of the node each guess follows; -1 = the last committed token."""
-    count: Int[Tensor, "batch"]
-    """Nodes in use; 0 = nothing to say."""
-    probs: Float[Tensor, "batch node vocab"] | None = None
-    """The law each token was drawn from. None = chosen, or foreseen with the target's own noise."""
-    chain: bool = True
-    """Every node follows the one before it."""
-    chances: Float[Tensor, "batch node"] | None = None
-    """The chance, as well as the drafter knows, that the target's text goes through each guess; in use, never rising.
-
-    None where it does not know. Never for drawn guesses (`probs`): to leave one out for its own chance would be biased.
-    """
-
-    @property
-    def nodes(self) -> int:
-        """Width of the padding."""
-        return self.tokens.shape[1]
-
-    def depths(self, row: int) -> list[int]:
-        """Distance of each column's draw from the last committed token: 0 after it, 1 after its first guess."""
-        if self.chain:
-            return list(range(self.nodes + 1))
-        depths = [0]
-        for parent in self.parents[row].tolist():
-            depths.append(depths[parent + 1] + 1)
-        return depths
-
-    def paths(self, row: int) -> list[list[int]]:
-        """The guesses between the last committed token and each column in use."""
-        tokens, parents = self.tokens[row].tolist(), self.parents[row].tolist()
-        paths: list[list[int]] = [[]]
-        for node in range(int(self.count[row])):
-            paths.append([*paths[parents[node] + 1], tokens[node]])
-        return paths
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """Which guesses stay, and the token the target adds after them."""
-
-    path: Int[Tensor, "batch depth"]
-    """Accepted nodes from the root on, padded with -1."""
-    accepted: Int[Tensor, "batch"]
-    """How many; 0 <= accepted <= depth."""
-    bonus: Int[Tensor, "batch"]
-    """The target's own next token."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,19 +38,14 @@ class Markov:
         self.drafts.append(draft)
         logits, rows = [], []
         for row, sequence in enumerate(sequences):
-            count = int(draft.count[row])
-            logits.append(self.table[[sequence.tokens[-1], *draft.tokens[row, :count].tolist()]])
+            logits.append(self.table[[sequence.tokens[-1], *draft.trees[row].tokens]])
             noise = self.draws.foreseeing(sequence, draft.nodes + 1)
-            noise = None if noise is None else noise[draft.depths(row)[: count + 1]]
-            drawn = choose(logits[-1], sequence.params, noise)
-            rows.append(torch.nn.functional.pad(drawn, (0, draft.nodes - count)))
-        verdict = follow(torch.stack(rows), draft)
+            rows.append(choose(logits[-1], sequence.params, noise, draft.trees[row].depths))
+        verdict = follow(rows, draft)
         drafter.observe(batch, draft, verdict, Scores(tuple(logits)))
-        said = []
-        for row, sequence in enumerate(sequences):
-            path = verdict.path[row, : int(verdict.accepted[row])]
-            said.append([*draft.tokens[row][path].tolist(), int(verdict.bonus[row])])
-            sequence.tokens += said[-1]
+        said = verdict.said(draft)
+        for sequence, tokens in zip(sequences, said, strict=True):
+            sequence.tokens += tokens
             sequence.rounds += 1
         return said
 

@@ -49,7 +49,7 @@ def test_the_first_chain_of_a_tree_follows_first_children():
     parents = torch.tensor([[-1, -1, 0, 0, 1, 3], [-1] * 6])
     tokens = torch.tensor([[10, 11, 12, 13, 14, 15], [0] * 6])
     laws = torch.eye(16)[tokens]
-    chain = first_chain(Draft(tokens, parents, torch.tensor([6, 0]), laws, chain=False))
+    chain = first_chain(Draft.padded(tokens, parents, torch.tensor([6, 0]), laws, chain=False))
     assert chain.chain
     assert chain.count.tolist() == [2, 0]
     assert chain.tokens[0].tolist() == [10, 12]

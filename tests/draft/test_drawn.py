@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 from scipy.stats import chisquare
@@ -145,7 +143,7 @@ def test_the_text_keeps_its_law_with_the_noise_of_the_engine(name: str) -> None:
     one = batch(*(sequence(seed) for seed in range(rows)), lists=rule.lists)
     draft = grow(one, spread((2, 1)))
     target = torch.tensor([0.0, 2.0, 1.0, 0.5, -1.0, 0.5])
-    noise = one.draws.deciding(one.sequences, draft, [draft.depths(0)] * rows)
+    noise = one.draws.deciding(one.sequences, draft, [draft.trees[0].depths] * rows)
 
     def likely(draft: Draft) -> float:
         """p-value of the first token under the target's law."""
@@ -155,4 +153,4 @@ def test_the_text_keeps_its_law_with_the_noise_of_the_engine(name: str) -> None:
         return chisquare(seen.numpy(), (target.double().softmax(-1) * rows).numpy()).pvalue
 
     assert likely(draft) > LEVEL
-    assert likely(replace(draft, probs=torch.full_like(draft.probs, 1 / VOCAB))) < LEVEL, "any law would have done"
+    assert likely(Draft(draft.trees, torch.full_like(draft.probs, 1 / VOCAB))) < LEVEL, "any law would have done"

@@ -15,7 +15,7 @@ from .markov import Markov, noisy
 
 def branches(draft: Draft) -> list[list[int]]:
     """Every path of the only row, from the root on."""
-    return draft.paths(0)[1:]
+    return draft.trees[0].paths[1:]
 
 
 def test_the_pool_gives_the_latest_first_and_forgets_the_oldest():
@@ -142,9 +142,12 @@ def test_guesses_of_its_own_are_needed_to_learn():
         assert drafter._texts[0].window is window
     drafter.propose(target.batch(one), [16])
     empty = torch.zeros(1, 0, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)
-    nothing = Draft(empty[0], empty[0], empty[1])
+    nothing = Draft.padded(empty[0], empty[0], empty[1])
     drafter.observe(
-        target.batch(one), nothing, Verdict(empty[0], empty[1], empty[1]), Scores((target.table[one.tokens[-1:]],))
+        target.batch(one),
+        nothing,
+        Verdict.padded(empty[0], empty[1], empty[1]),
+        Scores((target.table[one.tokens[-1:]],)),
     )
     assert drafter._texts[0].window is window
     place = len(one.tokens)

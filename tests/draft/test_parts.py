@@ -6,7 +6,7 @@ from itertools import count
 import pytest
 
 from foreword.draft import Recipe, method
-from foreword.draft.base import Drafter, Tree, chosen, planted
+from foreword.draft.base import Drafter, chosen
 from foreword.draft.cascade import CascadeDrafter
 from foreword.draft.fuse import FusedDrafter
 from foreword.draft.lm import LanguageModelDrafter
@@ -14,7 +14,7 @@ from foreword.draft.ngram import NgramDrafter
 from foreword.draft.suffix import SuffixDrafter
 from foreword.draws import KeyedDraws
 from foreword.errors import InvalidRequest, UnknownMethod
-from foreword.types import Batch, Draft, SamplingParams, Sequence
+from foreword.types import Batch, Draft, SamplingParams, Sequence, Tree
 from running import Request, draft, engine, finish, plain, prompts, target, tokenizer
 
 _ids = count(2_000_000)
@@ -31,7 +31,7 @@ class Says(Drafter):
     def propose(self, batch: Batch, nodes: List[int]) -> Draft:
         self.asked += sum(n > 0 for n in nodes)
         trees = [self.tree if n else Tree() for n in nodes]
-        return chosen([tree.tokens for tree in trees]) if self.silent else planted(trees)
+        return chosen([tree.tokens for tree in trees]) if self.silent else Draft(trees)
 
 
 def one(length: int = 3) -> Sequence:
@@ -44,7 +44,7 @@ def propose(drafter: Drafter, *sequences: Sequence, most: int = 8, trees: bool =
 
 def chances(made: Draft, row: int = 0) -> dict[tuple[int, ...], float]:
     assert made.chances is not None
-    return dict(zip(map(tuple, made.paths(row)[1:]), made.chances[row].tolist(), strict=False))
+    return dict(zip(map(tuple, made.trees[row].paths[1:]), made.chances[row].tolist(), strict=False))
 
 
 def test_what_two_say_is_likelier_than_what_one_says():

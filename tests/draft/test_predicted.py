@@ -113,7 +113,7 @@ def test_chances_grow_with_agreement_and_learn_from_failure() -> None:
     assert bool((sure[1:] <= sure[:-1]).all())
     for _ in range(20):
         draft = by.propose(batch(fresh), [3])
-        wrong = Verdict(torch.full((1, draft.nodes), -1), torch.tensor([0]), torch.tensor([45]))
+        wrong = Verdict.padded(torch.full((1, draft.nodes), -1), torch.tensor([0]), torch.tensor([45]))
         by.observe(batch(fresh), draft, wrong, Scores(()))
     assert float(by.propose(batch(fresh), [3]).chances[0, 0]) < 0.3
     assert by.propose(batch(fresh, floor=0.3), [3]).count.tolist() == [0]

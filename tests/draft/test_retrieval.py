@@ -10,13 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foreword.draft.base import Tree
 from foreword.draft.datastore import Datastore, build
 from foreword.draft.retrieval import GROWTH, NOVELTY, Occurrence, RetrievalDrafter, grown
 from foreword.draws import KeyedDraws
 from foreword.errors import InvalidRequest, ModelError, VocabularyMismatch
 from foreword.llm import LLM
-from foreword.types import Batch, SamplingParams, Sequence
+from foreword.types import Batch, SamplingParams, Sequence, Tree
 from running import datastore, draft, target, tokenizer
 
 GREEDY = SamplingParams(temperature=0)
@@ -120,7 +119,7 @@ def test_chances_come_true(drafter):
         for place in range(4, len(tokens) - 4, 11):
             draft = drafter.propose(batch(sequence(tokens[:place])), [8])
             assert draft.chances is not None
-            for path, chance in zip(draft.paths(0)[1:], draft.chances[0].tolist(), strict=True):
+            for path, chance in zip(draft.trees[0].paths[1:], draft.chances[0].tolist(), strict=True):
                 said.append(chance)
                 came.append(tokens[place : place + len(path)] == path)
     assert len(said) > 1000

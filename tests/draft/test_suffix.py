@@ -36,7 +36,7 @@ def batch(*sequences: Sequence, trees: bool = True, floor: float = 0.0) -> Batch
 
 
 def paths(draft: Draft, row: int = 0) -> list[tuple[int, ...]]:
-    return [tuple(path) for path in draft.paths(row)[1:]]
+    return [tuple(path) for path in draft.trees[row].paths[1:]]
 
 
 def propose(one: Drafter, asked: Sequence, budget: int, **how: bool | float) -> list[tuple[int, ...]]:
@@ -164,7 +164,7 @@ def test_a_text_may_outgrow_its_first_room() -> None:
 
 def decided(kept: list[int], bonus: int, nodes: int) -> Verdict:
     path = torch.tensor([kept + [-1] * (nodes - len(kept))], dtype=torch.int64)
-    return Verdict(path, torch.tensor([len(kept)]), torch.tensor([bonus]))
+    return Verdict.padded(path, torch.tensor([len(kept)]), torch.tensor([bonus]))
 
 
 @pytest.mark.parametrize(("truth", "better"), [(True, True), (False, False)])

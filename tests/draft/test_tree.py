@@ -6,13 +6,12 @@ from itertools import count
 import pytest
 import torch
 
-from foreword.draft.base import Tree, planted
 from foreword.draft.lm import LanguageModelDrafter
 from foreword.draft.tree import Confidence, Growth
 from foreword.draws import KeyedDraws
 from foreword.model.driver import Growing
 from foreword.model.linear import fast_bfloat16
-from foreword.types import Batch, Draft, SamplingParams, Sequence
+from foreword.types import Batch, Draft, SamplingParams, Sequence, Tree
 from running import Request, draft, engine, finish, plain, prompts, target
 
 _ids = count(1_000_000)
@@ -33,7 +32,7 @@ def batch(*sequences: Sequence, trees: bool = True, floor: float = 0.0) -> Batch
 def paths(draft: Draft, row: int = 0) -> dict[tuple[int, ...], float]:
     """Every guess by the tokens that lead to it."""
     assert draft.chances is not None
-    return dict(zip(map(tuple, draft.paths(row)[1:]), draft.chances[row].tolist(), strict=False))
+    return dict(zip(map(tuple, draft.trees[row].paths[1:]), draft.chances[row].tolist(), strict=False))
 
 
 def child_law(one: Sequence, path: tuple[int, ...], confidence: Confidence) -> torch.Tensor:
@@ -89,7 +88,7 @@ def test_one_call_grows_the_tree_that_levels_grow(temperature, most, trees, monk
             one = sequence(temperature)
             first = drafter.propose(batch(one, trees=trees, floor=0.003), [most])
             growth = drafter._growths[one.id]
-            one.tokens += [*first.paths(0)[-1], 11]  # a branch that came true, and a token that nobody guessed
+            one.tokens += [*first.trees[0].paths[-1], 11]  # a branch that came true, and a token that nobody guessed
             second = drafter.propose(batch(one, trees=trees), [most])
             made.append((first, second, growth))
             drafter.release(one)
@@ -203,7 +202,7 @@ def test_trees_foresee_more_than_chains_at_every_temperature():
         assert rounds[0] < rounds[1]
 
 
-def test_a_tree_can_be_cut_straightened_and_planted():
+def test_a_tree_can_be_cut_straightened_and_padded():
     tree = Tree()
     first, second = tree.add(5, -1, 0.6), tree.add(6, -1, 0.3)
     third, fourth = tree.add(7, first, 0.4), tree.add(8, second, 0.1)
@@ -213,11 +212,11 @@ def test_a_tree_can_be_cut_straightened_and_planted():
     cut = tree.cut(3)
     assert (cut.tokens, cut.parents, cut.chances) == ([5, 7, 6], [-1, 0, -1], [0.6, 0.4, 0.3])
     assert tree.straight().tokens == [5, 7]
-    made = planted([tree, Tree(), cut.straight()])
+    made = Draft([tree, Tree(), cut.straight()])
     assert not made.chain
     assert made.tokens.tolist() == [[5, 6, 7, 8], [0] * 4, [5, 7, 0, 0]]
     assert made.parents.tolist() == [[-1, -1, 0, 1], [-1] * 4, [-1, 0, -1, -1]]
     assert made.count.tolist() == [4, 0, 2]
-    assert planted([cut.straight(), Tree()]).chain
-    assert Tree.of(made, 2).tokens == [5, 7]
+    assert Draft([cut.straight(), Tree()]).chain
+    assert made.trees[2].tokens == [5, 7]
     assert tree.children(-1) == {5: 0, 6: 1}

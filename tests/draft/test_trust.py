@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from foreword.draft.base import Tree, planted
-from foreword.draft.trust import MEMORY, STEADINESS, Trust, said
-from foreword.types import Verdict
+from foreword.draft.trust import MEMORY, STEADINESS, Trust
+from foreword.types import Draft, Tree, Verdict
 
 
 def test_before_anything_is_known_the_prior_is_believed() -> None:
@@ -42,5 +41,5 @@ def test_chances_are_never_certain() -> None:
 def test_what_was_said_is_read_from_the_path() -> None:
     trees = [Tree([10, 11, 12], [-1, -1, 1], [0.5, 0.4, 0.3]), Tree([20], [-1], [0.5]), Tree()]
     path = torch.tensor([[1, 2, -1], [-1, -1, -1], [-1, -1, -1]])
-    verdict = Verdict(path, torch.tensor([2, 0, 0]), torch.tensor([13, 21, 30]))
-    assert said(planted(trees), verdict) == [[11, 12, 13], [21], [30]]
+    verdict = Verdict.padded(path, torch.tensor([2, 0, 0]), torch.tensor([13, 21, 30]))
+    assert verdict.said(Draft(trees)) == [[11, 12, 13], [21], [30]]

@@ -61,7 +61,7 @@ def test_drafts_that_begin_alike_are_judged_together() -> None:
     """Two chains [0, 1] and [0, 2]: the first [0] stays, then the target refuses 1 and takes the 2 below the second."""
     first, second = torch.tensor([[0.8, 0.1, 0.1], [0.1, 0.0, 0.9]])
     weights = torch.stack((first, second, second, first, first))[None].log()
-    draft = Draft(
+    draft = Draft.padded(
         tokens=torch.tensor([[0, 0, 1, 2]]),
         parents=torch.tensor([[-1, -1, 0, 1]]),
         count=torch.tensor([4]),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 import torch
@@ -16,7 +15,7 @@ from foreword.verify.traversal import ascend
 from foreword.verify.without_replacement import descend, residual, untried
 
 from .laws import bias, chi_square, plain_law, surprise
-from .worlds import Guesses, Guessing, World, chosen, chosen_tree, drawn, drawn_tree, repeat
+from .worlds import Guesses, Guessing, World, changed, chosen, chosen_tree, drawn, drawn_tree, repeat
 
 EXACT = 1e-9
 VISIBLE = 0.005
@@ -35,7 +34,7 @@ def dropped(world: World) -> Guesses:
     draft, likely = drawn(world)
     assert draft.probs is not None
     confident = draft.probs.gather(2, draft.tokens[..., None])[..., 0] > 0.3
-    return Guesses(replace(draft, count=confident.cumprod(dim=1).sum(dim=1)), likely)
+    return Guesses(changed(draft, count=confident.cumprod(dim=1).sum(dim=1)), likely)
 
 
 def last_dropped(guessing: Guessing) -> Guessing:
@@ -45,7 +44,7 @@ def last_dropped(guessing: Guessing) -> Guessing:
         draft, likely = guessing(world)
         assert draft.probs is not None
         doubtful = draft.probs[:, -1].gather(1, draft.tokens[:, -1:])[:, 0] < 0.3
-        return Guesses(replace(draft, count=draft.count - doubtful.long()), likely)
+        return Guesses(changed(draft, count=draft.count - doubtful.long()), likely)
 
     return dropping
 
@@ -54,7 +53,7 @@ def twins_dropped(world: World) -> Guesses:
     """Biased under rules for independent lists: the second of two equal siblings says nothing new and is left out."""
     draft, likely = drawn_tree(2, distinct=False)(world)
     twins = draft.tokens[:, 0] == draft.tokens[:, 1]
-    return Guesses(replace(draft, count=draft.count - twins.long()), likely)
+    return Guesses(changed(draft, count=draft.count - twins.long()), likely)
 
 
 def chosen_as_if_drawn(*branching: int) -> Guessing:
@@ -117,7 +116,7 @@ def match_longest(weights: torch.Tensor, draft: Draft, noise: Noise) -> Verdict:
     verdict = RULES["match"].verify(weights, draft, noise)
     accepted = torch.where(verdict.accepted == draft.nodes - 1, draft.nodes, verdict.accepted)
     node = torch.arange(draft.nodes)
-    return replace(verdict, accepted=accepted, path=node.where(node < accepted[:, None], -1))
+    return Verdict.padded(node.where(node < accepted[:, None], -1), accepted, verdict.bonus)
 
 
 LONG, SHORT = (World.random(0, vocab=3, depth=depth) for depth in (3, 2))

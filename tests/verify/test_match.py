@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from foreword.types import Draft, Noise, Verdict
 from foreword.verify import match
-from foreword.verify.match import _follow_chain, _follow_few
+from foreword.verify.match import _follow_chain, _follow_tree, follow
 
-from .worlds import chain
+from .worlds import chain, changed
 
 VOCAB = 3
 
@@ -54,7 +54,7 @@ def forests(draw: st.DrawFn) -> list[tuple[list[int], list[int], list[int], int]
 
 def judge(rows: list[tuple[list[int], list[int], list[int], int]]) -> Verdict:
     says, tokens, parents, count = (torch.tensor(part, dtype=torch.long) for part in zip(*rows, strict=True))
-    return match(saying(says), Draft(tokens, parents, count, chain=False), quiet(*says.shape))
+    return match(saying(says), Draft.padded(tokens, parents, count, chain=False), quiet(*says.shape))
 
 
 @given(forests())
@@ -69,9 +69,9 @@ def test_trees_are_walked_as_defined(rows: list[tuple[list[int], list[int], list
 @given(forests())
 def test_a_chain_is_a_tree_with_one_branch(rows: list[tuple[list[int], list[int], list[int], int]]) -> None:
     says, tokens, _, count = (torch.tensor(part, dtype=torch.long) for part in zip(*rows, strict=True))
-    draft = replace(chain(tokens, None), count=count)
+    draft = changed(chain(tokens, None), count=count)
     fast = match(saying(says), draft, quiet(*says.shape))
-    plain = match(saying(says), replace(draft, chain=False), quiet(*says.shape))
+    plain = match(saying(says), changed(draft, chain=False), quiet(*says.shape))
     assert torch.equal(fast.path, plain.path)
     assert torch.equal(fast.accepted, plain.accepted)
     assert torch.equal(fast.bonus, plain.bonus)
@@ -108,10 +108,15 @@ def test_shared_noise_is_worth_what_theory_says() -> None:
 def test_few_draws_are_followed_one_by_one_as_many_are_together(
     rows: list[tuple[list[int], list[int], list[int], int]],
 ) -> None:
-    says, tokens, _, count = (torch.tensor(part, dtype=torch.long) for part in zip(*rows, strict=True))
-    draft = chain(tokens, None)
-    draft = replace(draft, count=count)
-    one_by_one, together = _follow_few(says, draft), _follow_chain(says, draft)
-    assert torch.equal(one_by_one.path.reshape(tokens.shape), together.path)
-    assert torch.equal(one_by_one.accepted, together.accepted)
-    assert torch.equal(one_by_one.bonus, together.bonus)
+    says, tokens, parents, count = (torch.tensor(part, dtype=torch.long) for part in zip(*rows, strict=True))
+    line = changed(chain(tokens, None), count=count)
+    for draft, together in (
+        (line, _follow_chain),
+        (changed(line, chain=False), _follow_tree),
+        (Draft.padded(tokens, parents, count, chain=False), _follow_tree),
+    ):
+        one_by_one, expected = follow(says.tolist(), draft), together(says, draft)
+        assert torch.equal(one_by_one.path, expected.path)
+        assert torch.equal(one_by_one.accepted, expected.accepted)
+        assert torch.equal(one_by_one.bonus, expected.bonus)
+        assert (expected.kept, expected.added) == (one_by_one.kept, one_by_one.added)

@@ -40,7 +40,7 @@ def test_the_path_climbs_from_the_end_to_the_root(parents: tuple[int, ...], data
     ends = [data.draw(st.integers(0, len(parents))) for _ in range(3)]
     row = torch.tensor(parents, dtype=torch.long).expand(3, -1)
     noise = Noise(None, torch.full((3, len(parents) + 1), 0.5), torch.full((3, len(parents) + 1), 0.5))
-    draft = Draft(torch.zeros_like(row), row, torch.full((3,), len(parents)), chain=False)
+    draft = Draft.padded(torch.zeros_like(row), row, torch.full((3,), len(parents)), chain=False)
     verdict = stop_at(torch.tensor(ends), torch.tensor([[0.0, 1.0]]).expand(3, -1), draft, noise)
     for end, path, accepted in zip(ends, verdict.path.tolist(), verdict.accepted.tolist(), strict=True):
         climbed = []
@@ -53,7 +53,7 @@ def test_the_path_climbs_from_the_end_to_the_root(parents: tuple[int, ...], data
 
 
 def test_the_bonus_is_drawn_with_the_noise_of_its_column() -> None:
-    draft = Draft(torch.zeros(2, 1, dtype=torch.long), torch.full((2, 1), -1), torch.ones(2, dtype=torch.long))
+    draft = Draft.padded(torch.zeros(2, 1, dtype=torch.long), torch.full((2, 1), -1), torch.ones(2, dtype=torch.long))
     noise = Noise(None, torch.full((2, 2), 0.5), torch.tensor([[0.1, 0.9], [0.1, 0.9]]))
     law = torch.tensor([[0.5, 0.5], [0.5, 0.5]])
     assert stop_at(torch.tensor([0, 1]), law, draft, noise).bonus.tolist() == [0, 1]

@@ -12,7 +12,7 @@ from foreword.types import Draft, Noise, Verdict
 from foreword.verify import RULES, rule
 
 from .laws import random_noise
-from .worlds import along, chain, repeat
+from .worlds import along, chain, changed, repeat
 
 ROWS, DEPTH, VOCAB = 300, 4, 5
 
@@ -27,7 +27,7 @@ def problem(seed: int, with_probs: bool) -> tuple[torch.Tensor, Draft, Noise]:
     weights = 2 * torch.randn(ROWS, DEPTH + 1, VOCAB, generator=rng)
     laws = (weights[:, :-1] + 0.5 * torch.randn(ROWS, DEPTH, VOCAB, generator=rng)).softmax(-1)
     tokens = laws.flatten(0, 1).multinomial(1, generator=rng).reshape(ROWS, DEPTH)
-    draft = replace(chain(tokens, laws if with_probs else None), count=torch.arange(ROWS) % (DEPTH + 1))
+    draft = changed(chain(tokens, laws if with_probs else None), count=torch.arange(ROWS) % (DEPTH + 1))
     return weights, draft, random_noise(weights.shape, rng)
 
 
@@ -50,7 +50,7 @@ def forest(seed: int, with_probs: bool) -> tuple[torch.Tensor, Draft, Noise]:
         )
         tokens[:, node] = likeliest.gather(1, rank.clamp(max=VOCAB - 1)[:, None])[:, 0]
         laws[:, node] = group[torch.arange(ROWS), parents[:, node] + 1]
-    draft = Draft(tokens, parents, torch.arange(ROWS) % (nodes + 1), laws if with_probs else None, chain=False)
+    draft = Draft.padded(tokens, parents, torch.arange(ROWS) % (nodes + 1), laws if with_probs else None, chain=False)
     return weights, draft, random_noise(weights.shape, rng)
 
 
@@ -122,7 +122,7 @@ def test_padding_never_matters(name: str, with_probs: bool, garbage: str) -> Non
     junk = torch.randint(VOCAB, (ROWS, DEPTH), generator=rng) if garbage == "random" else torch.tensor(10**9)
     number = 9.0 if garbage == "random" else torch.nan
     after = torch.cat((torch.zeros(ROWS, 1, dtype=torch.bool), padded), dim=1)
-    dirty = replace(
+    dirty = changed(
         draft,
         tokens=torch.where(padded, junk, draft.tokens),
         parents=draft.parents.masked_fill(padded, -1),
@@ -142,7 +142,7 @@ def test_a_row_does_not_depend_on_the_width_or_on_its_company(name: str, with_pr
         one, width = slice(row, row + 1), int(draft.count[row])
         alone = RULES[name].verify(
             weights[one, : width + 1],
-            Draft(
+            Draft.padded(
                 tokens=draft.tokens[one, :width],
                 parents=draft.parents[one, :width],
                 count=draft.count[one],
@@ -182,7 +182,7 @@ def test_padding_of_trees_never_matters(name: str, with_probs: bool) -> None:
     weights, draft, noise = forest(10, with_probs)
     padded = torch.arange(draft.nodes) >= draft.count[:, None]
     after = torch.cat((torch.zeros(ROWS, 1, dtype=torch.bool), padded), dim=1)
-    dirty = replace(
+    dirty = changed(
         draft,
         tokens=draft.tokens.masked_fill(padded, 10**9),
         parents=draft.parents.masked_fill(padded, -1),
@@ -202,7 +202,7 @@ def test_a_tree_does_not_depend_on_its_company(name: str, with_probs: bool) -> N
         at = torch.tensor([row])
         own = Noise(noise.gumbel[at], noise.accept[at], noise.bonus[at])
         alone = RULES[name].verify(weights[at], repeat(draft, at), own)
-        assert_same(alone, Verdict(together.path[at], together.accepted[at], together.bonus[at]))
+        assert_same(alone, Verdict.padded(together.path[at], together.accepted[at], together.bonus[at]))
 
 
 @every_rule
@@ -210,7 +210,7 @@ def test_without_guesses_the_target_speaks(name: str) -> None:
     rng = torch.Generator().manual_seed(6)
     law = torch.tensor([0.1, 0.0, 0.6, 0.3], dtype=torch.float64)
     rows = 20_000
-    nothing = Draft(*torch.zeros(2, rows, 0, dtype=torch.long), torch.zeros(rows, dtype=torch.long))
+    nothing = Draft.padded(*torch.zeros(2, rows, 0, dtype=torch.long), torch.zeros(rows, dtype=torch.long))
     weights = along((law,), nothing).log()
     verdict = RULES[name].verify(weights, nothing, random_noise(weights.shape, rng))
     seen = verdict.bonus.bincount(minlength=4) / rows
@@ -224,4 +224,4 @@ def test_without_guesses_the_target_speaks(name: str) -> None:
 def test_rules_for_chains_refuse_trees(name: str) -> None:
     weights, draft, noise = problem(7, with_probs=True)
     with pytest.raises(InvalidRequest, match="chains only"):
-        RULES[name].verify(weights, replace(draft, chain=False), noise)
+        RULES[name].verify(weights, changed(draft, chain=False), noise)

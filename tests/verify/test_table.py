@@ -60,7 +60,7 @@ def kept(rule: str, how: str, branching: tuple[int, ...], world: tuple[Tensor, T
     probs = drafter[pair[:, None], before[:, [parent + 1 for parent in parents]]].softmax(-1)
     carried = None if how in ("coupled", "chosen") else probs
     straight = all(children == 1 for children in branching)
-    draft = Draft(
+    draft = Draft.padded(
         tokens, torch.tensor(parents).expand(count, -1), torch.full((count,), len(parents)), carried, straight
     )
     accept, bonus = torch.rand(2, count, len(parents) + 1, generator=rng, dtype=torch.float64)

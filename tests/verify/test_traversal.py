@@ -23,7 +23,7 @@ def expected_length(verify: Verify, world: World, *branching: int) -> float:
     """Guesses kept on average, exactly."""
     draft, likely = drawn_tree(*branching, distinct=True)(world)
     ends = over_uniforms(verify, along(world.target, draft).log(), draft).sum(dim=-1)
-    return (likely[:, None] * ends * torch.tensor(draft.depths(0))).sum().item()
+    return (likely[:, None] * ends * torch.tensor(draft.trees[0].depths)).sum().item()
 
 
 @pytest.mark.parametrize("seed", range(2))

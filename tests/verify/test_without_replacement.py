@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 
@@ -12,7 +10,7 @@ from foreword.verify.without_replacement import residual, untried
 
 from .laws import bias, over_uniforms, random_noise
 from .test_rules import assert_same, problem
-from .worlds import Guesses, World, along, chosen_tree, drawn_tree
+from .worlds import Guesses, World, along, changed, chosen_tree, drawn_tree
 
 EXACT = 1e-9
 
@@ -46,7 +44,7 @@ def test_a_guess_for_which_nothing_of_the_law_is_left_is_taken_as_chosen() -> No
 
     def filled(world: World) -> Guesses:
         draft, likely = chosen_tree(2)(world)
-        return Guesses(replace(draft, probs=certain.expand(1, 2, -1)), likely)
+        return Guesses(changed(draft, probs=certain.expand(1, 2, -1)), likely)
 
     assert bias(without_replacement, filled, World(world.target, (certain,)), gumbel=False) < EXACT
 

@@ -88,7 +88,7 @@ def drawn_tree(*branching: int, distinct: bool) -> Guessing:
             if distinct:
                 free.scatter_(1, draft.tokens[:, [n for n in range(node) if draft.parents[0, n] == parent]], 0.0)
             likely *= (free / free.sum(dim=1, keepdim=True)).gather(1, draft.tokens[:, node, None])[:, 0]
-        draft = Draft(draft.tokens, draft.parents, draft.count, torch.stack(laws, dim=1), draft.chain)
+        draft = Draft.padded(draft.tokens, draft.parents, draft.count, torch.stack(laws, dim=1), chain=draft.chain)
         return Guesses(repeat(draft, likely.nonzero()[:, 0]), likely[likely > 0])
 
     return guessing
@@ -120,7 +120,7 @@ def chosen(world: World) -> Guesses:
 def planted(tokens: list[tuple[int, ...]] | list[list[int]], branching: tuple[int, ...]) -> Draft:
     """Chosen guesses in trees of one shape."""
     parents, rows = torch.tensor(spread(branching)), len(tokens)
-    return Draft(
+    return Draft.padded(
         tokens=torch.tensor(tokens).reshape(rows, len(parents)),
         parents=parents.expand(rows, -1),
         count=torch.full((rows,), len(parents)),
@@ -132,10 +132,16 @@ def chain(tokens: Int[Tensor, "row depth"], probs: Float[Tensor, "row depth voca
     """A draft of full-length chains."""
     rows, depth = tokens.shape
     parents = torch.arange(-1, depth - 1).expand(rows, -1)
-    return Draft(tokens=tokens, parents=parents, count=torch.full((rows,), depth), probs=probs)
+    return Draft.padded(tokens=tokens, parents=parents, count=torch.full((rows,), depth), probs=probs)
+
+
+def changed(draft: Draft, **to: object) -> Draft:
+    """The draft with other tensors in some places."""
+    names = ("tokens", "parents", "count", "probs", "chain", "chances")
+    return Draft.padded(**{name: getattr(draft, name) for name in names} | to)
 
 
 def repeat(draft: Draft, index: Int[Tensor, "row"]) -> Draft:
     """The rows of a draft named by index."""
     probs = None if draft.probs is None else draft.probs[index]
-    return Draft(draft.tokens[index], draft.parents[index], draft.count[index], probs, draft.chain)
+    return Draft.padded(draft.tokens[index], draft.parents[index], draft.count[index], probs, chain=draft.chain)

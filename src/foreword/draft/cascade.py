@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence as List
 
-from foreword.draft.base import Drafter, Tree, planted
+from foreword.draft.base import Drafter
 from foreword.draft.parts import Parts
-from foreword.types import Batch, Draft
+from foreword.types import Batch, Draft, Tree
 
 EAGER = 1.0
 """What the next part is expected to promise before it was ever asked, in guesses that come true."""
@@ -47,4 +47,4 @@ class CascadeDrafter(Parts):
             ]
             if not any(left):
                 break
-        return planted(best if batch.trees else [tree.straight() for tree in best])
+        return Draft(best if batch.trees else [tree.straight() for tree in best])

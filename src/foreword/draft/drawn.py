@@ -7,16 +7,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence as List
-from dataclasses import replace
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from foreword.draft.base import Tree, planted
 from foreword.draft.static import Shape
 from foreword.sampling import probs, weights
-from foreword.types import Batch, Draft
+from foreword.types import Batch, Draft, Tree
 
 
 class _Row:
@@ -97,15 +95,15 @@ class DrawnTree:
 
     def draft(self) -> Draft:
         """All trees, without the nodes that were not drawn, padded."""
-        draft = planted([_planted(tree, sorted(tree.tokens)) for tree in self._rows])
-        if not self._batch.draws.wants_probs or not draft.nodes:
-            return draft
-        vocab = next(len(law) for tree in self._rows for law in tree.laws.values())
-        stacked = torch.zeros(*draft.tokens.shape, vocab)
-        for row, tree in enumerate(self._rows):
-            for place, node in enumerate(sorted(tree.laws)):
-                stacked[row, place] = tree.laws[node]
-        return replace(draft, probs=stacked)
+        trees = [_planted(tree, sorted(tree.tokens)) for tree in self._rows]
+        laws = [[tree.laws[node] for node in sorted(tree.laws)] for tree in self._rows]
+        if not any(laws):
+            return Draft(trees)
+        probs = torch.zeros(len(trees), max(map(len, laws)), len(next(filter(None, laws))[0]))
+        for row, drawn in enumerate(laws):
+            for place, law in enumerate(drawn):
+                probs[row, place] = law
+        return Draft(trees, probs)
 
     def _tokens(self, row: int, law: Float[Tensor, "vocab"], children: List[int]) -> Int[Tensor, "child"]:
         """The token of each child, fewer where fewer are allowed."""

@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence as List
 
-from foreword.draft.base import Drafter, Tree, planted
+from foreword.draft.base import Drafter
 from foreword.draft.parts import Parts
-from foreword.types import Batch, Draft
+from foreword.types import Batch, Draft, Tree
 
 FADE = 0.98
 """Weight of the past, per round, in what a part's guesses were worth."""
@@ -39,7 +39,7 @@ class FusedDrafter(Parts):
         asked = [self._ask(part, batch, nodes) for part in range(len(self.parts))]
         rows = zip(*asked, strict=True)
         trees = [self._merged(row).cut(most, batch.floor) for row, most in zip(rows, nodes, strict=True)]
-        return planted(trees if batch.trees else [tree.straight() for tree in trees])
+        return Draft(trees if batch.trees else [tree.straight() for tree in trees])
 
     def judge(self, part: int, tree: Tree, said: List[int]) -> None:
         super().judge(part, tree, said)

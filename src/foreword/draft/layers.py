@@ -174,12 +174,10 @@ class LayersDrafter(SelfDrafter):
     def _ask(self, batch: Batch, draft: Draft) -> None:
         """What both masks say after the last committed token and after each guess; the target's forward comes later."""
         reads = []
-        for row, sequence in enumerate(batch.sequences):
-            count = int(draft.count[row])
-            if count:
-                guesses, parents = draft.tokens[row, :count].tolist(), draft.parents[row, :count].tolist()
-                tree = None if draft.chain else parents
-                reads.append(Read(sequence.id, sequence.cached, sequence.pending + guesses, tree, keep=count + 1))
+        for sequence, tree in zip(batch.sequences, draft.trees, strict=True):
+            if tree.tokens:
+                parents, pending = None if draft.chain else tree.parents, sequence.pending + tree.tokens
+                reads.append(Read(sequence.id, sequence.cached, pending, parents, keep=len(tree) + 1))
         for mask in (self.mask, self._trial.rival) if reads else ():
             self._use(mask)
             said = self.model.read(reads).argmax(-1).split([read.keep for read in reads])

@@ -14,13 +14,13 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from foreword.draft.base import MODEL, Drafter, Source, Tree, planted
+from foreword.draft.base import MODEL, Drafter, Source
 from foreword.draft.drawn import DrawnTree
 from foreword.draft.ranks import Ranks
 from foreword.draft.tree import BREADTH, Confidence, Growth
 from foreword.errors import InvalidRequest, VocabularyMismatch
 from foreword.model import Mode, Model, Read, Tokenizer, check_same, load_tokenizer
-from foreword.types import Batch, Draft, Scores, Sequence, Verdict
+from foreword.types import Batch, Draft, Scores, Sequence, Tree, Verdict
 
 CHUNK = 512
 """Tokens read at a time while catching up with a long text."""
@@ -101,11 +101,10 @@ class LanguageModelDrafter(Drafter):
         """Learn how far to trust the model from what became of its guesses."""
         if batch.draws.wants_probs:
             self._ranks.learn(draft, verdict)
-        for row, sequence in enumerate(batch.sequences):
+        for sequence, said in zip(batch.sequences, verdict.said(draft), strict=True):
             growth = self._growths.pop(sequence.id, None)
             if growth is not None:
-                path = verdict.path[row, : int(verdict.accepted[row])]
-                growth.learn([*draft.tokens[row][path].tolist(), int(verdict.bonus[row])])
+                growth.learn(said)
 
     def release(self, sequence: Sequence) -> None:
         self.model.close(sequence.id)
@@ -128,7 +127,7 @@ class LanguageModelDrafter(Drafter):
         for row, growth in growths.items():
             self._growths[reads[row].id] = growth
             self._memories[reads[row].id].remember(growth.tree.pruned(growth.read))
-        return planted([growths[row].done() if row in growths else Tree() for row in range(len(batch))])
+        return Draft([growths[row].done() if row in growths else Tree() for row in range(len(batch))])
 
     def _drawn(self, batch: Batch, budget: List[int], reads: dict[int, Read]) -> Draft:
         """Drawn trees, a forward for each level; chains where the model can read no others or nobody judges others."""

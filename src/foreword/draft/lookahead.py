@@ -9,11 +9,9 @@ from collections.abc import Sequence as List
 from dataclasses import dataclass, field
 from random import Random
 
-import torch
-
-from foreword.draft.base import Drafter, Tree, planted
+from foreword.draft.base import Drafter
 from foreword.sampling import choose
-from foreword.types import Batch, Draft, Scores, Sequence, Verdict
+from foreword.types import Batch, Draft, Scores, Sequence, Tree, Verdict
 
 GRAM = 3
 """Tokens of an n-gram: one that is looked up and those that are guessed (N of the paper)."""
@@ -155,21 +153,21 @@ class LookaheadDrafter(Drafter):
         self._texts: dict[int, _Text] = {}
 
     def propose(self, batch: Batch, nodes: List[int]) -> Draft:
-        return planted([self._grow(s, most, batch.trees) for s, most in zip(batch.sequences, nodes, strict=True)])
+        return Draft([self._grow(s, most, batch.trees) for s, most in zip(batch.sequences, nodes, strict=True)])
 
     def observe(self, batch: Batch, draft: Draft, verdict: Verdict, scores: Scores) -> None:
-        for sequence, logits, count in zip(batch.sequences, scores.logits, draft.count.tolist(), strict=True):
+        for sequence, logits, tree in zip(batch.sequences, scores.logits, draft.trees, strict=True):
             text = self._texts.get(sequence.id)
             if text is None:
                 continue
             seen, text.planted = text.planted, None
-            if seen is None or not seen.ends or count != seen.count:  # other guesses were scored than ours
+            if seen is None or not seen.ends or len(tree) != seen.count:  # other guesses were scored than ours
                 continue
-            columns = torch.tensor(seen.ends, device=logits.device) + 1
+            columns = [end + 1 for end in seen.ends]
             # The draw after column i is the one of a place GRAM - 1 + i after the last committed token.
             first, last = GRAM - 2, GRAM - 2 + len(seen.ends)
             noise = None if batch.draws.wants_probs else batch.draws.foreseeing(sequence, last)
-            answers = choose(logits[columns], sequence.params, None if noise is None else noise[first:]).tolist()
+            answers = choose(logits[columns], sequence.params, noise, list(range(first, last)))
             for column, answer in zip(seen.window.columns, answers, strict=True):
                 text.pool.add([*column, answer])
             text.window = seen.window.shifted(answers)

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence as List
 
-from foreword.draft.base import Drafter, Tree
-from foreword.draft.trust import Trust, said
+from foreword.draft.base import Drafter
+from foreword.draft.trust import Trust
 from foreword.errors import InvalidRequest
-from foreword.types import Batch, Draft, Scores, Sequence, Verdict
+from foreword.types import Batch, Draft, Scores, Sequence, Tree, Verdict
 
 HOPE = 0.5
 """The chance of a guess once those before it came true, for a drafter that says none, before any was judged."""
@@ -33,7 +33,7 @@ class Parts(Drafter):
         """Sequence id -> part -> what it guessed this round."""
 
     def observe(self, batch: Batch, draft: Draft, verdict: Verdict, scores: Scores) -> None:
-        for sequence, tokens in zip(batch.sequences, said(draft, verdict), strict=True):
+        for sequence, tokens in zip(batch.sequences, verdict.said(draft), strict=True):
             for part, tree in self._trees.pop(sequence.id, {}).items():
                 self.judge(part, tree, tokens)
         for drafter in self.parts:
@@ -60,10 +60,8 @@ class Parts(Drafter):
         """What one part guesses for every sequence, with chances."""
         draft = self.parts[part].propose(batch, nodes)
         trees = []
-        for row, sequence in enumerate(batch.sequences):
-            tree = Tree.of(draft, row)
-            if not tree.chances:
-                tree.chances = self._believed(part, tree)
+        for sequence, guessed in zip(batch.sequences, draft.trees, strict=True):
+            tree = guessed if guessed.chances else Tree(guessed.tokens, guessed.parents, self._believed(part, guessed))
             if tree.tokens:
                 self._trees.setdefault(sequence.id, {})[part] = tree
             trees.append(tree)

@@ -9,9 +9,9 @@ from bisect import bisect_left
 from collections.abc import Sequence as List
 from dataclasses import dataclass, field
 
-from foreword.draft.base import Drafter, Tree, planted
-from foreword.draft.trust import Trust, said
-from foreword.types import Batch, Draft, Scores, Sequence, Verdict
+from foreword.draft.base import Drafter
+from foreword.draft.trust import Trust
+from foreword.types import Batch, Draft, Scores, Sequence, Tree, Verdict
 
 SIZES = (8, 4, 2, 1)
 """Lengths of the runs that are looked up, longest first."""
@@ -33,10 +33,10 @@ class PredictedDrafter(Drafter):
         self._copies: dict[int, Copy] = {}
 
     def propose(self, batch: Batch, nodes: List[int]) -> Draft:
-        return planted([self._guess(batch, s, budget) for s, budget in zip(batch.sequences, nodes, strict=True)])
+        return Draft([self._guess(batch, s, budget) for s, budget in zip(batch.sequences, nodes, strict=True)])
 
     def observe(self, batch: Batch, draft: Draft, verdict: Verdict, scores: Scores) -> None:
-        for sequence, tokens in zip(batch.sequences, said(draft, verdict), strict=True):
+        for sequence, tokens in zip(batch.sequences, verdict.said(draft), strict=True):
             copy = self._copies.get(sequence.id)
             if copy is not None:
                 copy.learn(tokens)

@@ -32,11 +32,9 @@ class Ranks:
 
     def learn(self, draft: Draft, verdict: Verdict) -> None:
         """Judge every list of children that the target looked at."""
-        for row in range(draft.tokens.shape[0]):
-            parents = draft.parents[row, : int(draft.count[row])].tolist()
-            path = verdict.path[row, : int(verdict.accepted[row])].tolist()
+        for tree, path in zip(draft.trees, verdict.kept, strict=True):
             for place, node in enumerate([-1, *path]):
-                children = [child for child, parent in enumerate(parents) if parent == node]
+                children = [child for child, parent in enumerate(tree.parents) if parent == node]
                 kept = path[place] if place < len(path) else -1
                 for rank, child in enumerate(children[: len(FIRST)]):
                     self._trust.learn(rank, child == kept)

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import count, pairwise
 
-from foreword.draft.base import Drafter, Tree, planted
-from foreword.types import Batch, Draft, Scores, Sequence, Verdict
+from foreword.draft.base import Drafter
+from foreword.types import Batch, Draft, Scores, Sequence, Tree, Verdict
 
 SUCCESSORS = 8
 """Kept for each token, as in the paper."""
@@ -178,11 +178,10 @@ class RecyclingDrafter(Drafter):
         """By tenant, the one served last at the end."""
 
     def propose(self, batch: Batch, nodes: List[int]) -> Draft:
-        return planted([self._grow(batch, s, most) for s, most in zip(batch.sequences, nodes, strict=True)])
+        return Draft([self._grow(batch, s, most) for s, most in zip(batch.sequences, nodes, strict=True)])
 
     def observe(self, batch: Batch, draft: Draft, verdict: Verdict, scores: Scores) -> None:
-        guesses, paths = draft.tokens.tolist(), verdict.path.tolist()
-        accepted, bonus = verdict.accepted.tolist(), verdict.bonus.tolist()
+        said = verdict.said(draft)
         memories = [
             self._remember(sequence.params.tenant, logits.shape[-1])
             for sequence, logits in zip(batch.sequences, scores.logits, strict=True)
@@ -190,14 +189,13 @@ class RecyclingDrafter(Drafter):
         for row, (sequence, memory) in enumerate(zip(batch.sequences, memories, strict=True)):
             if sequence.rounds == 0:
                 memory.adjacency.copy(sequence.tokens, sequence.id)
-            said = [*(guesses[row][node] for node in paths[row][: accepted[row]]), bonus[row]]
-            _outlook(batch, sequence, len(said), memory).learn(said)
+            _outlook(batch, sequence, len(said[row]), memory).learn(said[row])
         for row, (sequence, memory) in enumerate(zip(batch.sequences, memories, strict=True)):
             logits = scores.logits[row].float()
             best = logits.topk(min(SUCCESSORS, logits.shape[-1]))
             successors, values = best.indices.tolist(), best.values.tolist()
-            read = [sequence.tokens[-1], *guesses[row]]
-            kept = (0, *(node + 1 for node in paths[row][: accepted[row]]))
+            read = [sequence.tokens[-1], *draft.trees[row].tokens]
+            kept = (0, *(node + 1 for node in verdict.kept[row]))
             # The last to write stays: the text itself, before it the likelier guesses.
             for column in (*reversed(range(len(successors))), *kept):
                 memory.adjacency.write(read[column], successors[column], values[column], sequence.id)

@@ -12,11 +12,11 @@ from functools import cache
 from heapq import heappop, heappush
 from pathlib import Path
 
-from foreword.draft.base import Drafter, Source, Tree, planted
+from foreword.draft.base import Drafter, Source
 from foreword.draft.datastore import DEPTH, Datastore
 from foreword.errors import InvalidRequest, VocabularyMismatch
 from foreword.model import Model, Tokenizer
-from foreword.types import Batch, Draft, Sequence
+from foreword.types import Batch, Draft, Sequence, Tree
 
 GROWTH, NOVELTY = 1.3, 40.0
 """An occurrence that agrees with the text for n tokens counts GROWTH**n; what was never seen counts NOVELTY at
@@ -64,7 +64,7 @@ class RetrievalDrafter(Drafter):
         return cls(datastore)
 
     def propose(self, batch: Batch, nodes: List[int]) -> Draft:
-        return planted([self._tree(batch, s, most) for s, most in zip(batch.sequences, nodes, strict=True)])
+        return Draft([self._tree(batch, s, most) for s, most in zip(batch.sequences, nodes, strict=True)])
 
     def _tree(self, batch: Batch, sequence: Sequence, most: int) -> Tree:
         if most <= 0:

@@ -12,12 +12,12 @@ from itertools import count
 from pathlib import Path
 
 from foreword.draft.archive import Archive
-from foreword.draft.base import Drafter, Source, Tree, planted
+from foreword.draft.base import Drafter, Source
 from foreword.draft.history import SIZES, History
-from foreword.draft.trust import Trust, said
+from foreword.draft.trust import Trust
 from foreword.errors import InvalidRequest
 from foreword.model import Model, Tokenizer
-from foreword.types import Batch, Draft, Scores, Sequence, Verdict
+from foreword.types import Batch, Draft, Scores, Sequence, Tree, Verdict
 
 VOTERS = 32
 """Earlier places that are heard, the longest matches first and the latest of those first."""
@@ -182,10 +182,10 @@ class SuffixDrafter(Drafter):
         self._unsaved = 0
 
     def propose(self, batch: Batch, nodes: List[int]) -> Draft:
-        return planted([self._guess(batch, s, budget) for s, budget in zip(batch.sequences, nodes, strict=True)])
+        return Draft([self._guess(batch, s, budget) for s, budget in zip(batch.sequences, nodes, strict=True)])
 
     def observe(self, batch: Batch, draft: Draft, verdict: Verdict, scores: Scores) -> None:
-        for sequence, tokens in zip(batch.sequences, said(draft, verdict), strict=True):
+        for sequence, tokens in zip(batch.sequences, verdict.said(draft), strict=True):
             text = self._texts.get(sequence.id)
             if text is not None and text.poll is not None:
                 text.poll.close(tokens)

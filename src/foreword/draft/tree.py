@@ -13,11 +13,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from foreword.draft.base import Tree
 from foreword.model import Model, Read
 from foreword.native.tree import Ask
 from foreword.sampling import weights
-from foreword.types import Batch, Sequence
+from foreword.types import Batch, Sequence, Tree
 
 BREADTH = 8
 """Children that are looked at after each guess; the ninth foresees the target once in a hundred times."""

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from foreword.types import Draft, Verdict
-
 STEADINESS = 4.0
 """Outcomes that the first belief is worth."""
 MEMORY = 0.99
@@ -32,10 +30,3 @@ class Trust:
         """A guess of this kind came true, or did not."""
         self._right[kind] = MEMORY * self._right.get(kind, 0.0) + right
         self._tried[kind] = MEMORY * self._tried.get(kind, 0.0) + 1
-
-
-def said(draft: Draft, verdict: Verdict) -> list[list[int]]:
-    """What the target said in a round, for each sequence: the guesses that were kept and its own token."""
-    columns = (draft.tokens, verdict.path, verdict.accepted, verdict.bonus)
-    rows = zip(*(column.tolist() for column in columns), strict=True)
-    return [[*(tokens[node] for node in path[:accepted]), bonus] for tokens, path, accepted, bonus in rows]

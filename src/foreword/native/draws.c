@@ -7,11 +7,13 @@
 #include <string.h>
 
 #define LANES 16
+/* Counters side by side. More than a compiler unrolls: loops that GCC unrolls before it vectorises them take twice as long. */
+#define WIDE 32
 
-/* Philox4x32-10 (Salmon et al. 2011, section 4), LANES counters side by side. */
-static void philox(uint32_t c[4][LANES], uint32_t k0, uint32_t k1) {
+/* Philox4x32-10 (Salmon et al. 2011, section 4), WIDE counters side by side. */
+static void philox(uint32_t c[4][WIDE], uint32_t k0, uint32_t k1) {
     for (int turn = 0; turn < 10; turn++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u)
-        for (int i = 0; i < LANES; i++) {
+        for (int i = 0; i < WIDE; i++) {
             uint64_t p0 = (uint64_t)c[0][i] * 0xD2511F53u, p1 = (uint64_t)c[2][i] * 0xCD9E8D57u;
             uint32_t a = (uint32_t)(p1 >> 32) ^ c[1][i] ^ k0, b = (uint32_t)(p0 >> 32) ^ c[3][i] ^ k1;
             c[0][i] = a, c[1][i] = (uint32_t)p1, c[2][i] = b, c[3][i] = (uint32_t)p0;
@@ -36,42 +38,47 @@ static inline double ln(double x) {
 /* Standard Gumbel noise, [rows, vocab]; row r belongs to (seeds[r], positions[r], streams[r], turns[r]). */
 void foreword_gumbel(const int64_t *seeds, const int64_t *positions, const int64_t *streams, const int64_t *turns, int64_t rows, int64_t vocab, float *out) {
     for (int64_t r = 0; r < rows; r++)
-        for (int64_t quad = 0; quad * 4 < vocab; quad += LANES) {
-            uint32_t c[4][LANES];
-            float noise[LANES * 4];
-            for (int i = 0; i < LANES; i++)
+        for (int64_t quad = 0; quad * 4 < vocab; quad += WIDE) {
+            uint32_t c[4][WIDE];
+            float noise[WIDE * 4];
+            for (int i = 0; i < WIDE; i++)
                 c[0][i] = (uint32_t)(quad + i), c[1][i] = (uint32_t)positions[r], c[2][i] = (uint32_t)streams[r], c[3][i] = (uint32_t)turns[r];
             philox(c, (uint32_t)seeds[r], (uint32_t)(seeds[r] >> 32));
             for (int word = 0; word < 4; word++)
-                for (int i = 0; i < LANES; i++) noise[i * 4 + word] = (float)-ln(-ln((c[word][i] + 0.5) * 0x1p-32));
+                for (int i = 0; i < WIDE; i++) noise[i * 4 + word] = (float)-ln(-ln((c[word][i] + 0.5) * 0x1p-32));
             int64_t left = vocab - quad * 4;
-            memcpy(out + r * vocab + quad * 4, noise, sizeof(float) * (left < LANES * 4 ? left : LANES * 4));
+            memcpy(out + r * vocab + quad * 4, noise, sizeof(float) * (left < WIDE * 4 ? left : WIDE * 4));
         }
 }
 
-/* argmax(logits / temperature + noise) of each row, the first of equals; temperature 0: argmax(logits). noise may be NULL. */
-void foreword_likeliest(const float *logits, const float *noise, float temperature, int64_t rows, int64_t vocab, int64_t *out) {
-    for (int64_t r = 0; r < rows; r++) {
-        const float *row = logits + r * vocab, *extra = noise ? noise + r * vocab : 0;
-        float best[LANES];
-        int32_t where[LANES];
-        for (int i = 0; i < LANES; i++) best[i] = -INFINITY, where[i] = i;
-        int64_t whole = vocab / LANES * LANES;
-        int divide = temperature > 0 && temperature != 1;
-        for (int64_t at = 0; at < whole; at += LANES)
-            for (int i = 0; i < LANES; i++) {
-                float value = divide ? row[at + i] / temperature : row[at + i];
-                if (extra) value += extra[at + i];
-                where[i] = value > best[i] ? (int32_t)at + i : where[i];
-                best[i] = value > best[i] ? value : best[i];
-            }
-        for (int64_t at = whole; at < vocab; at++) {
-            float value = (divide ? row[at] / temperature : row[at]) + (extra ? extra[at] : 0);
-            if (value > best[at % LANES]) best[at % LANES] = value, where[at % LANES] = (int32_t)at;
+/* argmax(row / temperature + extra), the first of equals; temperature 0: argmax(row). extra may be NULL.
+ *
+ * Inlined, GCC would ask in every turn of the loop whether it is, and no longer vectorise: 20 times as slow. */
+__attribute__((noinline)) static int64_t likeliest(const float *row, const float *extra, float temperature, int64_t vocab) {
+    float best[LANES];
+    int32_t where[LANES];
+    for (int i = 0; i < LANES; i++) best[i] = -INFINITY, where[i] = i;
+    int64_t whole = vocab / LANES * LANES;
+    int divide = temperature > 0 && temperature != 1;
+    for (int64_t at = 0; at < whole; at += LANES)
+        for (int i = 0; i < LANES; i++) {
+            float value = divide ? row[at + i] / temperature : row[at + i];
+            if (extra) value += extra[at + i];
+            where[i] = value > best[i] ? (int32_t)at + i : where[i];
+            best[i] = value > best[i] ? value : best[i];
         }
-        int winner = 0;
-        for (int i = 1; i < LANES; i++)
-            if (best[i] > best[winner] || (best[i] == best[winner] && where[i] < where[winner])) winner = i;
-        out[r] = where[winner];
+    for (int64_t at = whole; at < vocab; at++) {
+        float value = (divide ? row[at] / temperature : row[at]) + (extra ? extra[at] : 0);
+        if (value > best[at % LANES]) best[at % LANES] = value, where[at % LANES] = (int32_t)at;
     }
+    int winner = 0;
+    for (int i = 1; i < LANES; i++)
+        if (best[i] > best[winner] || (best[i] == best[winner] && where[i] < where[winner])) winner = i;
+    return where[winner];
+}
+
+/* The same of each row of the logits, with row places[r] of the noise, which may be NULL. */
+void foreword_likeliest(const float *logits, const float *noise, const int64_t *places, float temperature, int64_t rows, int64_t vocab, int64_t *out) {
+    for (int64_t r = 0; r < rows; r++)
+        out[r] = likeliest(logits + r * vocab, noise ? noise + places[r] * vocab : 0, temperature, vocab);
 }

@@ -26,7 +26,7 @@ def library() -> ctypes.CDLL | None:
         return None
     integers = POINTER(c_int64)
     made.foreword_gumbel.argtypes = [*[integers] * 4, c_int64, c_int64, c_void_p]
-    made.foreword_likeliest.argtypes = [c_void_p, c_void_p, c_float, c_int64, c_int64, integers]
+    made.foreword_likeliest.argtypes = [c_void_p, c_void_p, integers, c_float, c_int64, c_int64, integers]
     return made
 
 
@@ -55,16 +55,19 @@ def gumbel(
 
 
 def likeliest(
-    logits: Float[Tensor, "rows vocab"], noise: Float[Tensor, "rows vocab"] | None, temperature: float
+    logits: Float[Tensor, "rows vocab"],
+    noise: Float[Tensor, "positions vocab"] | None,
+    places: Many[int],
+    temperature: float,
 ) -> list[int] | None:
-    """argmax(logits / temperature + noise) of each row, the first of equals; None without a compiler."""
+    """argmax(logits[r] / temperature + noise[places[r]]) of each row, the first of equals; None without a compiler."""
     made, rows = library(), logits.shape[0]
     if made is None:
         return None
     logits = logits.contiguous()
-    noise = None if noise is None else noise.contiguous()
-    found = (c_int64 * rows)()
-    made.foreword_likeliest(
-        logits.data_ptr(), None if noise is None else noise.data_ptr(), temperature, rows, logits.shape[1], found
-    )
+    found, at, address = (c_int64 * rows)(), (c_int64 * rows)(), None
+    if noise is not None:
+        noise = noise.contiguous()
+        at, address = (c_int64 * rows)(*places), noise.data_ptr()
+    made.foreword_likeliest(logits.data_ptr(), address, at, temperature, rows, logits.shape[1], found)
     return list(found)

@@ -6,12 +6,10 @@ Knows the names of the rules and what each of them keeps; knows nothing about mo
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Sequence as List
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Literal, get_args
-
-from jaxtyping import Int
-from torch import Tensor
 
 from foreword.errors import UnknownMethod
 from foreword.types import Draft, Lists, Verdict, Verify
@@ -50,7 +48,7 @@ class Rule:
     """The drafter may guess with the Gumbel noise the rule decides with. Any other rule is biased by that."""
     lists: Lists
     """How several guesses after one text must be drawn, for a drafter that draws; "one" judges chains only."""
-    follow: Callable[[Int[Tensor, "batch column"], Draft], Verdict] | None = None
+    follow: Callable[[List[List[int]], Draft], Verdict] | None = None
     """What is left of the rule once the target's own token of every column is drawn, where the rule is of that kind."""
     keeps: Keeps
     """What equals plain decoding with the same seed: every token, or only the law that the tokens are drawn from."""

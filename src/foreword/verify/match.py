@@ -5,6 +5,8 @@ Knows chains and trees; does not care how a guess was made, so every way of gues
 
 from __future__ import annotations
 
+from collections.abc import Sequence as List
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -12,7 +14,7 @@ from torch import Tensor
 from foreword.types import Draft, Noise, Verdict
 
 FEW = 256
-"""Draws that are followed sooner one by one, on CPU, than in tensor operations."""
+"""Draws that are followed sooner one by one than in tensor operations."""
 
 
 def match(weights: Float[Tensor, "batch column vocab"], draft: Draft, noise: Noise) -> Verdict:
@@ -25,34 +27,25 @@ def match(weights: Float[Tensor, "batch column vocab"], draft: Draft, noise: Noi
     greedily. Where siblings hold the same token the first one is followed. The path is as wide as the draft.
     """
     scores = weights if noise.gumbel is None else weights + noise.gumbel
-    return follow(scores.argmax(dim=-1), draft)
-
-
-def follow(drawn: Int[Tensor, "batch column"], draft: Draft) -> Verdict:
-    """What is left of the rule once the target's own token of each column is drawn."""
-    if not draft.nodes:
-        return Verdict(path=draft.tokens, accepted=draft.count, bonus=drawn[:, 0])
-    if drawn.device.type == "cpu" and drawn.numel() <= FEW:
-        return _follow_few(drawn, draft)
+    drawn = scores.argmax(dim=-1)
+    if drawn.numel() <= FEW:
+        return follow(drawn.tolist(), draft)
     return _follow_chain(drawn, draft) if draft.chain else _follow_tree(drawn, draft)
 
 
-def _follow_few(drawn: Int[Tensor, "batch column"], draft: Draft) -> Verdict:
-    """Equal to the two below, number by number: for a few guesses on CPU ten small tensor operations take longer."""
-    paths, accepted, bonus = [], [], []
-    guesses = zip(drawn.tolist(), draft.tokens.tolist(), draft.parents.tolist(), draft.count.tolist(), strict=True)
-    for own, tokens, parents, count in guesses:
+def follow(drawn: List[List[int]], draft: Draft) -> Verdict:
+    """What is left of the rule once the target's own token of each column is drawn; equal to the two below."""
+    kept, added = [], []
+    for own, tree in zip(drawn, draft.trees, strict=True):
         nodes: dict[tuple[int, int], int] = {}
-        for node in range(count):
-            nodes.setdefault((parents[node], tokens[node]), node)
+        for node, guess in enumerate(zip(tree.parents, tree.tokens, strict=True)):
+            nodes.setdefault(guess, node)
         path, here = [], -1
         while (here := nodes.get((here, own[here + 1]), -1)) >= 0:
             path.append(here)
-        paths.append(path + [-1] * (draft.nodes - len(path)))
-        accepted.append(len(path))
-        bonus.append(own[path[-1] + 1 if path else 0])
-    path = torch.tensor(paths, dtype=torch.int64).reshape(draft.tokens.shape)
-    return Verdict(path=path, accepted=torch.tensor(accepted), bonus=torch.tensor(bonus))
+        kept.append(path)
+        added.append(own[path[-1] + 1 if path else 0])
+    return Verdict(kept, added, draft.nodes)
 
 
 def _follow_chain(drawn: Int[Tensor, "batch column"], draft: Draft) -> Verdict:
@@ -62,7 +55,7 @@ def _follow_chain(drawn: Int[Tensor, "batch column"], draft: Draft) -> Verdict:
     kept = agrees.cumprod(dim=1)
     accepted = kept.sum(dim=1)
     bonus = drawn.gather(1, accepted[:, None])[:, 0]
-    return Verdict(path=node.where(kept.bool(), -1), accepted=accepted, bonus=bonus)
+    return Verdict.padded(path=node.where(kept.bool(), -1), accepted=accepted, bonus=bonus)
 
 
 def _follow_tree(drawn: Int[Tensor, "batch column"], draft: Draft) -> Verdict:
@@ -81,4 +74,4 @@ def _follow_tree(drawn: Int[Tensor, "batch column"], draft: Draft) -> Verdict:
         here = first.where(found.bool(), here)
         path[:, depth] = here.where(found.bool(), -1)
         token = drawn.gather(1, here[:, None] + 1)[:, 0]
-    return Verdict(path=path, accepted=(path >= 0).sum(dim=1), bonus=token)
+    return Verdict.padded(path=path, accepted=(path >= 0).sum(dim=1), bonus=token)

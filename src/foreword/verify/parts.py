@@ -74,9 +74,9 @@ def stop_at(end: Int[Tensor, "batch"], law: Float[Tensor, "batch vocab"], draft:
     path = torch.full_like(draft.tokens, -1)
     bonus = draw(law, noise.bonus.gather(1, end[:, None])[:, 0])
     if not upwards:
-        return Verdict(path=path, accepted=torch.zeros_like(end), bonus=bonus)
+        return Verdict.padded(path=path, accepted=torch.zeros_like(end), bonus=bonus)
     climbed = torch.stack(upwards, dim=1)
     accepted = (climbed >= 0).sum(dim=1)
     step = accepted[:, None] - 1 - torch.arange(len(upwards), device=end.device)
     path[:, : len(upwards)] = climbed.gather(1, step.clamp(min=0)).where(step >= 0, -1)
-    return Verdict(path=path, accepted=accepted, bonus=bonus)
+    return Verdict.padded(path=path, accepted=accepted, bonus=bonus)

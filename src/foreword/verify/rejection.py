@@ -77,4 +77,4 @@ def chain_verdict(
     # Rounding can refuse a guess where p and q agree and nothing is left; the target itself is then as good a law.
     law = law.where((law > 0).any(dim=1, keepdim=True), p[row, accepted])
     bonus = draw(law, noise.bonus[row, accepted])
-    return Verdict(path=node.where(node < accepted[:, None], -1), accepted=accepted, bonus=bonus)
+    return Verdict.padded(path=node.where(node < accepted[:, None], -1), accepted=accepted, bonus=bonus)

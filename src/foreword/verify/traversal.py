@@ -91,4 +91,5 @@ def _shapes(draft: Draft) -> Iterator[tuple[Shape, Int[Tensor, "row"]]]:
 
 def _rows(draft: Draft, index: Int[Tensor, "row"]) -> Draft:
     probs = None if draft.probs is None else draft.probs[index]
-    return Draft(draft.tokens[index], draft.parents[index], draft.count[index], probs, draft.chain)
+    tokens, parents, count = (made[index] for made in (draft.tokens, draft.parents, draft.count))
+    return Draft.padded(tokens, parents, count, probs, chain=draft.chain)

@@ -7,7 +7,7 @@ rule. Guesses that were chosen, not drawn, may also be dropped for their own cha
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from foreword.types import Clock, Draft, Sequence
 from foreword.width.base import Outcome
@@ -128,18 +128,19 @@ class Measured:
         return count
 
     def trim(self, draft: Draft) -> Draft:
-        if draft.chances is None or not draft.nodes:
+        if not (draft.nodes and draft.weighed):
             self._odds.made = 0 if self._odds.known else None
             return draft
-        table = zip(draft.chances.tolist(), draft.count.tolist(), strict=True)
-        rows = [chances[:count] for chances, count in table]
+        rows = [tree.chances for tree in draft.trees]
         chances = sorted((chance for row in rows for chance in row), reverse=True)
         self._odds.made = len(chances)
         count = self._paying(chances, len(rows))
         least = chances[count - 1] if count else 1.1
         kept = [sum(chance >= least for chance in row) for row in rows]
         self._odds.settle(kept, sum(chances[:count]))
-        return draft if kept == [len(row) for row in rows] else _shorter(draft, kept)
+        if kept == [len(row) for row in rows]:
+            return draft
+        return Draft(tree.pruned(range(count)) for tree, count in zip(draft.trees, kept, strict=True))
 
     def clocked(self, rows: int, clock: Clock) -> None:
         self.costs.correct(rows, clock.score)
@@ -208,19 +209,6 @@ class Measured:
             if rate > fastest:
                 best, fastest = count, rate
         return best
-
-
-def _shorter(draft: Draft, kept: list[int]) -> Draft:
-    """The first guesses of each row."""
-    width = max(kept)
-    assert draft.chances is not None
-    return replace(
-        draft,
-        tokens=draft.tokens[:, :width],
-        parents=draft.parents[:, :width],
-        count=draft.count.new_tensor(kept),
-        chances=draft.chances[:, :width],
-    )
 
 
 def _blend(old: float, new: float) -> float:

@@ -1,0 +1,102 @@
+"""Guesses as lists and as tensors: each is made of the other, and they say the same."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foreword.draft.base import chosen, first_chain
+from foreword.types import Draft, Tree, Verdict
+
+Guess = tuple[int, int]
+"""A token, and which of the guesses before it, or none of them, is its parent."""
+guesses = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=6)
+
+
+def grown(pairs: list[Guess]) -> Tree:
+    tree, chances = Tree(), [1.0]
+    for node, (token, choice) in enumerate(pairs):
+        parent = choice % (node + 1) - 1
+        chances.append(chances[parent + 1] * 0.5)
+        tree.add(token, parent, chances[-1])
+    return tree
+
+
+def again(draft: Draft) -> Draft:
+    """The draft with nothing left of its lists."""
+    tensors = (draft.tokens, draft.parents, draft.count, draft.probs)
+    return Draft.padded(*tensors, chain=draft.chain, chances=draft.chances)
+
+
+@given(st.lists(guesses, min_size=1, max_size=4))
+def test_lists_become_tensors_and_lists_again(forest: list[list[Guess]]) -> None:
+    rows = [grown(pairs) for pairs in forest]
+    draft = Draft(rows)
+    width = max(map(len, rows))
+    assert draft.nodes == width
+    assert draft.tokens.shape == draft.parents.shape == (len(rows), width)
+    for row, tree in enumerate(rows):
+        beyond = [0] * (width - len(tree))
+        assert draft.tokens[row].tolist() == tree.tokens + beyond
+        assert draft.chances[row].tolist() == tree.chances + beyond
+    assert again(draft).trees == draft.trees
+    assert again(draft).nodes == draft.nodes
+    assert draft.chain == all(tree.parents == list(range(-1, len(tree) - 1)) for tree in rows)
+
+
+@given(guesses)
+def test_depths_and_paths_are_those_of_the_parents(pairs: list[Guess]) -> None:
+    tree = grown(pairs)
+    assert [len(path) for path in tree.paths] == tree.depths
+    for node, parent in enumerate(tree.parents):
+        assert tree.paths[node + 1] == [*tree.paths[parent + 1], tree.tokens[node]]
+
+
+@given(st.lists(guesses, min_size=1, max_size=3))
+def test_a_first_chain_keeps_the_laws_of_its_guesses(forest: list[list[Guess]]) -> None:
+    plain = [Tree(tree.tokens, tree.parents) for tree in map(grown, forest)]
+    laws = torch.rand(len(plain), max(map(len, plain)), 5)
+    chain = first_chain(Draft(plain, laws))
+    assert chain.chain
+    assert chain.probs.shape == (len(plain), chain.nodes, 5)
+    for row, tree in enumerate(plain):
+        trunk = tree.trunk()
+        assert chain.trees[row] == tree.straight()
+        assert torch.equal(chain.probs[row, : len(trunk)], laws[row, trunk])
+
+
+def test_chances_are_known_of_all_guesses_or_of_none() -> None:
+    assert Draft([Tree([5], [-1], [0.5]), Tree()]).weighed
+    half = Draft([Tree([5], [-1], [0.5]), Tree([6], [-1])])
+    assert not half.weighed
+    assert half.chances is None
+    assert again(chosen([[5, 6]])).trees == (Tree([5, 6], [-1, 0]),)
+
+
+def test_another_device_gets_the_guesses_in_use() -> None:
+    wide = Draft.padded(torch.tensor([[5, 6, 0]]), torch.tensor([[-1, 0, 1]]), torch.tensor([2]), torch.rand(1, 3, 9))
+    there = wide.on(torch.device("meta"))
+    assert there.trees == (Tree([5, 6], [-1, 0]),)
+    assert {there.tokens.device.type, there.parents.device.type, there.count.device.type} == {"meta"}
+    assert (there.probs.shape, there.probs.device.type) == ((1, 2, 9), "meta")
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("parents", "count", "said"),
+    [(torch.tensor([[-1]]), [2], "one shape"), (torch.tensor([[-1, 0]]), [2, 2], "one shape")]
+    + [(torch.tensor([[-1, 0]]), [wrong], "cannot hold") for wrong in (3, -1)],
+)
+def test_tensors_that_do_not_fit_together_are_refused(parents: torch.Tensor, count: list[int], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        _ = Draft.padded(torch.tensor([[5, 6]]), parents, torch.tensor(count)).trees
+
+
+def test_a_verdict_says_the_same_as_lists_and_as_tensors() -> None:
+    draft = Draft([Tree([5, 6, 7], [-1, -1, 1]), Tree([8], [-1]), Tree()])
+    lists = Verdict([[1, 2], [], []], [9, 4, 3], draft.nodes)
+    assert lists.path.tolist() == [[1, 2, -1], [-1] * 3, [-1] * 3]
+    assert (lists.accepted.tolist(), lists.bonus.tolist()) == ([2, 0, 0], [9, 4, 3])
+    tensors = Verdict.padded(lists.path, lists.accepted, lists.bonus)
+    assert (tensors.kept, tensors.added) == (lists.kept, lists.added)
+    assert lists.said(draft) == tensors.said(draft) == [[6, 7, 9], [4], [3]]
