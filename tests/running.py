@@ -174,7 +174,7 @@ def layers(dtype: str) -> Drafter:
     """The target without two MLPs: in its own memory in bfloat16, in a memory of the drafter's otherwise."""
     shares, model = dtype == "bfloat16", target(dtype)
     made = view(model, spare=SPARE if shares else 0)
-    return LayersDrafter(made, costs(model), frozenset({3, 5}), searching=shares, shares=shares)
+    return LayersDrafter(made, costs(model), frozenset({3, 5}), every=4 if shares else 0, shares=shares)
 
 
 def quantized(dtype: str) -> Drafter:

@@ -8,7 +8,7 @@ from foreword.draft.base import chosen
 from foreword.types import Clock, Draft, SamplingParams, Sequence, Tree
 from foreword.width import Costs, Fixed, Measured, Outcome
 from foreword.width.making import Making
-from foreword.width.measured import LIMIT
+from foreword.width.measured import LIMIT, PATIENCE, PRICE
 
 FLAT = {1: 1.0, 2: 1.0, 4: 1.0, 8: 1.0, 16: 1.0, 32: 1.0}
 """A forward over many rows costs what one costs."""
@@ -49,6 +49,27 @@ def test_guesses_that_are_never_kept_are_given_up_and_tried_again_ever_more_rare
     assert len(late) < 0.1 * 500
     assert late, "it must try again, or a text that becomes easy would never be guessed at"
     assert max(asked[100:]) <= 2
+
+
+def test_guesses_that_are_dear_to_make_are_tried_again_more_rarely():
+    spent = []
+    for guess in (0.001, 0.8):
+        width, one = Measured(FLAT), sequence()
+        asked = play(width, one, 600, kept=0.0, guess=guess)
+        spent.append(sum(count * guess for count in asked[20:]) / 580)
+    assert spent[1] <= 1.5 * PRICE, "trying again may take its share of the time and no more"
+    assert spent[0] < spent[1]
+
+
+def test_where_dear_guesses_have_lost_a_new_text_waits_with_them():
+    width = Measured(FLAT)
+    play(width, sequence(1), 100, kept=0.0, guess=0.8)
+    asked = play(width, sequence(2), 60, kept=1.0, guess=0.1)
+    assert asked[0] == 0
+    assert any(asked), "but not for good"
+    cheap = Measured(FLAT)
+    play(cheap, sequence(1), 100, kept=0.0, guess=0.001)
+    assert play(cheap, sequence(2), 8, kept=1.0, guess=0.001).count(0) <= PATIENCE
 
 
 def test_a_text_that_becomes_easy_is_guessed_at_again():
@@ -135,6 +156,16 @@ def test_costs_follow_what_forwards_really_take():
         costs.correct(4, 6.0)
     assert costs.seconds(1) == pytest.approx(2.0, rel=0.1)
     assert costs.seconds(4) == pytest.approx(6.0, rel=0.1)
+
+
+def test_a_table_from_another_hour_is_put_right_by_the_first_forwards():
+    costs = Costs({1: 1.0, 8: 1.2})
+    for _ in range(4):
+        costs.correct(8, 2.4)
+    assert 1.3 < costs.seconds(1) < 2.2
+    settled = costs.seconds(1)
+    costs.correct(8, 4.8)
+    assert costs.seconds(1) == pytest.approx(settled, rel=0.1), "later on one width says little about another"
 
 
 def test_one_slow_forward_says_little():

@@ -5,6 +5,7 @@ from random import Random
 import pytest
 
 from foreword.draft.layers import (
+    EVERY,
     LayersDrafter,
     costs,
     exit_after,
@@ -77,7 +78,7 @@ def test_a_mask_is_kept_in_a_file(tmp_path):
     assert load(tmp_path / "mask.json") == mask
     assert (tmp_path / "mask.json").read_text() == '{"attention": [3, 6], "mlp": [0, 3]}\n'
     drafter = LayersDrafter.load(str(tmp_path / "mask.json"), target(), None)
-    assert (drafter.mask, drafter.searching) == (mask, False)
+    assert (drafter.mask, drafter.every) == (mask, 0)
     for said in ("{}", "[1]", "no json", '{"attention": ["x"], "mlp": []}'):
         (tmp_path / "wrong.json").write_text(said)
         with pytest.raises(InvalidRequest, match="holds no mask"):
@@ -102,7 +103,7 @@ def test_early_exit_is_a_mask():
     ],
 )
 def test_the_text_stays_what_it_is_whatever_is_left_out(mask, least, most):
-    drafter = LayersDrafter(view(target(), spare=SPARE), costs(target()), mask, searching=False)
+    drafter = LayersDrafter(view(target(), spare=SPARE), costs(target()), mask)
     asked = requests(24)[2:8]
     got = finish(engine(target(), drafter, 4, chunk=16, slots=4), asked)
     assert [one.said for one in got] == [one.said for one in plain(target(), asked)]
@@ -113,12 +114,12 @@ def test_the_text_stays_what_it_is_whatever_is_left_out(mask, least, most):
 def test_it_finds_a_better_mask_while_it_writes():
     model = target("float32" if isinstance(library(), str) else "bfloat16")
     start = frozenset({0, 1, 4})  # the first layer, without which this model cannot say a word
-    drafter = LayersDrafter(view(model, spare=SPARE), costs(model), start, searching=True)
+    drafter = LayersDrafter(view(model, spare=SPARE), costs(model), start, every=2)
     asked = requests(100)[:4]
     got = finish(engine(model, drafter, 1), asked)
     assert drafter.mask != start
     assert [one.said for one in got] == [one.said for one in plain(model, asked)]
-    drafter.searching = False
+    drafter.every = 0
     again = finish(engine(model, drafter, 1), asked)
     kept = [sum(one.sequence.stats.accepted for one in answers) for answers in (got, again)]
     assert kept[1] > kept[0]
@@ -126,5 +127,5 @@ def test_it_finds_a_better_mask_while_it_writes():
 
 def test_without_a_file_it_starts_somewhere_and_searches():
     drafter = LayersDrafter.load(None, target(), None)
-    assert drafter.searching
+    assert drafter.every == EVERY
     assert drafter.mask == first(8) == {4, 8}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Sequence as List
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from statistics import median
 from time import perf_counter
@@ -24,6 +25,7 @@ from foreword.bench.lineup import weights
 from foreword.bench.stats import LEVEL, RESAMPLES, Interval
 from foreword.errors import InvalidRequest, ModelError
 from foreword.model import Mode, Model, Read
+from foreword.native.openmp import one_thread, threads
 
 FAMILY = "family"
 """The name of the target as it is, beside those of foreword.bench.inflate.SHAPES."""
@@ -164,7 +166,7 @@ def limit(model: Model, sizes: tuple[int, int], context: int, seconds: float) ->
         _turn(model, ids, context)  # one that finds everything cold, and is not counted
         started = perf_counter()
         while len(times[1]) < TURNS or perf_counter() - started < seconds:
-            readings += [memory.nbytes / _seconds(memory.sum) for _ in range(2)]
+            readings += [memory.nbytes / _seconds(lambda: _summed(memory)) for _ in range(2)]
             for nodes, spent in _turn(model, ids, context).items():
                 times[nodes].append(spent)
     finally:
@@ -226,6 +228,18 @@ def _turn(model: Model, ids: list[int], context: int) -> dict[int, float]:
         nodes: _seconds(lambda n=nodes: model.read([Read(SEQUENCE, context, ids[context : context + n], keep=n)]))
         for nodes in NODES
     }
+
+
+def _summed(memory: Tensor) -> None:
+    """Read all of it, with as many threads as torch has: with torch's own they would spin on into the next forward."""
+
+    def alone(part: Tensor) -> None:
+        with one_thread():
+            part.sum()
+
+    parts = memory.chunk(threads())
+    with ThreadPoolExecutor(len(parts)) as pool:
+        list(pool.map(alone, parts))
 
 
 def _seconds(work: Callable[[], object]) -> float:

@@ -21,8 +21,8 @@ from foreword.types import Batch, Draft, Scores, Verdict
 
 Mask = frozenset[int]
 """Halves to leave out, by number: 2 * layer is its attention, 2 * layer + 1 its MLP."""
-EVERY = 16
-"""Rounds between two trials on the fly: two forwards of the drafter in that many rounds are about 3% of the time."""
+EVERY = 64
+"""Rounds between two looks at a rival on the fly: two forwards of the drafter in as many rounds are 3% of the time."""
 ENOUGH = 64
 """Judged guesses that compare two masks; they see the same texts, so that chance cancels."""
 DEEPEST = 8
@@ -113,7 +113,7 @@ class _Trial:
 
 
 class LayersDrafter(SelfDrafter):
-    """Guesses with the target, halves of its layers left out; with `searching` it looks for better ones while it works.
+    """Guesses with the target, halves of its layers left out; with `every` it looks for better ones while it works.
 
     On the fly (SWIFT, Xia et al. 2025, but without a separate calibration): now and then the mask in use and a rival
     both read the guesses of the round before the target does, and what the target then says judges both.
@@ -122,10 +122,13 @@ class LayersDrafter(SelfDrafter):
     summary = "the target itself without some of its layers"
     takes = "a file of skipped layers"
 
-    def __init__(self, model: Model, costs: List[float], mask: Mask, *, searching: bool, shares: bool = True) -> None:
-        """`model`: a view of the target; `costs`: see the function; `mask`: the halves to leave out at first."""
+    def __init__(self, model: Model, costs: List[float], mask: Mask, *, every: int = 0, shares: bool = True) -> None:
+        """`model`: a view of the target; `costs`: see the function; `mask`: the halves to leave out at first.
+
+        A rival is looked at after `every` rounds; 0 looks for none.
+        """
         super().__init__(model, shares=shares)
-        self.mask, self.searching = mask, searching
+        self.mask, self.every = mask, every
         self._costs, self._dice, self._rounds = tuple(costs), Random(0), 0
         self._use(mask)
         self._trial = _Trial(neighbour(mask, len(costs), self._dice))
@@ -142,18 +145,17 @@ class LayersDrafter(SelfDrafter):
         mask = first(len(halves) // 2) if source is None else load(source)
         if any(half not in range(len(halves)) for half in mask):
             raise InvalidRequest(f"{source} skips layers that {target.name} does not have")
-        return cls(view(target, spare=SPARE), halves, mask, searching=source is None)
+        return cls(view(target, spare=SPARE), halves, mask, every=EVERY if source is None else 0)
 
     def propose(self, batch: Batch, nodes: List[int]) -> Draft:
         draft = super().propose(batch, nodes)
-        self._rounds += 1
-        # Asked for one guess, we are probably losing and seldom asked: the more reason to look for something better.
-        if self.searching and self._shares and (self._rounds % EVERY == 0 or max(nodes) == 1):
+        if 0 < self.every <= self._rounds and self._shares:
             self._ask(batch, draft)
         return draft
 
     def observe(self, batch: Batch, draft: Draft, verdict: Verdict, scores: Scores) -> None:
         super().observe(batch, draft, verdict, scores)
+        self._rounds += 1
         trial = self._trial
         for sequence, logits in zip(batch.sequences, scores.logits, strict=True):
             truth = logits.argmax(-1).tolist()
@@ -178,7 +180,10 @@ class LayersDrafter(SelfDrafter):
             if tree.tokens:
                 parents, pending = None if draft.chain else tree.parents, sequence.pending + tree.tokens
                 reads.append(Read(sequence.id, sequence.cached, pending, parents, keep=len(tree) + 1))
-        for mask in (self.mask, self._trial.rival) if reads else ():
+        if not reads:
+            return
+        self._rounds = 0
+        for mask in (self.mask, self._trial.rival):
             self._use(mask)
             said = self.model.read(reads).argmax(-1).split([read.keep for read in reads])
             for read, tokens in zip(reads, said, strict=True):

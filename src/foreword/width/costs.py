@@ -9,6 +9,9 @@ import math
 from bisect import bisect_left
 from collections.abc import Mapping
 
+FAR = 0.02
+"""How much a forward says about those of widths far from its own, in the long run."""
+
 
 class Costs:
     """Seconds of a forward by its number of rows: measured beforehand, and corrected by every round that is run."""
@@ -16,6 +19,8 @@ class Costs:
     def __init__(self, measured: Mapping[int, float]) -> None:
         self._rows = sorted(measured)
         self._base = [measured[rows] for rows in self._rows]
+        self._far = 0.3
+        """How much a forward says about those of other widths: at first much: the table may be of another hour."""
 
     def seconds(self, rows: int) -> float:
         """Expected cost, in proportion between the measured widths and beyond them."""
@@ -40,4 +45,5 @@ class Costs:
         ratio = min(max(seconds / self.seconds(rows), 0.25), 4.0)
         for place, width in enumerate(self._rows):
             nearness = math.exp(-abs(math.log2(width / rows)))
-            self._base[place] *= 1 + (0.02 + 0.2 * nearness) * (ratio - 1)
+            self._base[place] *= 1 + (self._far + 0.2 * nearness) * (ratio - 1)
+        self._far = max(0.5 * self._far, FAR)

@@ -23,7 +23,11 @@ DECAY = 0.95
 OPTIMISM = 0.7
 """The chance that a first guess is kept, before anything is known."""
 PATIENCE = 4
-"""Rounds without guessing before it is tried again, the first time it loses."""
+"""Rounds without guessing before it is tried again, the first time it loses; twice as many every time it still does."""
+LONGEST = 256
+"""Rounds without guessing at most."""
+PRICE = 0.03
+"""Share of the time without guesses that making some to try again may take."""
 REMINDER = 64
 """Rounds with guesses after which one without shows again what plain decoding costs."""
 
@@ -43,7 +47,7 @@ class _Record:
     pause: int = 0
     """Rounds to go without guessing."""
     patience: int = PATIENCE
-    """Length of the next pause; doubles each time guessing still loses."""
+    """Length of the next pause at least; doubles each time guessing still loses."""
 
     def add(self, outcome: Outcome) -> None:
         for depth in range(LIMIT):
@@ -55,9 +59,14 @@ class _Record:
         self.written = DECAY * self.written + outcome.accepted + 1
         self.spent = DECAY * self.spent + outcome.seconds
 
-    def rest(self) -> None:
+    def loses(self, plainly: float) -> bool:
+        """Rounds without guesses, of `plainly` seconds each, would have written more."""
+        return self.written * plainly < 0.98 * self.spent
+
+    def rest(self, least: int) -> None:
         """Stop guessing for a while. Old rounds count little afterwards: the text may have become easier."""
-        self.pause, self.patience = self.patience, min(2 * self.patience, 256)
+        self.pause = min(max(self.patience, least), LONGEST)
+        self.patience = min(2 * self.patience, LONGEST)
         self.written *= 0.3
         self.spent *= 0.3
 
@@ -104,6 +113,8 @@ class Measured:
     def __init__(self, cost: Mapping[int, float]) -> None:
         self.costs = Costs(cost)
         self._guess = 0.0
+        """Seconds of making one guess, of making all of a round, and of deciding and keeping."""
+        self._making = 0.0
         self._rest = 0.0
         self._all = _Record()
         self._records: dict[int, _Record] = {}
@@ -112,6 +123,8 @@ class Measured:
         """Guesses were asked for in this round."""
         self._since = 0
         """Rounds with guesses since the last one without any."""
+        self._wait = 0
+        """Rounds to go before a text that was not guessed at yet is: guessing has lost on the others."""
 
     @property
     def floor(self) -> float:
@@ -145,6 +158,7 @@ class Measured:
     def clocked(self, rows: int, clock: Clock) -> None:
         self.costs.correct(rows, clock.score)
         self._since, self._asked = self._since + 1 if self._asked else 0, False
+        self._wait = max(self._wait - 1, 0)
         if self._odds.made is not None:
             self._odds.making.learn(self._odds.made, clock.guess)
             self._odds.made = None
@@ -154,6 +168,7 @@ class Measured:
         record = self._records.setdefault(sequence.id, _Record())
         if outcome.asked:
             self._guess = _blend(self._guess, outcome.guess / outcome.asked)
+            self._making = _blend(self._making, outcome.guess)
             record.add(outcome)
             self._all.add(outcome)
             self._odds.came += outcome.accepted
@@ -165,22 +180,21 @@ class Measured:
 
     def _wanted(self, sequence: Sequence, company: int) -> int:
         record = self._records.setdefault(sequence.id, _Record())
+        plainly = self.costs.seconds(company + 1) + self._rest
+        # What a try earns is not known before it, but what making its guesses takes is.
+        least = int(self._making / (PRICE * plainly))
+        again = record.pause == 1 or least <= PATIENCE
         if record.pause:
             record.pause -= 1
+        if record.pause or self._since >= REMINDER or (self._wait and not record.spent):
             return 0
-        if self._since >= REMINDER:
-            return 0
-        if self._odds.known:
-            plainly = self.costs.seconds(company + 1) + self._rest
-            if record.written * plainly < 0.98 * record.spent:
-                record.rest()
-            return self._odds.most
-        best = self._best(record, company + 1)
-        if best:
-            return best
-        # Losing now is no reason to lose for good: try one guess, then pause, and longer each time.
-        record.rest()
-        return 1
+        best = self._odds.most if self._odds.known else self._best(record, company + 1)
+        if record.loses(plainly) if self._odds.known else not best:
+            # Losing now is no reason to lose for good: try it, then pause, and longer each time.
+            record.rest(least)
+            self._wait = least if self._all.loses(plainly) else 0
+            return max(best, 1) if again else 0
+        return best
 
     def _best(self, record: _Record, rows: int) -> int:
         """The number of guesses with the most tokens per second, when `rows` sequences guess that many each."""
