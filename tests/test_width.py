@@ -64,7 +64,7 @@ def test_guesses_that_are_dear_to_make_are_tried_again_more_rarely():
 def test_where_dear_guesses_have_lost_a_new_text_waits_with_them():
     width = Measured(FLAT)
     play(width, sequence(1), 100, kept=0.0, guess=0.8)
-    asked = play(width, sequence(2), 60, kept=1.0, guess=0.1)
+    asked = play(width, sequence(2), 300, kept=1.0, guess=0.1)
     assert asked[0] == 0
     assert any(asked), "but not for good"
     cheap = Measured(FLAT)

@@ -183,7 +183,7 @@ class Measured:
         plainly = self.costs.seconds(company + 1) + self._rest
         # What a try earns is not known before it, but what making its guesses takes is.
         least = int(self._making / (PRICE * plainly))
-        again = record.pause == 1 or least <= PATIENCE
+        again = record.pause == 1 or not record.spent or least <= PATIENCE
         if record.pause:
             record.pause -= 1
         if record.pause or self._since >= REMINDER or (self._wait and not record.spent):
