@@ -65,7 +65,7 @@ class _Record:
 
     def rest(self, least: int) -> None:
         """Stop guessing for a while. Old rounds count little afterwards: the text may have become easier."""
-        self.pause = min(max(self.patience, least), LONGEST)
+        self.pause = max(self.patience, least)
         self.patience = min(2 * self.patience, LONGEST)
         self.written *= 0.3
         self.spent *= 0.3
@@ -182,7 +182,7 @@ class Measured:
         record = self._records.setdefault(sequence.id, _Record())
         plainly = self.costs.seconds(company + 1) + self._rest
         # What a try earns is not known before it, but what making its guesses takes is.
-        least = int(self._making / (PRICE * plainly))
+        least = min(int(self._making / (PRICE * plainly)), LONGEST)
         again = record.pause == 1 or not record.spent or least <= PATIENCE
         if record.pause:
             record.pause -= 1
