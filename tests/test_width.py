@@ -110,6 +110,34 @@ def sure(chances: list[float]) -> Draft:
     return Draft([Tree([7] * len(chances), list(range(-1, len(chances) - 1)), chances)])
 
 
+def play_sure(width: Measured, one: Sequence, rounds: int, kept: float, guess: float) -> list[int]:
+    """Rounds with chains that say their chances, of which this share is kept; making one guess takes `guess`."""
+    asked = []
+    for _ in range(rounds):
+        asked.append(width.nodes(one, 0))
+        draft = width.trim(sure([0.9**depth for depth in range(1, 1 + asked[-1])])) if asked[-1] else chosen([[]])
+        count, making = draft.nodes, guess * asked[-1]
+        width.clocked(1 + count, Clock(guess=making, score=1.0))
+        width.learn(one, Outcome(asked[-1], count, round(count * kept), making, 1.0 + making))
+    return asked
+
+
+def test_a_try_that_wins_ends_the_pause():
+    width, one = Measured(FLAT), sequence()
+    play_sure(width, one, 200, kept=0.0, guess=0.02)
+    asked = play_sure(width, one, 400, kept=1.0, guess=0.02)
+    first = next(place for place, count in enumerate(asked) if count)
+    assert all(asked[first : first + 30])
+
+
+def test_reading_a_text_first_is_not_held_against_guessing():
+    """The first round of a text takes long to guess in, for the drafter has to read all of it."""
+    width = Measured(FLAT)
+    for one in (sequence(1), sequence(2)):
+        play_sure(width, one, 1, kept=0.5, guess=2.0)
+        assert all(play_sure(width, one, 9, kept=0.5, guess=0.02))
+
+
 def test_dear_first_rounds_do_not_shut_a_drafter_out():
     """The first rounds of a process are slow; a floor that is too high for any guess must come down by itself."""
     width, one = Measured(FLAT), sequence()

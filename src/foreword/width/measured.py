@@ -7,7 +7,7 @@ rule. Guesses that were chosen, not drawn, may also be dropped for their own cha
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from foreword.types import Clock, Draft, Sequence
 from foreword.width.base import Outcome
@@ -27,7 +27,11 @@ PATIENCE = 4
 LONGEST = 256
 """Rounds without guessing at most."""
 PRICE = 0.03
-"""Share of the time without guesses that making some to try again may take."""
+"""Share of the time that making guesses to try again may take, where one takes as long as a token without guessing.
+
+The share is larger by as much as a guess is cheaper, for so much more can be won: a guess that takes c of the time of a
+token makes the text at most 1 / c times as fast.
+"""
 REMINDER = 64
 """Rounds with guesses after which one without shows again what plain decoding costs."""
 
@@ -44,10 +48,12 @@ class _Record:
     """Tokens of rounds with guesses."""
     spent: float = 0.0
     """Seconds of rounds with guesses."""
+    plainly: float = 0.0
+    """Seconds of a round without guesses, as they are now."""
     pause: int = 0
     """Rounds to go without guessing."""
     patience: int = PATIENCE
-    """Length of the next pause at least; doubles each time guessing still loses."""
+    """Length of the next pause at least; doubles each time guessing still loses, until a try wins."""
 
     def add(self, outcome: Outcome) -> None:
         for depth in range(LIMIT):
@@ -113,14 +119,18 @@ class Measured:
     def __init__(self, cost: Mapping[int, float]) -> None:
         self.costs = Costs(cost)
         self._guess = 0.0
-        """Seconds of making one guess, of making all of a round, and of deciding and keeping."""
+        """Seconds of making one guess, where as many are made as are asked for."""
         self._making = 0.0
+        """Seconds of making all guesses of a round."""
         self._rest = 0.0
+        """Seconds of deciding and keeping."""
         self._all = _Record()
         self._records: dict[int, _Record] = {}
         self._odds = _Odds()
         self._asked = False
         """Guesses were asked for in this round."""
+        self._fresh = self._first = False
+        """Some of them (in the last round) for a text that was not guessed at before: drafters read it all, once."""
         self._since = 0
         """Rounds with guesses since the last one without any."""
         self._wait = 0
@@ -138,6 +148,7 @@ class Measured:
     def nodes(self, sequence: Sequence, company: int) -> int:
         count = self._wanted(sequence, company)
         self._asked |= count > 0
+        self._fresh |= count > 0 and not self._records[sequence.id].spent
         return count
 
     def trim(self, draft: Draft) -> Draft:
@@ -159,30 +170,37 @@ class Measured:
         self.costs.correct(rows, clock.score)
         self._since, self._asked = self._since + 1 if self._asked else 0, False
         self._wait = max(self._wait - 1, 0)
-        if self._odds.made is not None:
+        self._first, self._fresh = self._fresh, False
+        if self._odds.made is not None and not self._first:
             self._odds.making.learn(self._odds.made, clock.guess)
-            self._odds.made = None
+        self._odds.made = None
         self._rest = _blend(self._rest, clock.decide + clock.keep)
 
     def learn(self, sequence: Sequence, outcome: Outcome) -> None:
         record = self._records.setdefault(sequence.id, _Record())
-        if outcome.asked:
+        if not outcome.asked:
+            return
+        if self._first:
+            # What the drafter took to read the text is spent, whatever is done now.
+            outcome = replace(outcome, seconds=outcome.seconds - outcome.guess + self._making)
+        else:
             self._guess = _blend(self._guess, outcome.guess / outcome.asked)
             self._making = _blend(self._making, outcome.guess)
-            record.add(outcome)
-            self._all.add(outcome)
-            self._odds.came += outcome.accepted
-            if outcome.accepted:
-                record.patience = PATIENCE
+        record.add(outcome)
+        self._all.add(outcome)
+        self._odds.came += outcome.accepted
+        if (outcome.accepted + 1) * record.plainly > outcome.seconds:
+            record.pause, record.patience = 0, PATIENCE
 
     def release(self, sequence: Sequence) -> None:
         self._records.pop(sequence.id, None)
 
     def _wanted(self, sequence: Sequence, company: int) -> int:
         record = self._records.setdefault(sequence.id, _Record())
-        plainly = self.costs.seconds(company + 1) + self._rest
-        # What a try earns is not known before it, but what making its guesses takes is.
-        least = min(int(self._making / (PRICE * plainly)), LONGEST)
+        record.plainly = plainly = self.costs.seconds(company + 1) + self._rest
+        # What a try earns is not known before it, but what it may earn at best and what its making takes is.
+        each = self._odds.making.each if self._odds.known else self._guess
+        least = min(int(self._making * each / (PRICE * plainly**2)), LONGEST)
         again = record.pause == 1 or not record.spent or least <= PATIENCE
         if record.pause:
             record.pause -= 1
