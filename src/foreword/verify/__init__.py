@@ -78,11 +78,11 @@ GUARANTEES: tuple[Keeps, ...] = get_args(Keeps)
 
 
 def rule(name: str, *, draws: bool = False, trees: bool = True) -> Rule:
-    """The rule of that name, or, where a guarantee is named, the one under which most guesses stay that gives it.
+    """The rule of that name, or, where a guarantee is named, the one that writes most per second and gives it.
 
     `draws`: the drafter draws its guesses where a rule compares laws; `trees`: the target can judge them in trees. By
-    docs/rules.md coupled trees keep more than any tree of drawn guesses, and more than any chain; where only chains
-    can be judged, drawn ones keep more under `block`. Raises UnknownMethod, with the names there are, for other names.
+    docs/rules.md coupled trees keep about as much as drawn ones and are cheaper to grow and to judge; where only chains
+    can be judged, drawn ones keep more, under `block`. Raises UnknownMethod, with the names there are, for other names.
     """
     if name in GUARANTEES:
         return RULES["block" if name == "same-distribution" and draws and not trees else "match"]
