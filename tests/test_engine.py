@@ -195,6 +195,29 @@ def test_a_drafter_that_breaks_elsewhere_does_no_harm_either(where):
     broken(Breaking(known(truth()), raises, where=where))
 
 
+class Reusing(Foresight):
+    """Guesses well, in lists that it uses again as soon as it may."""
+
+    last = Tree()
+
+    def propose(self, batch, nodes):
+        (self.last,) = super().propose(batch, nodes).trees
+        return Draft([self.last])
+
+    def observe(self, batch, draft, verdict, scores):
+        super().observe(batch, draft, verdict, scores)
+        self.last.tokens.clear()
+        self.last.parents.clear()
+
+
+def test_a_drafter_may_use_its_lists_again():
+    one = requests()[:1]
+    answer = truth()[0]
+    loop = engine(target(), Reusing(known(truth())), 3)
+    assert run(loop, one) == [(answer.tokens[:24], tokenizer().decode(answer.tokens[:24]), "length")]
+    assert not loop.failed
+
+
 def broken(guesser: Breaking) -> None:
     loop = engine(target(), guesser, 3)
     with warnings.catch_warnings(record=True) as said:

@@ -73,9 +73,9 @@ def test_chances_are_known_of_all_guesses_or_of_none() -> None:
     assert again(chosen([[5, 6]])).trees == (Tree([5, 6], [-1, 0]),)
 
 
-def test_another_device_gets_the_guesses_in_use() -> None:
+def test_a_copy_has_the_guesses_in_use_on_another_device() -> None:
     wide = Draft.padded(torch.tensor([[5, 6, 0]]), torch.tensor([[-1, 0, 1]]), torch.tensor([2]), torch.rand(1, 3, 9))
-    there = wide.on(torch.device("meta"))
+    there = wide.copy(torch.device("meta"))
     assert there.trees == (Tree([5, 6], [-1, 0]),)
     assert {there.tokens.device.type, there.parents.device.type, there.count.device.type} == {"meta"}
     assert (there.probs.shape, there.probs.device.type) == ((1, 2, 9), "meta")

@@ -204,7 +204,10 @@ class Engine:
 
 
 def _checked(draft: Draft, asked: list[int], target: Model) -> Draft:
-    """The draft, on the target's device. A drafter that breaks the contract is treated like one that raises."""
+    """The draft, on the target's device. A drafter that breaks the contract is treated like one that raises.
+
+    It is a copy: the drafter may go on using its lists before the round is over.
+    """
     trees = draft.trees
     if len(trees) != len(asked):
         raise ValueError(f"asked to guess for {len(asked)} sequences, got a draft of {len(trees)} rows")
@@ -219,9 +222,9 @@ def _checked(draft: Draft, asked: list[int], target: Model) -> Draft:
     if any(not -1 <= parent < node for tree in trees for node, parent in enumerate(tree.parents)):
         raise ValueError("a node's parent must come before it, or be -1")
     if draft.probs is None:
-        return draft if target.device.type == "cpu" else draft.on(target.device)
+        return draft.copy(target.device)
     if draft.weighed and draft.nodes:
         raise ValueError("drawn guesses must not say their chances: to drop one for them would bias the text")
     if tuple(draft.probs.shape) != (len(asked), draft.nodes, target.vocab):
         raise ValueError(f"probs must be {[len(asked), draft.nodes, target.vocab]}, got {list(draft.probs.shape)}")
-    return draft.on(target.device)
+    return draft.copy(target.device)

@@ -184,10 +184,11 @@ class Draft:
         """Width of the padding."""
         return self.tokens.shape[1] if "tokens" in vars(self) else max(map(len, self.trees), default=0)
 
-    def on(self, device: torch.device) -> Draft:
-        """The same with its tensors on another device."""
-        width = max(map(len, self.trees), default=0)
-        return Draft(self.trees, None if self.probs is None else self.probs[:, :width].to(device), device)
+    def copy(self, device: torch.device) -> Draft:
+        """The same in lists of its own, with its tensors on a device."""
+        trees = [Tree([*tree.tokens], [*tree.parents], [*tree.chances]) for tree in self.trees]
+        width = max(map(len, trees), default=0)
+        return Draft(trees, None if self.probs is None else self.probs[:, :width].to(device), device)
 
 
 class Verdict:
