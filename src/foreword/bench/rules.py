@@ -17,12 +17,12 @@ from rich.table import Table
 
 from foreword import family
 from foreword.bench.prompts import load
-from foreword.bench.run import Options, check, render, spread
+from foreword.bench.run import Options, check, rendered, spread
 from foreword.bench.stats import Interval, speedup
 from foreword.draft import WITH_DRAFT, method
 from foreword.engine import NODES, Engine
 from foreword.errors import InvalidRequest
-from foreword.model import Model, load_tokenizer
+from foreword.model import Model, check_same, load_tokenizer
 from foreword.scheduler import Scheduler
 from foreword.types import SamplingParams, Sequence
 from foreword.verify import RULES, Rule
@@ -58,6 +58,13 @@ def compare(asked: Options, budgets: List[int], progress: Callable[[str], None] 
     Raises InvalidRequest or ModelError before any answer.
     """
     check(asked)
+    ignored = [
+        name for name in ("inflate", "methods", "plot", "repeats") if getattr(asked, name) != getattr(Options(), name)
+    ]
+    if ignored:
+        raise InvalidRequest(
+            f"rules are compared without a clock, so {' and '.join(ignored)} would change nothing; leave it out"
+        )
     if not budgets or not all(1 <= budget <= NODES for budget in budgets):
         raise InvalidRequest(f"budgets must be from 1 to {NODES}, got {list(budgets)}")
     source = asked.target or family.target()
@@ -65,13 +72,15 @@ def compare(asked: Options, budgets: List[int], progress: Callable[[str], None] 
     if draft is None:
         raise InvalidRequest("rules are compared with a draft model: give draft='folder or hub id'")
     tokenizer, target = load_tokenizer(source), Model.load(source, dtype=asked.dtype)
-    drafter = method(WITH_DRAFT)
-    texts = [render(tokenizer, prompt) for prompt in spread(load(asked.prompts), asked.limit)]
+    check_same(tokenizer, load_tokenizer(draft))
+    model, drafter = Model.load(draft, dtype=target.dtype), method(WITH_DRAFT)
+    prompts = spread(load(asked.prompts), asked.limit)
+    texts = [rendered(prompt, tokenizer, target.context, asked) for prompt in prompts]
     rows = []
     for temperature in asked.temperatures:
         for name, rule in entrants().items():
             for budget in budgets:
-                guesses = drafter.load(draft, target, tokenizer)
+                guesses = drafter.load(model, target, tokenizer)  # a new one: it learns from what it guesses
                 engine = Engine(target, guesses, rule, Fixed(budget), Scheduler(slots=SLOTS))
                 counts = _counts(engine, texts, asked, temperature)
                 rows.append(Row(name, temperature, budget, speedup(counts, np.ones_like(counts))))

@@ -131,18 +131,23 @@ def _requests(entrants: Lineup, prompts: list[Prompt], options: Options) -> dict
     """For each prompt one request at every temperature, with a seed of the prompt's own."""
     requests: dict[str, list[Request]] = {}
     for place, prompt in enumerate(prompts):
-        tokens = render(entrants.tokenizer, prompt)
-        if len(tokens) + options.tokens > entrants.context:
-            raise InvalidRequest(
-                f"{prompt.id} has {len(tokens)} tokens, and max_tokens={options.tokens} after it exceeds the target's "
-                f"context of {entrants.context}; lower max_tokens"
-            )
-        seed = options.seed + place
+        tokens, seed = rendered(prompt, entrants.tokenizer, entrants.context, options), options.seed + place
         requests[prompt.id] = [Request(prompt.id, tokens, heat, seed, options.tokens) for heat in options.temperatures]
     return requests
 
 
-def render(tokenizer: Tokenizer, prompt: Prompt) -> tuple[int, ...]:
+def rendered(prompt: Prompt, tokenizer: Tokenizer, context: int, options: Options) -> tuple[int, ...]:
+    """Token ids of a prompt. Raises InvalidRequest where the answer after it exceeds the target's context."""
+    tokens = _render(tokenizer, prompt)
+    if len(tokens) + options.tokens > context:
+        raise InvalidRequest(
+            f"{prompt.id} has {len(tokens)} tokens, and max_tokens={options.tokens} after it exceeds the target's "
+            f"context of {context}; lower max_tokens"
+        )
+    return tokens
+
+
+def _render(tokenizer: Tokenizer, prompt: Prompt) -> tuple[int, ...]:
     """The conversation in the target's chat template; without one, its turns as paragraphs."""
     turns = [dict(message) for message in prompt.messages]
     if tokenizer.chat_template:

@@ -20,7 +20,7 @@ class Costs:
         self._rows = sorted(measured)
         self._base = [measured[rows] for rows in self._rows]
         self._far = 0.3
-        """How much a forward says about those of other widths: at first much: the table may be of another hour."""
+        """How much a forward says about those of other widths: much at first, for the table may be old."""
 
     def seconds(self, rows: int) -> float:
         """Expected cost, in proportion between the measured widths and beyond them."""
