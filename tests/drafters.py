@@ -85,3 +85,17 @@ class Breaking(Foresight):
     def _now(self, where: str) -> bool:
         self.left -= where == self.where
         return where == self.where and self.left < 0
+
+
+class Listener(RandomTree):
+    """Remembers what the target thought at every token of every sequence."""
+
+    def __init__(self, truth: Truth, layers: tuple[int, ...], spoilt: float = 0.3) -> None:
+        super().__init__(truth, spoilt)
+        self.wants = layers
+        self.heard: dict[int, list[torch.Tensor]] = {}
+
+    def hear(self, sequence: Sequence, start: int, hidden: torch.Tensor) -> None:
+        states = self.heard.setdefault(sequence.id, [])
+        assert sum(map(len, states)) == start
+        states.append(hidden.clone())

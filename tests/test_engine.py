@@ -6,10 +6,11 @@ from functools import cache
 import pytest
 import torch
 
-from drafters import Breaking, Foresight, RandomTree, known
+from drafters import Breaking, Foresight, Listener, RandomTree, known
 from foreword.draft.base import chosen
 from foreword.engine import Engine
 from foreword.errors import InvalidRequest
+from foreword.model import Read
 from foreword.types import Draft, SamplingParams, Tree
 from running import Answer, Request, drafter, engine, finish, plain, prompts, target, tokenizer
 
@@ -242,6 +243,32 @@ def test_every_sequence_is_released_and_every_round_observed():
     answers = finish(loop, requests())
     assert guesser.released == len(answers)
     assert guesser.observed >= max(len(answer.deltas) for answer in answers)
+
+
+@pytest.mark.parametrize("spoilt", [0.0, 0.3])
+def test_a_drafter_hears_the_target_at_every_token_that_stays_once_and_in_order(spoilt):
+    listener = Listener(known(truth()), (0, 5), spoilt)
+    loop = engine(target(), listener, 6, chunk=7)
+    for answer in finish(loop, requests()):
+        read = answer.sequence.tokens[: answer.sequence.cached]
+        heard = torch.cat(listener.heard[answer.sequence.id])
+        assert torch.equal(heard[:, :384], target().embed(torch.tensor(read)))
+        target().open(-3, len(read))
+        _, alone = target().hear([Read(-3, 0, read)], (5,))
+        torch.testing.assert_close(heard[:, 384:], alone, atol=1e-3, rtol=1e-4)
+        target().close(-3)
+    assert loop.failed is None
+
+
+def test_a_drafter_that_cannot_bear_what_it_hears_does_no_harm():
+    def deaf(*_: object) -> None:
+        raise RuntimeError("too loud")
+
+    listener = Listener(known(truth()), (3,))
+    listener.hear = deaf
+    loop = engine(target(), listener, 6)
+    with pytest.warns(RuntimeWarning, match="too loud"):
+        assert run(loop, requests()) == run(engine(target()), requests())
 
 
 def test_a_sequence_given_up_leaves_the_others_as_they_are():

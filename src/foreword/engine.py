@@ -6,7 +6,7 @@ Knows tokens; knows nothing about text or about any method by name.
 from __future__ import annotations
 
 import warnings
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from time import perf_counter
 
 from jaxtyping import Float
@@ -66,10 +66,11 @@ class Engine:
         times = [perf_counter()]
         draft, asked = self._guess(batch)
         times.append(perf_counter())
-        logits = self._score(writers, readers, draft)
+        logits, hidden = self._score(writers, readers, draft)
         times.append(perf_counter())
         verdict = self.decider.decide(batch, draft, logits)
         self._observe(batch, draft, verdict, logits)
+        self._share([*writers, *readers], verdict, hidden)
         times.append(perf_counter())
         deltas = self._keep(batch, draft, verdict, logits)
         for turn in readers:
@@ -127,8 +128,13 @@ class Engine:
 
     # ---- score
 
-    def _score(self, writers: list[Turn], readers: list[Turn], draft: Draft) -> list[Float[Tensor, "_ vocab"]]:
-        """One forward over all that is pending and guessed; logits after the last committed token and each guess."""
+    def _score(
+        self, writers: list[Turn], readers: list[Turn], draft: Draft
+    ) -> tuple[list[Float[Tensor, "_ vocab"]], list[Float[Tensor, "_ features"]]]:
+        """One forward over all that is pending and guessed.
+
+        Returns logits after the last committed token and each guess, and the hidden states of every row if wanted.
+        """
         reads = []
         for turn, tree in zip(writers, draft.trees, strict=True):
             sequence, parents = turn.sequence, None if draft.chain else tree.parents
@@ -142,9 +148,14 @@ class Engine:
             if turn.sequence.cached == 0:
                 self.target.open(turn.sequence.id, turn.sequence.prompt + turn.sequence.params.max_tokens + NODES)
         if not reads:
-            return []
-        logits = self.target.read(reads)
-        return [logits] if len(writers) == 1 else list(logits.split([len(tree) + 1 for tree in draft.trees]))
+            return [], []
+        heard: list[Tensor] = []
+        if self.drafter.wants and not self.failed:
+            logits, hidden = self.target.hear(reads, self.drafter.wants)
+            heard = list(hidden.split([len(read.tokens) for read in reads]))
+        else:
+            logits = self.target.read(reads)
+        return [logits] if len(writers) == 1 else list(logits.split([len(tree) + 1 for tree in draft.trees])), heard
 
     # ---- decide
 
@@ -153,6 +164,17 @@ class Engine:
             return
         try:
             self.drafter.observe(batch, draft, verdict, Scores(tuple(logits)))
+        except Exception as error:  # noqa: BLE001 - as in _guess
+            self._turn_off(error)
+
+    def _share(self, turns: list[Turn], verdict: Verdict, hidden: list[Tensor]) -> None:
+        """Tell the drafter what the target thought at every token that stays; writers come first among the turns."""
+        if self.failed or not hidden:
+            return
+        try:
+            for turn, nodes, states in zip_longest(turns, verdict.kept, hidden):
+                kept = [*range(turn.read), *(turn.read + node for node in nodes or ())]
+                self.drafter.hear(turn.sequence, turn.sequence.cached, states[kept])
         except Exception as error:  # noqa: BLE001 - as in _guess
             self._turn_off(error)
 

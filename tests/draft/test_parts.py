@@ -4,6 +4,7 @@ from collections.abc import Sequence as List
 from itertools import count
 
 import pytest
+import torch
 
 from foreword.draft import Recipe, method
 from foreword.draft.base import Drafter, chosen
@@ -152,3 +153,22 @@ def test_the_text_is_that_of_plain_decoding_and_the_parts_learn(kind, rule):
     assert sum(answer.sequence.stats.accepted for answer in got) > 40
     assert drafter._trees == {}
     assert all(not value for part in drafter.parts for value in vars(part).values() if isinstance(value, dict))
+
+
+class Hears(Says):
+    def __init__(self, *layers: int) -> None:
+        super().__init__()
+        self.wants, self.heard = layers, torch.empty(0)
+
+    def hear(self, sequence: Sequence, start: int, hidden: torch.Tensor) -> None:
+        self.heard = hidden
+
+
+@pytest.mark.parametrize("kind", [FusedDrafter, CascadeDrafter])
+def test_each_part_hears_what_it_wants(kind):
+    parts = [Hears(4, 1), Says(), Hears(2, 4)]
+    both = kind(parts)
+    assert both.wants == (1, 2, 4)
+    both.hear(one(), 0, torch.tensor([[10.0, 11, 20, 21, 40, 41]]))
+    assert parts[0].heard.tolist() == [[40, 41, 10, 11]]
+    assert parts[2].heard.tolist() == [[20, 21, 40, 41]]

@@ -10,6 +10,9 @@ from collections.abc import Sequence as List
 from pathlib import Path
 from typing import ClassVar
 
+from jaxtyping import Float
+from torch import Tensor
+
 from foreword.errors import InvalidRequest
 from foreword.model import HFModel, Model, Tokenizer
 from foreword.types import Batch, Draft, Scores, Sequence, Tree, Verdict
@@ -32,6 +35,10 @@ class Drafter(ABC):
     draws: ClassVar[bool] = False
     """Its guesses are drawn from a law that comes with them, where the rule compares laws."""
 
+    wants: tuple[int, ...] = ()
+    """The target's hidden states that it guesses from, numbered as transformers does: 0 = the embeddings, i = after
+    i layers, and the last after the final norm too. See `hear`."""
+
     @classmethod
     def load(cls, source: Source, target: Model, tokenizer: Tokenizer | None) -> Drafter:
         """Make a drafter for a target. The default takes no source and needs nothing."""
@@ -48,6 +55,14 @@ class Drafter(ABC):
         self, batch: Batch, draft: Draft, verdict: Verdict, scores: Scores
     ) -> None:
         """Called after the decision of a round, before the new tokens are committed. `draft` is what was scored."""
+
+    def hear(  # noqa: B027 - a hook, empty by default
+        self, sequence: Sequence, start: int, hidden: Float[Tensor, "tokens features"]
+    ) -> None:
+        """What the target thought at a sequence's tokens, from number `start` on: the states it `wants`, side by side.
+
+        Called after every forward, with each token that stays, once and in order; prompts come in parts.
+        """
 
     def release(self, sequence: Sequence) -> None:  # noqa: B027 - a hook, empty by default
         """The sequence has ended; forget it."""

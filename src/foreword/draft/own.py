@@ -29,12 +29,12 @@ class SelfDrafter(LanguageModelDrafter):
         super().__init__(view)
         self._shares = shares
 
-    def _fit(self, sequence: Sequence, nodes: int) -> int:
+    def fit(self, sequence: Sequence, nodes: int) -> int:
         ready = not self._shares or (sequence.cached > 0 and len(sequence.pending) <= FEW)
-        return super()._fit(sequence, nodes) if ready else 0
+        return super().fit(sequence, nodes) if ready else 0
 
-    def _catch_up(self, sequence: Sequence) -> Read:
+    def catch_up(self, sequence: Sequence) -> Read:
         if not self._shares:
-            return super()._catch_up(sequence)
+            return super().catch_up(sequence)
         self._memories[sequence.id] = _Memory()  # of no use: what is read now is overwritten before it is asked for
         return Read(sequence.id, sequence.cached, sequence.pending)

@@ -7,6 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence as List
 
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
 from foreword.draft.base import Drafter
 from foreword.draft.trust import Trust
 from foreword.errors import InvalidRequest
@@ -28,6 +32,7 @@ class Parts(Drafter):
         if len(drafters) < 2:
             raise InvalidRequest(f"several drafters are needed to join, at least two, got {len(drafters)}")
         self.parts = tuple(drafters)
+        self.wants = tuple(sorted({layer for drafter in self.parts for layer in drafter.wants}))
         self._trust = Trust()
         self._trees: dict[int, dict[int, Tree]] = {}
         """Sequence id -> part -> what it guessed this round."""
@@ -38,6 +43,12 @@ class Parts(Drafter):
                 self.judge(part, tree, tokens)
         for drafter in self.parts:
             drafter.observe(batch, draft, verdict, scores)
+
+    def hear(self, sequence: Sequence, start: int, hidden: Float[Tensor, "tokens features"]) -> None:
+        states = dict(zip(self.wants, hidden.chunk(len(self.wants), -1), strict=True))
+        for drafter in self.parts:
+            if drafter.wants:
+                drafter.hear(sequence, start, torch.cat([states[layer] for layer in drafter.wants], -1))
 
     def release(self, sequence: Sequence) -> None:
         self._trees.pop(sequence.id, None)

@@ -25,10 +25,12 @@ class Ranks:
     def __init__(self) -> None:
         self._trust = Trust()
 
-    def shape(self, count: int) -> Shape:
-        """The tree of `count` nodes that is expected to keep most."""
+    def shape(self, count: int, deep: int = DEEP) -> Shape:
+        """The tree of `count` nodes, at most `deep` levels, that is expected to keep most."""
         chances = (self._trust.chance(rank, prior) for rank, prior in enumerate(FIRST))
-        return _shape(tuple(max(round(GRAIN * chance), 1) / GRAIN / 1.001 for chance in chances), count)
+        return _shape(
+            tuple(max(round(GRAIN * chance), 1) / GRAIN / 1.001 for chance in chances), count, min(deep, DEEP)
+        )
 
     def learn(self, draft: Draft, verdict: Verdict) -> None:
         """Judge every list of children that the target looked at."""
@@ -41,5 +43,5 @@ class Ranks:
 
 
 @lru_cache(256)
-def _shape(acceptance: tuple[float, ...], count: int) -> Shape:
-    return sequoia(acceptance, count, DEEP)
+def _shape(acceptance: tuple[float, ...], count: int, deep: int) -> Shape:
+    return sequoia(acceptance, count, deep)

@@ -8,13 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence as List
 from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from foreword.model import Model, Read
-from foreword.native.tree import Ask
+from foreword.model import Read
+from foreword.native.tree import Ask, Grown
 from foreword.sampling import weights
 from foreword.types import Batch, Sequence, Tree
 
@@ -28,6 +29,13 @@ DEEP = 24
 """Levels at most."""
 SPREAD = 0.53
 """Error of a drafter's log-probabilities that no temperature takes away, in nats; measured from 0.3 to 1.3."""
+
+
+@runtime_checkable
+class Grows(Protocol):
+    """Something that may know how to grow a whole tree in one call."""
+
+    def grow(self, read: Read, ask: Ask) -> Grown | None: ...
 
 
 @dataclass(slots=True)
@@ -82,6 +90,7 @@ class Growth:
     floor: float
     confidence: Confidence
     breadth: int = BREADTH
+    deep: int = DEEP
     tree: Tree = field(default_factory=Tree)
     depth: int = 0
     open: list[int] = field(default_factory=lambda: [-1])
@@ -112,12 +121,12 @@ class Growth:
         self.depth += 1
         self.open = self._promising(fresh)
 
-    def at_once(self, batch: Batch, model: Model, read: Read) -> bool:
+    def at_once(self, batch: Batch, model: Grows, read: Read) -> bool:
         """Read the end of the text and grow to the last level in one call, equal to `extend` after every read.
 
         False where that cannot be: it can for a plain law, with a model whose driver grows trees.
         """
-        params, deep = self.sequence.params, min(self.most, DEEP)
+        params, deep = self.sequence.params, min(self.most, self.deep)
         if not params.plain:
             return False
         noise = batch.draws.foreseeing(self.sequence, deep)
@@ -147,7 +156,7 @@ class Growth:
 
     def _promising(self, fresh: list[int]) -> list[int]:
         """The guesses of a level whose children may be among the best, best first."""
-        if self.depth >= min(self.most, DEEP):
+        if self.depth >= min(self.most, self.deep):
             return []
         chances, ends = self.tree.chances, self.sequence.eos
         last = sorted(chances, reverse=True)[self.most - 1] if len(chances) >= self.most else 0.0

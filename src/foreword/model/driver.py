@@ -53,6 +53,21 @@ class Driver(Protocol):
 
 
 @runtime_checkable
+class Hearing(Protocol):
+    """What a driver offers those who guess from what the model thinks while it reads."""
+
+    def hear(
+        self, reads: List[Read], layers: List[int]
+    ) -> tuple[Float[Tensor, "kept vocab"], Float[Tensor, "rows features"]]:
+        """`read`, and the hidden states of every token read, those of all `layers` side by side."""
+        ...
+
+    def speak(self, hidden: Float[Tensor, "rows hidden"]) -> Float[Tensor, "rows vocab"]:
+        """What the model's own head says of hidden states that are normed already."""
+        ...
+
+
+@runtime_checkable
 class Growing(Protocol):
     """What a driver may also offer: a whole tree of guesses without coming back between its levels."""
 

@@ -13,14 +13,14 @@ from pathlib import Path
 from threading import Lock
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from foreword.errors import ModelError
 from foreword.model.cost import Cost, known
-from foreword.model.driver import Growing, Mode
+from foreword.model.driver import Growing, Hearing, Mode
 from foreword.model.linear import Swap, fast_bfloat16, swap_out
 from foreword.model.plan import Read
 from foreword.model.probe import NATIVE, Capability, choose, drive
@@ -150,6 +150,32 @@ class Model:
     def read(self, reads: List[Read]) -> Float[Tensor, "kept vocab"]:
         """One forward over what each sequence adds; returns the logits of the last `keep` tokens of each, in order."""
         return self.driver.read(reads)
+
+    def hear(
+        self, reads: List[Read], layers: List[int]
+    ) -> tuple[Float[Tensor, "kept vocab"], Float[Tensor, "rows features"]]:
+        """`read`, and the hidden states of every token read, those of all `layers` side by side, any float dtype.
+
+        Layers are numbered as transformers numbers hidden states: 0 = the embeddings, i = after i layers, and the last
+        after the final norm too. Raises ModelError for numbers that are none, or a way of driving that cannot listen.
+        """
+        return self._hearing(layers).hear(reads, layers)
+
+    def speak(self, hidden: Float[Tensor, "rows hidden"]) -> Float[Tensor, "rows vocab"]:
+        """What the model's own head says of hidden states that are normed already."""
+        return self._hearing(()).speak(hidden)
+
+    def embed(self, tokens: Int[Tensor, "*rows"]) -> Float[Tensor, "*rows hidden"]:
+        """The model's own embeddings of tokens."""
+        return self.hf.get_input_embeddings()(tokens)
+
+    def _hearing(self, layers: List[int]) -> Hearing:
+        count = self.hf.config.get_text_config().num_hidden_layers
+        if any(not 0 <= layer <= count for layer in layers):
+            raise ModelError(f"{self.name} has hidden states 0 to {count}, got {list(layers)}")
+        if not isinstance(self.driver, Hearing):
+            raise ModelError(f"{self.name} is driven the way '{self.capability.way}', which lets nobody listen")
+        return self.driver
 
     def grow(self, read: Read, ask: Ask) -> Grown | None:
         """Read, then grow a tree of guesses; None where the driver cannot do that faster than its caller."""

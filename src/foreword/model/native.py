@@ -107,6 +107,30 @@ class NativeDriver:
         self._library.foreword_forward(byref(self._model), byref(forward), self._threads)
         return logits
 
+    def hear(
+        self, reads: List[Read], layers: List[int]
+    ) -> tuple[Float[Tensor, "kept vocab"], Float[Tensor, "rows features"]]:
+        logits = torch.empty(sum(read.keep for read in reads), self._model.vocab)
+        forward = self._prepare(reads, logits)
+        heard = torch.empty(forward.rows, len(layers) * self._model.hidden)
+        heed = (c_int64 * len(layers))(*layers)
+        forward.heeded, forward.heed, forward.heard = len(layers), ctypes.addressof(heed), heard.data_ptr()
+        self._library.foreword_forward(byref(self._model), byref(forward), self._threads)
+        return logits, heard
+
+    def speak(self, hidden: Float[Tensor, "rows hidden"]) -> Float[Tensor, "rows vocab"]:
+        rows, mouth = len(hidden), llama.Model.from_buffer_copy(self._model)
+        mouth.layers, mouth.norm = 0, None
+        given = hidden.float().contiguous()
+        logits = torch.empty(rows, self._model.vocab)
+        keep = (c_int64 * rows)(*range(rows))
+        _, *scratch = self._scratch.fit(rows, self._threads, 1)
+        forward = llama.Forward(
+            rows, 0, rows, None, None, ctypes.addressof(keep), None, logits.data_ptr(), given.data_ptr(), *scratch
+        )
+        self._library.foreword_forward(byref(mouth), byref(forward), self._threads)
+        return logits
+
     def grow(self, read: Read, ask: Ask) -> Grown:
         """Read the end of a text, then grow a tree of guesses after it, in one call."""
         if read.keep != 1 or (ask.noise is not None and ask.noise.shape < (ask.deep, self._model.vocab)):

@@ -16,6 +16,7 @@ from foreword.errors import ModelError
 from foreword.model.cache import Extent, KVPool
 from foreword.model.driver import Mode
 from foreword.model.linear import MIN_ROWS
+from foreword.model.listen import listening, spoken
 from foreword.model.plan import Plan, Read, Span
 from foreword.native.openmp import all_threads
 
@@ -47,6 +48,23 @@ class PooledDriver:
             if self._alone and len(reads) > 1:
                 return torch.cat([self._forward([read]) for read in reads])
             return self._forward(reads)
+
+    def hear(
+        self, reads: List[Read], layers: List[int]
+    ) -> tuple[Float[Tensor, "kept vocab"], Float[Tensor, "rows features"]]:
+        parts = [[read] for read in reads] if self._alone else [reads]
+        logits, heard = zip(*[self._heard(part, layers) for part in parts], strict=True)
+        return torch.cat(logits), torch.cat(heard)
+
+    @torch.inference_mode()
+    def speak(self, hidden: Float[Tensor, "rows hidden"]) -> Float[Tensor, "rows vocab"]:
+        with all_threads():
+            return spoken(self._model, hidden)
+
+    def _heard(self, reads: List[Read], layers: List[int]) -> tuple[Tensor, Tensor]:
+        with listening(self._model, layers) as heard:
+            logits = self.read(reads)
+        return logits, heard()[: sum(len(read.tokens) for read in reads)]  # without the padding of a forward
 
     def move(self, id: int, source: list[int], start: int) -> None:
         base = self._extents[id].start

@@ -33,7 +33,7 @@ typedef struct {
     int64_t layers, hidden, heads, kv_heads, dim, intermediate, vocab;
     float eps, scale;
     const bf16 *embedding; /* [vocab, hidden] */
-    const float *norm;
+    const float *norm; /* NULL = none before the head */
     const void *head; /* packed */
     const float *cos, *sin; /* [position, dim] */
     const Layer *layer;
@@ -55,6 +55,9 @@ typedef struct {
     float *residual, *wide, *scores; /* scratch: [rows, hidden], [rows, (heads + 2 kv_heads) dim], [QUERIES threads, longest] */
     bf16 *narrow; /* scratch: [rows, max(hidden, heads dim) + intermediate] */
     int64_t longest;
+    int64_t heeded; /* layers whose input is wanted as well; one that is `layers` = what the head reads */
+    const int64_t *heed;
+    float *heard; /* [rows, heeded, hidden] */
 } Forward;
 
 static inline __m512 widen(__m256i half) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16)); }
@@ -411,6 +414,27 @@ static void embed(const Model *m, const Forward *f, int64_t r) {
         _mm512_storeu_ps(f->residual + r * m->hidden + i, widen(_mm256_loadu_si256((const __m256i *)(m->embedding + f->tokens[r] * m->hidden + i))));
 }
 
+/* What layer `l` reads in row r, kept for those who asked for it. */
+static void hear(const Model *m, const Forward *f, int64_t l, int64_t r) {
+    for (int64_t i = 0; i < f->heeded; i++)
+        if (f->heed[i] == l) memcpy(f->heard + (r * f->heeded + i) * m->hidden, f->residual + r * m->hidden, m->hidden * sizeof(float));
+}
+
+/* What the head reads. Without layers and norms there is nothing before it: rows are given as they shall be read. */
+static void ready(const Model *m, const Forward *f, int64_t r, bf16 *to) {
+    const float *x = f->residual + r * m->hidden;
+    if (m->norm) rms_norm(x, m->norm, m->eps, m->hidden, to);
+    else for (int64_t i = 0; i < m->hidden; i += LANES) narrow_store(to + i, _mm512_loadu_ps(x + i));
+}
+
+static void hear_last(const Model *m, const Forward *f, int64_t r) {
+    bf16 *normed = f->narrow + r * m->hidden;
+    ready(m, f, r, normed);
+    for (int64_t i = 0; i < f->heeded; i++)
+        for (int64_t at = 0; f->heed[i] == m->layers && at < m->hidden; at += LANES)
+            _mm512_storeu_ps(f->heard + (r * f->heeded + i) * m->hidden + at, widen(_mm256_loadu_si256((const __m256i *)(normed + at))));
+}
+
 static void place(const Model *m, const Layer *layer, const Forward *f, int64_t r) {
     float *x = f->wide + r * (m->heads + 2 * m->kv_heads) * m->dim;
     const float *cos = m->cos + f->positions[r] * m->dim, *sin = m->sin + f->positions[r] * m->dim;
@@ -441,6 +465,7 @@ static void run(const Model *m, const Forward *f, Phase *phase, int me, int thre
     for (int64_t l = 0; l < m->layers; l++) {
         const Layer *layer = m->layer + l;
         if (l == 0) SHARE(rows, 4, r, embed(m, f, r));
+        if (f->heeded) SHARE(rows, 4, r, hear(m, f, l, r));
         if (!(layer->skipped & ATTENTION)) {
             SHARE(rows, 4, r, rms_norm(f->residual + r * m->hidden, layer->norm, m->eps, m->hidden, f->narrow + r * m->hidden));
             product(&(Product){f->narrow, layer->qkv, rows, m->hidden, wide, STORE, f->wide, layer->qkv_bias, 0, m->coding}, phase++, threads);
@@ -453,14 +478,15 @@ static void run(const Model *m, const Forward *f, Phase *phase, int me, int thre
         product(&(Product){f->narrow, layer->gate_up, rows, m->hidden, 2 * m->intermediate, GATE, 0, 0, gated, m->coding}, phase++, threads);
         product(&(Product){gated, layer->down, rows, m->intermediate, m->hidden, ADD, f->residual, 0, 0, m->coding}, phase++, threads);
     }
+    if (f->heeded) SHARE(rows, 4, r, hear_last(m, f, r));
     if (!f->kept) return;
-    SHARE(f->kept, 4, i, rms_norm(f->residual + f->keep[i] * m->hidden, m->norm, m->eps, m->hidden, f->narrow + i * m->hidden));
+    SHARE(f->kept, 4, i, ready(m, f, f->keep[i], f->narrow + i * m->hidden));
     product(&(Product){f->narrow, m->head, f->kept, m->hidden, m->vocab, STORE, f->logits, 0, 0, m->coding}, phase++, threads);
 }
 
 /* ---- helpers: threads that join a forward if they happen to be running, and that nobody waits for to begin. */
 
-#define PHASES_A_LAYER 8
+#define PHASES_A_LAYER 9
 #define MOST_THREADS 256
 #define SPINS 50000 /* a fraction of a millisecond: about the time between two forwards of a small model */
 
@@ -520,7 +546,7 @@ static int gather(int threads) {
 }
 
 void foreword_forward(const Model *m, const Forward *f, int threads) {
-    const int64_t phases = m->layers * PHASES_A_LAYER + 3;
+    const int64_t phases = m->layers * PHASES_A_LAYER + 4;
     Phase phase[phases];
     memset(phase, 0, sizeof phase);
     if (threads > 1 && pthread_mutex_trylock(&pool.owner) == 0) {

@@ -53,7 +53,7 @@ class Forward(Structure):
     _fields_ += [(n, c_void_p) for n in ("tokens", "positions", "keep")]
     _fields_ += [("span", POINTER(Span))]
     _fields_ += [(n, c_void_p) for n in ("logits", "residual", "wide", "scores", "narrow")]
-    _fields_ += [("longest", c_int64)]
+    _fields_ += [("longest", c_int64), ("heeded", c_int64), ("heed", c_void_p), ("heard", c_void_p)]
 
 
 @cache

@@ -1,0 +1,138 @@
+"""Grows guesses level by level from a model that is asked what follows: coupled trees, or drawn ones.
+
+Knows trees and how to ask; knows nothing about what the model reads, or how it remembers.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence as List
+from typing import Protocol, runtime_checkable
+
+from jaxtyping import Float
+from torch import Tensor
+
+from foreword.draft.base import Drafter
+from foreword.draft.drawn import DrawnTree
+from foreword.draft.ranks import Ranks
+from foreword.draft.static import Shape
+from foreword.draft.tree import BREADTH, DEEP, Confidence, Growth
+from foreword.model import Mode, Read
+from foreword.native.tree import Ask, Grown
+from foreword.types import Batch, Draft, Scores, Sequence, Tree, Verdict
+
+
+@runtime_checkable
+class Asked(Protocol):
+    """What is asked for guesses: a model, or a part that was trained to guess for one."""
+
+    @property
+    def mode(self) -> Mode: ...
+
+    @property
+    def context(self) -> int: ...
+
+    def close(self, id: int) -> None: ...
+
+    def read(self, reads: List[Read]) -> Float[Tensor, "kept vocab"]: ...
+
+    def grow(self, read: Read, ask: Ask) -> Grown | None: ...
+
+
+class GrowingDrafter(Drafter):
+    """Asks for the laws of what follows a text, then of what follows each promising guess, and so on."""
+
+    draws = True
+    deep: int = DEEP
+    """Guesses are asked for at most so far ahead."""
+
+    def __init__(self, asked: Asked) -> None:
+        self.asked = asked
+        self.confidence = Confidence()
+        self._ranks = Ranks()
+        self._growths: dict[int, Growth] = {}
+
+    @abstractmethod
+    def catch_up(self, sequence: Sequence) -> Read:
+        """What must be read to know a text; its end is left to be read, for what it says comes next."""
+
+    def remember(self, sequence: Sequence, tree: Tree) -> None:
+        """These guesses were read after the text, in this order."""
+
+    def propose(self, batch: Batch, nodes: List[int]) -> Draft:
+        budget = [self.fit(s, n) for s, n in zip(batch.sequences, nodes, strict=True)]
+        reads = {row: self.catch_up(batch.sequences[row]) for row, count in enumerate(budget) if count}
+        if not batch.draws.wants_probs and self.asked.mode is Mode.TREE:
+            return self._trees(batch, budget, reads)
+        return self._drawn(batch, budget, reads)
+
+    def observe(self, batch: Batch, draft: Draft, verdict: Verdict, scores: Scores) -> None:
+        """Learn how far to trust the model from what became of its guesses."""
+        if batch.draws.wants_probs:
+            self._ranks.learn(draft, verdict)
+        for sequence, said in zip(batch.sequences, verdict.said(draft), strict=True):
+            growth = self._growths.pop(sequence.id, None)
+            if growth is not None:
+                growth.learn(said)
+
+    def release(self, sequence: Sequence) -> None:
+        self.asked.close(sequence.id)
+        self._growths.pop(sequence.id, None)
+
+    def fit(self, sequence: Sequence, nodes: int) -> int:
+        """How many of these guesses there is room for."""
+        return max(0, min(nodes, self.asked.context - len(sequence.tokens)))
+
+    def logits(self, reads: List[Read]) -> Float[Tensor, "kept vocab"]:
+        """Raw logits of what follows, in the target's vocabulary."""
+        return self.asked.read(reads)
+
+    def _trees(self, batch: Batch, budget: List[int], reads: dict[int, Read]) -> Draft:
+        """Coupled trees, a forward for each level; all sequences together."""
+        breadth = BREADTH if batch.trees else 1
+        growths = {
+            row: Growth(batch.sequences[row], budget[row], batch.floor, self.confidence, breadth, self.deep)
+            for row in reads
+        }
+        pending = {row: read for row, read in reads.items() if not growths[row].at_once(batch, self.asked, read)}
+        while pending:
+            parts = self.logits(list(pending.values())).split([read.keep for read in pending.values()])
+            for row, logits in zip(pending, parts, strict=True):
+                growths[row].extend(batch, logits)
+            wanted = [(row, growths[row].next(reads[row].past + len(reads[row].tokens))) for row in pending]
+            pending = {row: read for row, read in wanted if read is not None}
+        for row, growth in growths.items():
+            self._growths[reads[row].id] = growth
+            self.remember(batch.sequences[row], growth.tree.pruned(growth.read))
+        return Draft([growths[row].done() if row in growths else Tree() for row in range(len(batch))])
+
+    def _drawn(self, batch: Batch, budget: List[int], reads: dict[int, Read]) -> Draft:
+        """Drawn trees, a forward for each level; chains where the model can read no others or nobody judges others."""
+        held = self.asked.mode is Mode.TREE  # what it reads after a text can be told apart from the text
+        drawn = DrawnTree(batch, [self._shape(most, trees=held and batch.trees) for most in budget])
+        ends = {row: read.past + len(read.tokens) for row, read in reads.items()}
+        level: dict[int, list[int]] = {row: [-1] for row in reads}
+        read: dict[int, list[int]] = {row: [] for row in reads}
+        while reads:
+            parts = self.logits(list(reads.values())).split([one.keep for one in reads.values()])
+            for row, logits in zip(list(reads), parts, strict=True):
+                fresh = [
+                    new for node, last in zip(level[row], logits, strict=True) for new in drawn.draw(row, node, last)
+                ]
+                level[row] = [node for node in fresh if drawn.branches(row, node)]
+                one, before = reads.pop(row), len(read[row])
+                if level[row]:
+                    read[row] += level[row]
+                    tree = drawn.tree(row, read[row])
+                    tokens, count = tree.tokens[before:], len(level[row])
+                    reads[row] = (
+                        Read(one.id, ends[row], tokens, tree.parents, count, held=before)
+                        if held
+                        else Read(one.id, ends[row] + before, tokens)
+                    )
+        for row in ends:
+            self.remember(batch.sequences[row], drawn.tree(row, read[row]))
+        return drawn.draft()
+
+    def _shape(self, most: int, *, trees: bool) -> Shape:
+        return self._ranks.shape(most, self.deep) if trees else tuple(range(-1, min(most, self.deep) - 1))
