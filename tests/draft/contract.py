@@ -7,6 +7,7 @@ import torch
 
 from foreword.draft.base import Drafter
 from foreword.draws import KeyedDraws
+from foreword.model import Read
 from foreword.types import Batch, Draft, SamplingParams, Sequence
 from running import Request, engine, finish, plain, prompts, target
 
@@ -22,15 +23,29 @@ class Trial:
 
     def __post_init__(self) -> None:
         self.drafter = self.make()
+        self._told: dict[Sequence, int] = {}
 
     def sequence(self, tokens: tuple[int, ...], params: SamplingParams = SAMPLED) -> Sequence:
         return Request(tuple(tokens), params).sequence(target().eos)
 
     def propose(self, sequences: list[Sequence], nodes: list[int], *, shared: bool = True) -> Draft:
         vocab = target().vocab
+        if self.drafter.wants:
+            for sequence in sequences:
+                self._tell(sequence)
         draft = self.drafter.propose(Batch(tuple(sequences), KeyedDraws(vocab, shared=shared)), nodes)
         check_form(draft, nodes, vocab, wants_probs=not shared)
         return draft
+
+    def _tell(self, sequence: Sequence) -> None:
+        """What the engine does after every forward: say what the target thinks at the tokens that it has read."""
+        model, read, told = target(), sequence.tokens[:-1], self._told.get(sequence, 0)
+        if len(read) > told:
+            model.open(-7, len(read))
+            _, hidden = model.hear([Read(-7, 0, read, keep=0)], self.drafter.wants)
+            model.close(-7)
+            self.drafter.hear(sequence, told, hidden[told:])
+            self._told[sequence] = len(read)
 
 
 def check_form(draft: Draft, nodes: list[int], vocab: int, *, wants_probs: bool = False) -> None:

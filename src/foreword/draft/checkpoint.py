@@ -1,0 +1,85 @@
+"""Folders that hold a part trained to guess for a target: a config and tensors, ours or made by others.
+
+Knows files; knows nothing about what is in them.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from transformers.utils.hub import cached_file
+
+from foreword.errors import ModelError
+
+CONFIG, WEIGHTS, PICKLED = "config.json", "model.safetensors", "pytorch_model.bin"
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What a folder holds."""
+
+    source: str
+    config: Mapping[str, Any]
+    tensors: Mapping[str, Tensor]
+
+    @classmethod
+    def read(cls, source: str | Path) -> Checkpoint:
+        """Of a folder, or of a repository on the hub. Raises ModelError when it is not there or cannot be read."""
+        try:
+            config = json.loads(_file(source, CONFIG).read_text(encoding="utf-8"))
+            return cls(str(source), config, _tensors(source))
+        except (OSError, ValueError, SafetensorError, pickle.UnpicklingError, RuntimeError) as error:
+            said = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise ModelError(
+                f"cannot load a drafter from {str(source)!r}: {said}. Give a folder that holds {CONFIG} and {WEIGHTS}"
+            ) from error
+
+    def write(self, folder: Path) -> None:
+        """Make the folder, with config.json and model.safetensors in it."""
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / CONFIG).write_text(json.dumps(dict(self.config), indent=2) + "\n", encoding="utf-8")
+        save_file({name: tensor.contiguous() for name, tensor in self.tensors.items()}, folder / WEIGHTS)
+
+    def fill(self, module: nn.Module) -> None:
+        """Give a module its weights, by name. Raises ModelError where one is missing or has another shape.
+
+        Tensors that it has no place for are refused too: who skips them computes something else.
+        """
+        wanted = module.state_dict()
+        missing, strange = sorted(set(wanted) - set(self.tensors)), sorted(set(self.tensors) - set(wanted))
+        if missing or strange:
+            lacks = f"lacks {', '.join(missing)}" if missing else ""
+            holds = f"holds {', '.join(strange)}, which nothing is known about" if strange else ""
+            raise ModelError(f"{self.source} {' and '.join(filter(None, (lacks, holds)))}")
+        for name, tensor in self.tensors.items():
+            if tensor.shape != wanted[name].shape:
+                raise ModelError(
+                    f"{self.source}: {name} has the shape {list(tensor.shape)} where its config asks for "
+                    f"{list(wanted[name].shape)}"
+                )
+        module.load_state_dict(dict(self.tensors))
+
+
+def _file(source: str | Path, name: str) -> Path:
+    folder = Path(source).expanduser()
+    if folder.is_dir() or str(source).startswith(("/", ".", "~")):
+        return folder / name
+    return Path(cached_file(str(source), name) or name)
+
+
+def _tensors(source: str | Path) -> dict[str, Tensor]:
+    try:
+        return load_file(_file(source, WEIGHTS))
+    except OSError:  # the oldest checkpoints are pickled
+        if not (pickled := _file(source, PICKLED)).exists():
+            raise
+        return torch.load(pickled, map_location="cpu", weights_only=True)
