@@ -16,6 +16,7 @@ import foreword
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "foreword"
 REGISTRY = SOURCE / "draft" / "__init__.py"
+STUDENTS = SOURCE / "train" / "students.py"
 FILES = sorted(SOURCE.rglob("*.py"))
 CORE = "types params errors noise draws sampling model draft verify commit scheduler width engine reader llm".split()
 SPINE = ("__init__", "base", "lm", "tree", "match", "rejection")
@@ -106,15 +107,16 @@ def test_the_core_stays_small():
 
 
 @pytest.mark.skipif(not REGISTRY.exists(), reason="there are no drafting methods yet")
-def test_a_method_is_named_in_its_own_file_and_the_registry_only():
+def test_a_method_is_named_in_its_own_files_and_the_registries_only():
     leaks = []
     for name, place in registry().items():
         home = REGISTRY.parent / (place.partition(":")[0].rpartition(".")[2] + ".py")
         assert home.exists(), f"METHODS sends {name!r} to {place}, and there is no {where(home)}"
+        homes = (home, SOURCE / "train" / home.name, REGISTRY, STUDENTS)
         if name in COMMON_WORDS:
             continue
         word = re.compile(rf"\b{re.escape(name)}\b", re.IGNORECASE)
-        elsewhere = (path for path in FILES if path not in (home, REGISTRY))
+        elsewhere = (path for path in FILES if path not in homes)
         leaks += [f"{name}: {where(path)}" for path in elsewhere if any(map(word.search, lines(path)))]
     assert leaks == []
 

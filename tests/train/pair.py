@@ -10,8 +10,11 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from foreword.train.data import Record
 from foreword.train.devices import Devices, OneDevice
 from foreword.train.log import Row
+from foreword.train.losses import LOSSES
 from foreword.train.pack import Block, Packer, Piece
+from foreword.train.pupil import Setting
 from foreword.train.trainer import Recipe, Trainer
+from running import tokenizer
 
 VOCAB = 320
 
@@ -32,6 +35,14 @@ def llama(seed: int = 0, layers: int = 1, hidden: int = 32) -> LlamaForCausalLM:
         tie_word_embeddings=True,
     )
     return LlamaForCausalLM(config)
+
+
+def setting(target: LlamaForCausalLM, loss: str = "forward-kl", temperature: float = 1.0) -> Setting:
+    """What a student finds beside this target. The tokenizer is another's, and never read."""
+    return Setting(
+        source="", target=target, tokenizer=tokenizer(), eos=frozenset(), loss=LOSSES[loss],
+        temperature=temperature, length=64, seed=0, counts=lambda: torch.arange(VOCAB).flip(0),
+    )  # fmt: skip
 
 
 class Bytes:

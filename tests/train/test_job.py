@@ -11,6 +11,7 @@ from foreword import LLM, SamplingParams
 from foreword.errors import InvalidRequest
 from foreword.train.job import Job, eos, run
 from foreword.train.report import Questions
+from foreword.train.students import SmallModel
 from foreword.train.trainer import Recipe
 from running import target, tokenizer
 
@@ -40,8 +41,8 @@ def data(tmp_path_factory) -> Path:
 def job(data: Path, out: Path, **changes) -> Job:
     recipe = Recipe(steps=16, batch=2, warmup=2, learning_rate=0.01, evaluate=8, save=5)
     asked = Job(
-        data=(data,), out=out, hidden=64, length=64, held_out=4, device="cpu", bf16=False, recipe=recipe,
-        questions=Questions(prompts=2, tokens=8, depth=2),
+        student=SmallModel(hidden=64), data=(data,), out=out, length=64, held_out=4, device="cpu", bf16=False,
+        recipe=recipe, questions=Questions(prompts=2, tokens=8, depth=2),
     )  # fmt: skip
     return replace(asked, **changes)
 
@@ -94,7 +95,8 @@ def test_a_finished_job_may_be_asked_for_again(trained, data):
 def test_training_goes_on_from_a_draft_there_is(trained, data, tmp_path):
     rows = []
     recipe = Recipe(steps=1, batch=1)
-    run(job(data, tmp_path, draft=str(trained[0]), recipe=recipe, questions=Questions(prompts=0)), watch=rows.append)
+    student = SmallModel(draft=str(trained[0]))
+    run(job(data, tmp_path, student=student, recipe=recipe, questions=Questions(prompts=0)), watch=rows.append)
     learnt = [row.held_out["acceptance"] for row in trained[2] if row.held_out]
     assert rows[0].held_out["acceptance"] == pytest.approx(learnt[-1], abs=0.01)  # it was stored in fewer bits
 

@@ -11,12 +11,13 @@ from foreword.train import lm
 from foreword.train.devices import OneDevice
 from foreword.train.losses import LOSSES
 from foreword.train.pack import Block, Packer, Piece, stack
+from foreword.train.students import SmallModel
 from foreword.train.trainer import Recipe, Trainer
-from train.pair import TEXTS, VOCAB, Bytes, llama
+from train.pair import TEXTS, VOCAB, Bytes, llama, setting
 
 
-def distillation(draft=None, name: str = "forward-kl", **options) -> lm.Distillation:
-    return lm.Distillation(llama(0), draft or llama(1), LOSSES[name], **options)
+def distillation(draft=None, name: str = "forward-kl", temperature: float = 1.0, on_policy: float = 0.0):
+    return lm.Distillation(setting(llama(0), name, temperature), SmallModel(on_policy=on_policy), draft or llama(1))
 
 
 def drawn(seed: int, *lengths: int) -> list[Piece]:
@@ -72,7 +73,7 @@ def test_a_vocabulary_that_is_padded_further_is_cut():
     wide = llama(0)
     wide.resize_token_embeddings(VOCAB + 64, mean_resizing=False)
     block = stack([Block.of(drawn(0, 20), 20)])
-    task = lm.Distillation(wide, llama(0), LOSSES["tv"])
+    task = lm.Distillation(setting(wide, "tv"), SmallModel(), llama(0))
     assert task.loss(task.module, block).item() == pytest.approx(0, abs=1e-4)
 
 

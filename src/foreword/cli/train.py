@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import fields
+from inspect import Parameter, Signature, signature
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
 from foreword.cli import edge, options, show
 from foreword.cli.data import Files, Target
 from foreword.cli.options import examples
+from foreword.train.students import STUDENTS, Student
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -23,7 +26,7 @@ if TYPE_CHECKING:
     from foreword.train.log import Row
 
 Made = TypeVar("Made", bound="DataclassInstance")
-MODELS, DATA, LEARNING, RUN = "Models", "Data", "Learning", "Run"
+DATA, LEARNING, RUN = "Data", "Learning", "Run"
 
 train = typer.Typer(name="train", no_args_is_help=True, rich_markup_mode="rich", help="Train a drafter for a target.")
 
@@ -39,29 +42,18 @@ def _many() -> bool:
     return int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
-@train.command(
-    epilog=examples(
-        "foreword train lm --data answers.jsonl --out draft --layers 1 --hidden 192",
-        "foreword train lm --target path/or/hub-id --draft path/or/hub-id --data answers.jsonl --out draft",
-        "foreword train lm --data answers.jsonl --out draft --resume",
-    )
-)
-def lm(
+def _shared(
     *,
     target: Target = None,
     data: Files,
-    out: Annotated[Path, _option(RUN, "Gets draft, checkpoints, log and report.", metavar="DIR")],
+    out: Annotated[Path, _option(RUN, "Gets what was trained, checkpoints, log and report.", metavar="DIR")],
     resume: Annotated[bool, typer.Option("--resume", help="Go on where a run ended.", rich_help_panel=RUN)] = False,
-    draft: Annotated[str | None, _option(MODELS, "Begin with this model. Default: a new one.", metavar="MODEL")] = None,
-    layers: Annotated[int, _option(MODELS, "Layers of a new model.", least=1)] = 1,
-    hidden: Annotated[int | None, _option(MODELS, "Its hidden size. Default: the target's.", least=1)] = None,
     length: Annotated[int, _option(DATA, "Tokens in a block of records.", least=2)] = 512,
     held_out: Annotated[int, _option(DATA, "Records, about, to measure on.", least=0)] = 256,
     loss: Annotated[
         str, _option(LEARNING, "forward-kl, reverse-kl, tv, log-acceptance, hybrid …", metavar="NAME")
     ] = "hybrid",
     temperature: Annotated[float, _option(LEARNING, "What both laws are taken at.", metavar="T")] = 1.0,
-    on_policy: Annotated[float, _option(LEARNING, "Share of batches that the draft writes.", metavar="P")] = 0.0,
     steps: Annotated[int, _option(LEARNING, "Steps of the optimiser.", least=1)] = 1000,
     batch: Annotated[int, _option(LEARNING, "Blocks in a forward, on each device.", least=1)] = 8,
     accumulate: Annotated[int, _option(LEARNING, "Forwards in a step.", least=1)] = 1,
@@ -77,19 +69,55 @@ def lm(
     device: options.Device = "auto",
     as_json: options.AsJson = False,
 ) -> None:
-    """Distil a small language model: it learns the law of the target's next token."""
-    asked = locals()  # every option has the name of what it sets
+    """The options that every training has."""
+
+
+def _command(kind: type[Student]) -> Callable[..., None]:
+    """The command that trains one kind of student: its own options and those that all have."""
+
+    def command(**asked: Any) -> None:
+        _train(kind, asked)
+
+    hints = get_type_hints(kind)
+    own = [
+        Parameter(
+            wish.name,
+            Parameter.KEYWORD_ONLY,
+            default=wish.default,
+            annotation=Annotated[hints[wish.name], _option(kind.method, **wish.metadata)],
+        )
+        for wish in fields(kind)
+    ]
+    shared = signature(_shared, eval_str=True).parameters.values()
+    vars(command)["__signature__"] = Signature([*shared, *own])
+    command.__annotations__ = {option.name: option.annotation for option in (*shared, *own)}
+    command.__doc__ = kind.summary
+    return command
+
+
+for _kind in STUDENTS:
+    _line = f"foreword train {_kind.method} --data answers.jsonl --out draft"
+    train.command(
+        _kind.method,
+        epilog=examples(
+            f"{_line} {_kind.example}".rstrip(), f"{_line} --target path/or/hub-id --steps 5000", f"{_line} --resume"
+        ),
+    )(_command(_kind))
+
+
+def _train(kind: type[Student], asked: dict[str, Any]) -> None:
+    """Every option has the name of what it sets."""
     from foreword.train.job import Job, run
     from foreword.train.report import Questions
     from foreword.train.trainer import Recipe
 
-    settled = {"data": tuple(data), "many": _many()}
-    parts = {"recipe": _filled(Recipe, asked), "questions": _filled(Questions, {"prompts": prompts})}
+    settled = {"data": tuple(asked["data"]), "many": _many(), "student": _filled(kind, asked)}
+    parts = {"recipe": _filled(Recipe, asked), "questions": _filled(Questions, {"prompts": asked["prompts"]})}
     job = _filled(Job, asked | settled | parts)
-    with Course(steps) as course:
-        report = run(job, resume=resume, watch=course, note=edge.note)
+    with Course(asked["steps"]) as course:
+        report = run(job, resume=asked["resume"], watch=course, note=edge.note)
     if report is not None:
-        _write(report, out, as_json)
+        _write(report, asked["out"], asked["as_json"])
 
 
 def _filled(kind: type[Made], values: dict[str, Any]) -> Made:

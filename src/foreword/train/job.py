@@ -1,58 +1,58 @@
 """`foreword train`: files in, a folder with a trained draft out; the order of things for whatever is trained.
 
-Knows models, data and the loop by name; knows nothing about gradients or figures.
+Knows data and the loop by name; knows nothing about what is trained, gradients or figures.
 """
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from jaxtyping import Int
+from torch import Tensor
 
 from foreword import family
 from foreword.errors import InvalidRequest
-from foreword.model import HFModel, Tokenizer, check_same, load_tokenizer
+from foreword.model import HFModel, Tokenizer, load_tokenizer
 from foreword.model.linear import fast_bfloat16
 from foreword.params import whole
-from foreword.train import lm
 from foreword.train.data import Record, read, split
 from foreword.train.devices import Devices, ManyDevices, OneDevice
 from foreword.train.figures import Report
+from foreword.train.lm import load
 from foreword.train.log import Row
 from foreword.train.losses import loss
-from foreword.train.pack import Encoder, Packer
+from foreword.train.pack import Encoder, Packer, Piece
+from foreword.train.pupil import Setting
 from foreword.train.report import Questions, report
+from foreword.train.students import SmallModel, Student
 from foreword.train.trainer import Recipe, Trainer
 
 HELD_OUT_BLOCKS = 32
 """Blocks of held-out data that every measurement reads, at most."""
+COUNTED = 20_000
+"""Records in which tokens are counted, for those who learn a part of the vocabulary."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A draft model to distil: from what, with what, to where."""
+    """Something to train: for which target, with what, to where."""
 
+    student: Student = field(default_factory=SmallModel)
+    """What is trained."""
     target: str | None = None
     """Folder or hub id; None = the family that ships."""
     data: tuple[Path, ...]
     """JSON lines; see foreword.train.data."""
     out: Path
     """Gets the draft, checkpoints while it is made, the log and the report."""
-    draft: str | None = None
-    """The model to begin with; None = a new one, of the target's kind with so many `layers` and this `hidden` size."""
-    layers: int = 1
-    hidden: int | None = None
     loss: str = "hybrid"
     temperature: float = 1.0
     """What both laws are taken at."""
-    on_policy: float = 0.0
-    """Share of the batches that the draft writes itself."""
     length: int = 512
     """Tokens in a block."""
     held_out: int = 256
@@ -68,11 +68,11 @@ class Job:
 
     def settings(self, records: list[Record]) -> dict[str, Any]:
         """What must be the same for a run to go on; the recipe adds its own."""
-        names = ("target", "draft", "layers", "hidden", "loss", "temperature", "on_policy", "length", "held_out")
+        names = ("target", "loss", "temperature", "length", "held_out")
         digest = blake2b(digest_size=12)
         for record in records:
             digest.update(repr(record).encode())
-        return {name: getattr(self, name) for name in names} | {"data": digest.hexdigest()}
+        return self.student.settings() | {name: getattr(self, name) for name in names} | {"data": digest.hexdigest()}
 
 
 def run(
@@ -98,14 +98,17 @@ def run(
     devices = _devices(job)
     bf16 = _fast(devices.device) if job.bf16 is None else job.bf16
     tokenizer = load_tokenizer(source)
-    target = lm.load(source, torch.bfloat16 if _fast(devices.device) else torch.float32)
-    module = _draft(job, source, tokenizer)
-    _fits(job, target, module)
+    target = load(source, torch.bfloat16 if _fast(devices.device) else torch.float32)
+    _fits(job, target)
     ends = eos(target, tokenizer)
-    task = lm.Distillation(target, module, chosen, eos=ends, temperature=job.temperature, on_policy=job.on_policy)
     encode = Encoder(tokenizer, ends)
+    setting = Setting(
+        source=source, target=target, tokenizer=tokenizer, eos=ends, loss=chosen, temperature=job.temperature,
+        length=job.length, seed=job.recipe.seed, counts=lambda: frequencies(map(encode, learnt[:COUNTED]), target),
+    )  # fmt: skip
+    pupil = job.student.begin(setting)
     trainer = Trainer(
-        task,
+        pupil,
         Packer(encode, learnt, job.length, job.recipe.seed),
         replace(job.recipe, bf16=bf16),
         folder=job.out,
@@ -117,7 +120,7 @@ def run(
     rows = trainer.run(resume=resume)
     if devices.rank:
         return None
-    save(module, target, tokenizer, job.out)
+    pupil.save(job.out)
     note("measuring the draft at its work")
     asked = [(record.source, encode.prompt(record)) for record in held_out]
     return report(
@@ -125,19 +128,11 @@ def run(
         job.out,
         asked,
         rows,
-        parameters=module.num_parameters(),
+        method=job.student.method,
+        parameters=pupil.parameters,
         settings=trainer.settings,
         questions=job.questions,
     )
-
-
-def save(module: HFModel, target: HFModel, tokenizer: Tokenizer, folder: Path) -> None:
-    """Write the draft as transformers does, in the numbers of the target's checkpoint, with the target's tokenizer."""
-    stored = copy.deepcopy(module)
-    nn.Module.to(stored, target.dtype)
-    stored.generation_config = target.generation_config
-    stored.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
 
 
 def eos(target: HFModel, tokenizer: Tokenizer) -> frozenset[int]:
@@ -147,20 +142,19 @@ def eos(target: HFModel, tokenizer: Tokenizer) -> frozenset[int]:
     return frozenset(map(int, ids if isinstance(ids, list) else [ids] if ids is not None else []))
 
 
-def _draft(job: Job, target: str | Path, tokenizer: Tokenizer) -> HFModel:
-    if job.draft is None:
-        return lm.new(target, layers=job.layers, hidden=job.hidden, seed=job.recipe.seed)
-    check_same(tokenizer, load_tokenizer(job.draft))
-    return lm.load(job.draft, torch.float32)
+def frequencies(pieces: Iterable[Piece], target: HFModel) -> Int[Tensor, "vocab"]:
+    """How often each token is learnt in these pieces."""
+    counts = torch.zeros(target.config.get_text_config().vocab_size, dtype=torch.int64)
+    for piece in pieces:
+        said = torch.tensor(piece.tokens)[torch.tensor(piece.learnt, dtype=torch.bool)]
+        counts += said.bincount(minlength=len(counts))
+    return counts
 
 
-def _fits(job: Job, target: HFModel, module: HFModel) -> None:
-    for name, model in (("target", target), ("draft", module)):
-        context = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-        if context is not None and job.length > context:
-            raise InvalidRequest(
-                f"blocks of {job.length} tokens exceed the {name}'s context of {context}; shorten length"
-            )
+def _fits(job: Job, target: HFModel) -> None:
+    context = getattr(target.config.get_text_config(), "max_position_embeddings", None)
+    if context is not None and job.length > context:
+        raise InvalidRequest(f"blocks of {job.length} tokens exceed the target's context of {context}; shorten length")
 
 
 def _devices(job: Job) -> Devices:

@@ -1,6 +1,6 @@
 """Distil a small language model from the target's own logits, off-policy, on-policy or mixed (DistillSpec).
 
-Knows the two models and a loss; knows nothing about files or the loop.
+Knows the two models and a loss; knows nothing about data files or the loop.
 """
 
 from __future__ import annotations
@@ -16,32 +16,32 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
 
 from foreword.errors import InvalidRequest, ModelError
-from foreword.model import HFModel
-from foreword.train.losses import Loss, agreement, overlap
+from foreword.model import HFModel, check_same, load_tokenizer
+from foreword.train.losses import agreement, overlap
 from foreword.train.onpolicy import Writer
 from foreword.train.pack import Block
+from foreword.train.pupil import Setting
+from foreword.train.students import SmallModel
 
 
 class Distillation:
     """A draft model learns the target's law of the next token; the target is asked on the fly."""
 
-    def __init__(
-        self,
-        target: HFModel,
-        module: HFModel,
-        loss: Loss,
-        *,
-        eos: frozenset[int] = frozenset(),
-        temperature: float = 1.0,
-        on_policy: float = 0.0,
-    ) -> None:
-        """`temperature` is what both laws are taken at; `on_policy` the share of batches that the draft itself writes.
+    def __init__(self, setting: Setting, student: SmallModel, module: HFModel | None = None) -> None:
+        """`module` is what learns, if it is in memory already.
 
-        Raises InvalidRequest for a share outside 0 to 1 or a temperature that is not above 0.
+        Raises InvalidRequest for a share outside 0 to 1, a temperature that is not above 0, or too long blocks.
         """
+        target, temperature, on_policy = setting.target, setting.temperature, student.on_policy
         if not 0 <= on_policy <= 1 or temperature <= 0:
             raise InvalidRequest(
                 f"on_policy must be in [0, 1] and temperature above 0, got {on_policy} and {temperature}"
+            )
+        module = _beginning(setting, student) if module is None else module
+        context = getattr(module.config.get_text_config(), "max_position_embeddings", None)
+        if context is not None and setting.length > context:
+            raise InvalidRequest(
+                f"blocks of {setting.length} tokens exceed the draft's context of {context}; shorten length"
             )
         for model in (target, module):
             if getattr(model, "_is_stateful", False):
@@ -50,9 +50,22 @@ class Distillation:
                 )
         self.target = target.eval().requires_grad_(False)
         self.module: HFModel = module
-        self._loss, self.temperature, self.on_policy = loss, temperature, on_policy
+        self._tokenizer = setting.tokenizer
+        self._loss, self.temperature, self.on_policy = setting.loss, temperature, on_policy
         self._vocab = min(target.config.get_text_config().vocab_size, module.config.get_text_config().vocab_size)
-        self._writer = Writer(module, eos, temperature)
+        self._writer = Writer(module, setting.eos, temperature)
+
+    @property
+    def parameters(self) -> int:
+        return self.module.num_parameters()
+
+    def save(self, folder: Path) -> None:
+        """Write the draft as transformers does, in the numbers of the target's checkpoint, with its tokenizer."""
+        stored = copy.deepcopy(self.module)
+        nn.Module.to(stored, self.target.dtype)
+        stored.generation_config = self.target.generation_config
+        stored.save_pretrained(folder)
+        self._tokenizer.save_pretrained(folder)
 
     def to(self, device: torch.device) -> None:
         nn.Module.to(self.target, device)
@@ -87,6 +100,13 @@ class Distillation:
             target = self.target(**read).logits[:, :-1][learnt]
         draft = module(**read).logits[:, :-1][learnt]
         return target[:, : self._vocab].float(), draft[:, : self._vocab].float()
+
+
+def _beginning(setting: Setting, student: SmallModel) -> HFModel:
+    if student.draft is None:
+        return new(setting.source, layers=student.layers, hidden=student.hidden, seed=setting.seed)
+    check_same(setting.tokenizer, load_tokenizer(student.draft))
+    return load(student.draft, torch.float32)
 
 
 def load(source: str | Path, dtype: torch.dtype) -> HFModel:

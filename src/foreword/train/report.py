@@ -44,16 +44,18 @@ def report(
     prompts: List[Prompt],
     rows: List[Row],
     *,
+    method: str,
     parameters: int,
     settings: dict[str, Any],
     questions: Questions,
 ) -> Report:
     """Measure the draft in `folder` and write report.json, README.md and (where matplotlib is) acceptance.png there.
 
-    `prompts` are (source, token ids) of the held-out records, `parameters` the numbers of the draft.
+    `prompts` are (source, token ids) of the held-out records, `method` serves the draft, which holds so many
+    `parameters`.
     """
     chosen = spread(prompts, questions.prompts)
-    llm = LLM(target, draft=folder, nodes=questions.depth)
+    llm = LLM(target, draft=folder, method=method, nodes=questions.depth)
     found = Report(
         target,
         settings,

@@ -1,0 +1,59 @@
+"""What can be trained, and what can be wished of each. Light: the command line reads it before it loads torch.
+
+The only place outside a method's own files that names one for training; knows nothing about how any is trained.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from foreword.train.pupil import Pupil, Setting
+
+
+def _wish(default: Any, help: str, metavar: str = "N", least: float | None = None) -> Any:
+    return field(default=default, metadata={"help": help, "metavar": metavar, "least": least})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Student:
+    """Options of something that can be trained; they must be the same when a run goes on."""
+
+    method: ClassVar[str]
+    """The way to guess that serves it."""
+    summary: ClassVar[str]
+    """One line for `foreword train --help`."""
+    example: ClassVar[str]
+    """The options that a good first try has."""
+    task: ClassVar[str]
+    """Where its task is, made with (setting, student)."""
+
+    def begin(self, setting: Setting) -> Pupil:
+        """Make it, with what it starts from. Raises InvalidRequest or ModelError where it does not fit the target."""
+        module, _, name = self.task.partition(":")
+        return getattr(import_module(module), name)(setting, self)
+
+    def settings(self) -> dict[str, Any]:
+        """All options by name."""
+        return {"method": self.method} | {part.name: getattr(self, part.name) for part in fields(self)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SmallModel(Student):
+    """A model of its own that knows the target's tokens."""
+
+    method = "lm"
+    summary = "Distil a small language model: it learns the law of the target's next token."
+    example = "--layers 1 --hidden 192"
+    task = "foreword.train.lm:Distillation"
+
+    draft: str | None = _wish(None, "Begin with this model. Default: a new one, of the target's kind.", "MODEL")
+    layers: int = _wish(1, "Layers of a new model.", least=1)
+    hidden: int | None = _wish(None, "Its hidden size. Default: the target's.", least=1)
+    on_policy: float = _wish(0.0, "Share of batches that the draft writes itself.", "P", least=0)
+
+
+STUDENTS: tuple[type[Student], ...] = (SmallModel,)
+"""Everything that `foreword train` can train."""
