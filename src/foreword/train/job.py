@@ -94,23 +94,22 @@ def run(
     records = read(list(job.data))
     learnt, held_out = split(records, job.held_out, job.recipe.seed)
     note(f"{len(learnt):,} records to learn from, {len(held_out):,} held out")
-    source = family.target() if job.target is None else job.target
     devices = _devices(job)
-    bf16 = _fast(devices.device) if job.bf16 is None else job.bf16
+    fast = _fast(devices.device)
+    source = family.target() if job.target is None else job.target
     tokenizer = load_tokenizer(source)
-    target = load(source, torch.bfloat16 if _fast(devices.device) else torch.float32)
+    target = load(source, torch.bfloat16 if fast else torch.float32)
     _fits(job, target)
-    ends = eos(target, tokenizer)
-    encode = Encoder(tokenizer, ends)
+    encode = Encoder(tokenizer, eos(target, tokenizer))
     setting = Setting(
-        source=source, target=target, tokenizer=tokenizer, eos=ends, loss=chosen, temperature=job.temperature,
+        source=source, target=target, tokenizer=tokenizer, eos=encode.eos, loss=chosen, temperature=job.temperature,
         length=job.length, seed=job.recipe.seed, counts=lambda: frequencies(map(encode, learnt[:COUNTED]), target),
     )  # fmt: skip
     pupil = job.student.begin(setting)
     trainer = Trainer(
         pupil,
         Packer(encode, learnt, job.length, job.recipe.seed),
-        replace(job.recipe, bf16=bf16),
+        replace(job.recipe, bf16=fast if job.bf16 is None else job.bf16),
         folder=job.out,
         devices=devices,
         held_out=Packer(encode, held_out, job.length).all(HELD_OUT_BLOCKS) if held_out else [],
@@ -123,16 +122,8 @@ def run(
     pupil.save(job.out)
     note("measuring the draft at its work")
     asked = [(record.source, encode.prompt(record)) for record in held_out]
-    return report(
-        job.target,
-        job.out,
-        asked,
-        rows,
-        method=job.student.method,
-        parameters=pupil.parameters,
-        settings=trainer.settings,
-        questions=job.questions,
-    )
+    about = {"method": job.student.method, "parameters": pupil.parameters, "settings": trainer.settings}
+    return report(job.target, job.out, asked, rows, questions=job.questions, **about)
 
 
 def eos(target: HFModel, tokenizer: Tokenizer) -> frozenset[int]:

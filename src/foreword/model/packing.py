@@ -1,0 +1,73 @@
+"""Many sequences side by side in one forward, with their keys and values in one pool: where each row goes.
+
+Knows reads, rows and positions; knows nothing about what reads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as List
+from dataclasses import dataclass
+
+import torch
+
+from foreword.errors import ModelError
+from foreword.model.cache import Extent, KVPool
+from foreword.model.plan import Plan, Read, Span
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """The rows of one forward."""
+
+    tokens: list[int]
+    positions: list[int]
+    kept: list[int]
+    """Rows whose logits are wanted."""
+    plan: Plan
+
+
+class Packing:
+    """Gives every sequence a run of rows in the pool, and lays what is read out as one row of tokens."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._pool = KVPool()
+        self._extents: dict[int, Extent] = {}
+        self.spare = 0
+        """Places to keep beyond every sequence's capacity, for a drafter that guesses in the same memory."""
+
+    def open(self, id: int, capacity: int) -> None:
+        """Make room for a sequence of at most `capacity` tokens, guesses included."""
+        self._extents[id] = self._pool.reserve(capacity + self.spare)
+
+    def close(self, id: int) -> None:
+        """Forget a sequence. Unknown ids are ignored."""
+        if id in self._extents:
+            self._pool.release(self._extents.pop(id))
+
+    def move(self, id: int, source: list[int], start: int) -> None:
+        """Make the keys of an accepted branch contiguous: position source[i] moves to start + i."""
+        base = self._extents[id].start
+        pairs = [(base + held, base + start + i) for i, held in enumerate(source) if held != start + i]
+        if pairs:
+            moves = torch.tensor(pairs, device=self._device)
+            self._pool.move(moves[:, 0], moves[:, 1])
+
+    def _pack(self, reads: List[Read]) -> Packed:
+        """Raises ModelError when a sequence outgrows its room."""
+        tokens: list[int] = []
+        positions: list[int] = []
+        rows: list[int] = []
+        kept: list[int] = []
+        spans: list[Span] = []
+        for read in reads:
+            extent, depths = self._extents[read.id], read.depths
+            start, stop = len(tokens), len(tokens) + len(read.tokens)
+            if read.start + len(read.tokens) > extent.capacity:
+                raise ModelError(f"sequence {read.id} outgrew its room of {extent.capacity} tokens")
+            tokens += read.tokens
+            positions += [read.past + depth for depth in depths]
+            rows += range(extent.start + read.start, extent.start + read.start + len(read.tokens))
+            kept += range(stop - read.keep, stop)
+            spans.append(Span(start, stop, extent, read))
+        return Packed(tokens, positions, kept, Plan(self._pool, tuple(spans), torch.tensor(rows, device=self._device)))
