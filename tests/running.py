@@ -16,6 +16,7 @@ from foreword.draft.archive import Archive
 from foreword.draft.base import Drafter
 from foreword.draft.cascade import CascadeDrafter
 from foreword.draft.datastore import Datastore, build
+from foreword.draft.eagle import EagleDrafter
 from foreword.draft.fuse import FusedDrafter
 from foreword.draft.layers import LayersDrafter, costs
 from foreword.draft.lm import LanguageModelDrafter
@@ -36,9 +37,11 @@ from foreword.model.view import view
 from foreword.native.llama import library
 from foreword.reader import TextReader
 from foreword.scheduler import Scheduler
+from foreword.train.students import EagleStudent
 from foreword.types import Delta, SamplingParams, Sequence
 from foreword.verify import rule as find_rule
 from foreword.width import Fixed, Width
+from pupils import fresh, taught
 from strangers import NEAR, pair
 
 TEXTS = (
@@ -162,12 +165,26 @@ def drafter(name: str, dtype: str = "float32") -> Drafter:
         "tli": lambda: IntersectionDrafter(pair(NEAR, dtype)),
         "slem": lambda: RetellingDrafter(pair(NEAR, dtype)),
         "retrieval": lambda: RetrievalDrafter(datastore()),
+        "eagle": lambda: EagleDrafter(
+            fresh(taught(EagleStudent(unroll=2, draft_vocab=400), sayings()).head, dtype), target(dtype)
+        ),
         "layers": lambda: layers(dtype),
         "quantized": lambda: quantized(dtype),
         "fuse": lambda: FusedDrafter([SuffixDrafter(Archive(target(dtype).vocab)), LanguageModelDrafter(draft(dtype))]),
         "cascade": lambda: CascadeDrafter([NgramDrafter(), LanguageModelDrafter(draft(dtype))]),
     }
     return made[name]()
+
+
+@cache
+def sayings() -> tuple[tuple[int, ...], ...]:
+    """The prompts with what the target says to them, at temperature 0 and a little above."""
+    asked = [
+        Request(prompt, SamplingParams(temperature=heat, seed=3, max_tokens=32, ignore_eos=True))
+        for prompt in prompts()
+        for heat in (0.0, 0.7)
+    ]
+    return tuple(tuple(answer.sequence.tokens) for answer in finish(engine(target()), asked))
 
 
 def layers(dtype: str) -> Drafter:

@@ -22,7 +22,7 @@ from typing import TypeGuard, cast
 from transformers import BatchEncoding
 
 from foreword import family
-from foreword.draft import MODEL, PLAIN, WITH_DRAFT, WITHOUT_DRAFT, Recipe
+from foreword.draft import MODEL, PLAIN, WITH_DRAFT, Recipe, usual
 from foreword.draft import method as find_method
 from foreword.draft.base import Drafter, Source
 from foreword.draft.pairing import load_anyhow
@@ -60,7 +60,8 @@ class LLM:
 
     target, draft: folder or hub id; a draft model in memory is ours to change from then on. Without a draft model the
         prompt itself is searched for guesses; `method` names another way (`foreword methods` lists them) and "none"
-        decodes plainly. A draft model with another tokenizer is translated, unless `method` says "lm".
+        decodes plainly. A draft model with another tokenizer is translated, unless `method` says "lm". The folder of a
+        part that was trained for the target says by itself which method it serves.
     rule: how guesses are judged. "match" gives the same text as plain decoding with the same seed; the others the same
         distribution. Or what is to be kept, "same-text" or "same-distribution", by the rule that keeps most guesses.
     nodes: guesses in a round; None measures and decides by itself, and stops while guessing loses.
@@ -89,7 +90,7 @@ class LLM:
             target = family.target()
             wanted = find_method(method or WITH_DRAFT)
             draft = family.draft() if draft is None and wanted.needs and wanted.takes == MODEL else draft
-        self.method = method or (WITH_DRAFT if draft is not None else WITHOUT_DRAFT)
+        self.method = method or usual(draft)
         drafter = find_method(self.method)
         if drafter.needs and draft is None:
             raise InvalidRequest(f"the method {self.method} needs {drafter.takes}: give draft='folder or hub id'")

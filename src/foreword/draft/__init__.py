@@ -5,8 +5,10 @@ from __future__ import annotations
 import difflib
 import re
 from importlib import import_module
+from pathlib import Path
 
 from foreword.draft.base import MODEL, Drafter
+from foreword.draft.checkpoint import kinds
 from foreword.draft.parts import Parts
 from foreword.draft.recipe import Recipe
 from foreword.errors import InvalidRequest, UnknownMethod
@@ -19,6 +21,7 @@ METHODS: dict[str, str] = {
     "recycle": "foreword.draft.recycle:RecyclingDrafter",
     "lookahead": "foreword.draft.lookahead:LookaheadDrafter",
     "lm": "foreword.draft.lm:LanguageModelDrafter",
+    "eagle": "foreword.draft.eagle:EagleDrafter",
     "layers": "foreword.draft.layers:LayersDrafter",
     "quantized": "foreword.draft.quantized:QuantizedDrafter",
     "retrieval": "foreword.draft.retrieval:RetrievalDrafter",
@@ -28,6 +31,12 @@ METHODS: dict[str, str] = {
     "cascade": "foreword.draft.cascade:CascadeDrafter",
 }
 """Name of a method -> where its class is; imported when asked for."""
+
+TRAINED: dict[str, str] = {
+    "LlamaForCausalLMEagle3": "eagle",
+    "eagle3": "eagle",
+}
+"""What the config of a trained part calls itself -> the method that it serves."""
 
 WITHOUT_DRAFT, WITH_DRAFT, PLAIN = "ngram", "lm", "none"
 """What runs when a request names no method: without a draft model, with one; and what guesses nothing."""
@@ -58,6 +67,14 @@ def method(name: str) -> type[Drafter] | Recipe:
     if inside is not None:
         raise InvalidRequest(f"{head} joins no other methods; leave out ({inside})")
     return found
+
+
+def usual(source: object) -> str:
+    """The method that drafts with a source where none is named: a trained part says which it serves."""
+    if source is None:
+        return WITHOUT_DRAFT
+    said = kinds(source) if isinstance(source, str | Path) else ()
+    return next((TRAINED[kind] for kind in said if kind in TRAINED), WITH_DRAFT)
 
 
 def _arguments(inside: str) -> list[str]:

@@ -69,6 +69,15 @@ class Checkpoint:
         module.load_state_dict(dict(self.tensors))
 
 
+def kinds(source: str | Path) -> tuple[str, ...]:
+    """What a folder's config calls what is in it; nothing where there is no config that can be read."""
+    try:
+        config = json.loads(_file(source, CONFIG).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return ()
+    return tuple(filter(None, (config.get("speculators_model_type"), *(config.get("architectures") or ()))))
+
+
 def _file(source: str | Path, name: str) -> Path:
     folder = Path(source).expanduser()
     if folder.is_dir() or str(source).startswith(("/", ".", "~")):

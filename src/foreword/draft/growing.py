@@ -16,9 +16,8 @@ from foreword.draft.base import Drafter
 from foreword.draft.drawn import DrawnTree
 from foreword.draft.ranks import Ranks
 from foreword.draft.static import Shape
-from foreword.draft.tree import BREADTH, DEEP, Confidence, Growth
+from foreword.draft.tree import BREADTH, DEEP, Confidence, Grows, Growth
 from foreword.model import Mode, Read
-from foreword.native.tree import Ask, Grown
 from foreword.types import Batch, Draft, Scores, Sequence, Tree, Verdict
 
 
@@ -36,8 +35,6 @@ class Asked(Protocol):
 
     def read(self, reads: List[Read]) -> Float[Tensor, "kept vocab"]: ...
 
-    def grow(self, read: Read, ask: Ask) -> Grown | None: ...
-
 
 class GrowingDrafter(Drafter):
     """Asks for the laws of what follows a text, then of what follows each promising guess, and so on."""
@@ -48,6 +45,7 @@ class GrowingDrafter(Drafter):
 
     def __init__(self, asked: Asked) -> None:
         self.asked = asked
+        self._grows = asked if isinstance(asked, Grows) else None
         self.confidence = Confidence()
         self._ranks = Ranks()
         self._growths: dict[int, Growth] = {}
@@ -94,7 +92,7 @@ class GrowingDrafter(Drafter):
             row: Growth(batch.sequences[row], budget[row], batch.floor, self.confidence, breadth, self.deep)
             for row in reads
         }
-        pending = {row: read for row, read in reads.items() if not growths[row].at_once(batch, self.asked, read)}
+        pending = {row: read for row, read in reads.items() if not growths[row].at_once(batch, self._grows, read)}
         while pending:
             parts = self.logits(list(pending.values())).split([read.keep for read in pending.values()])
             for row, logits in zip(pending, parts, strict=True):

@@ -121,13 +121,13 @@ class Growth:
         self.depth += 1
         self.open = self._promising(fresh)
 
-    def at_once(self, batch: Batch, model: Grows, read: Read) -> bool:
+    def at_once(self, batch: Batch, model: Grows | None, read: Read) -> bool:
         """Read the end of the text and grow to the last level in one call, equal to `extend` after every read.
 
         False where that cannot be: it can for a plain law, with a model whose driver grows trees.
         """
         params, deep = self.sequence.params, min(self.most, self.deep)
-        if not params.plain:
+        if model is None or not params.plain:
             return False
         noise = batch.draws.foreseeing(self.sequence, deep)
         scale, ends = self.confidence.scale(params.temperature), tuple(self.sequence.eos)

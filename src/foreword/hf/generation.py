@@ -19,7 +19,7 @@ from transformers import GenerationConfig, GenerationMixin, LogitsProcessorList,
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
-from foreword.draft import MODEL, PLAIN, WITH_DRAFT, WITHOUT_DRAFT
+from foreword.draft import MODEL, PLAIN, usual
 from foreword.draft import method as find_method
 from foreword.engine import NODES, Engine
 from foreword.errors import InvalidRequest
@@ -215,7 +215,7 @@ def _engine(model: PreTrainedModel, speculation: Speculation, rows: int) -> Iter
     find_rule(speculation.rule)  # a wrong name is refused before the model is borrowed
     if speculation.nodes is not None and not 0 <= speculation.nodes <= NODES:
         raise InvalidRequest(f"nodes must be None or in [0, {NODES}], got {speculation.nodes}")
-    name = speculation.method or (WITHOUT_DRAFT if source is None else WITH_DRAFT)
+    name = speculation.method or usual(source)
     kind = find_method(name)
     with loan(model) as (target, known):
         width = Fixed(speculation.nodes or 0)

@@ -159,23 +159,24 @@ class Model:
         Layers are numbered as transformers numbers hidden states: 0 = the embeddings, i = after i layers, and the last
         after the final norm too. Raises ModelError for numbers that are none, or a way of driving that cannot listen.
         """
-        return self._hearing(layers).hear(reads, layers)
+        return self.hears(layers).hear(reads, layers)
 
-    def speak(self, hidden: Float[Tensor, "rows hidden"]) -> Float[Tensor, "rows vocab"]:
-        """What the model's own head says of hidden states that are normed already."""
-        return self._hearing(()).speak(hidden)
-
-    def embed(self, tokens: Int[Tensor, "*rows"]) -> Float[Tensor, "*rows hidden"]:
-        """The model's own embeddings of tokens."""
-        return self.hf.get_input_embeddings()(tokens)
-
-    def _hearing(self, layers: List[int]) -> Hearing:
+    def hears(self, layers: List[int]) -> Hearing:
+        """Who reports these states. Raises ModelError for states that are none, or a driver that reports none."""
         count = self.hf.config.get_text_config().num_hidden_layers
         if any(not 0 <= layer <= count for layer in layers):
             raise ModelError(f"{self.name} has hidden states 0 to {count}, got {list(layers)}")
         if not isinstance(self.driver, Hearing):
             raise ModelError(f"{self.name} is driven the way '{self.capability.way}', which lets nobody listen")
         return self.driver
+
+    def speak(self, hidden: Float[Tensor, "rows hidden"]) -> Float[Tensor, "rows vocab"]:
+        """What the model's own head says of hidden states that are normed already."""
+        return self.hears(()).speak(hidden)
+
+    def embed(self, tokens: Int[Tensor, "*rows"]) -> Float[Tensor, "*rows hidden"]:
+        """The model's own embeddings of tokens."""
+        return self.hf.get_input_embeddings()(tokens)
 
     def grow(self, read: Read, ask: Ask) -> Grown | None:
         """Read, then grow a tree of guesses; None where the driver cannot do that faster than its caller."""

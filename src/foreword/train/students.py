@@ -55,5 +55,20 @@ class SmallModel(Student):
     on_policy: float = _wish(0.0, "Share of batches that the draft writes itself.", "P", least=0)
 
 
-STUDENTS: tuple[type[Student], ...] = (SmallModel,)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EagleStudent(Student):
+    """One layer that reads the target's hidden states."""
+
+    method = "eagle"
+    summary = "Train an EAGLE-3 head: one layer that goes on from the target's own thoughts."
+    example = "--steps 4000 --unroll 5"
+    task = "foreword.train.eagle:HeadTraining"
+
+    draft: str | None = _wish(None, "Begin with this head. Default: a new one.", "HEAD")
+    unroll: int = _wish(5, "Guesses in a row that it learns to make.", least=1)
+    draft_vocab: int = _wish(32000, "Tokens that it can guess, the most frequent of the data.", least=2)
+    intermediate: int | None = _wish(None, "Width of its MLP. Default: the target's.", least=1)
+
+
+STUDENTS: tuple[type[Student], ...] = (SmallModel, EagleStudent)
 """Everything that `foreword train` can train."""
