@@ -70,6 +70,8 @@ class _Asked(Packing):
             for read, thought in zip(reads, thoughts.split([len(read.tokens) for read in reads]), strict=True):
                 before = self._thoughts[read.id] if read.parents else thought[:0]
                 self._thoughts[read.id] = torch.cat([before, thought]) if read.parents else thought[-1:]
+            if not rows.kept:
+                return thoughts.new_empty(0, self._vocab)
             return self._spread(self._head.say(_at_least(thoughts[rows.kept], MIN_ROWS))[: len(rows.kept)])
 
     def _before(self, read: Read) -> Float[Tensor, "tokens hidden"]:
