@@ -66,3 +66,13 @@ def test_inspect_counts_the_tokens_that_differ(here):
     assert found.returncode == 0
     assert "2 tokens differ" in found.stdout
     assert "tli or slem" in found.stdout
+
+
+def test_doctor_says_what_it_found_and_ends_in_1_where_that_is_bad(here):
+    few = ("--prompts", "2", "--max-tokens", "8", "--dtype", "float32")
+    found = here("doctor", *few)
+    assert "for the method lm" in found.stdout
+    assert re.search(r"first guesses come true: \d+% at temperature 0, \d+% at temperature 1", found.stdout)
+    facts = json.loads(here("doctor", *few, "--json").stdout)
+    assert facts["method"] == "lm"
+    assert here("doctor", "nowhere/at/all", *few).returncode == 1

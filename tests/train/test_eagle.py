@@ -108,3 +108,13 @@ def test_a_head_learns_what_its_target_says(tmp_path: Path):
 def test_nothing_to_learn_is_refused():
     with pytest.raises(InvalidRequest, match="unroll must be at least 1"):
         HeadTraining(setting(llama(0)), EagleStudent(unroll=0))
+
+
+@pytest.mark.parametrize("states", ["2,9", "1;2", "", "-1"])
+def test_states_that_are_not_there_are_refused(states):
+    with pytest.raises(InvalidRequest, match="states must be numbers from 0 to 3"):
+        training(states=states)
+
+
+def test_states_can_be_chosen():
+    assert training(states="0, 3").head.fc.in_features == 64

@@ -14,6 +14,7 @@ from foreword.cli.bench import bench
 from foreword.cli.chat import chat
 from foreword.cli.data import data
 from foreword.cli.demo import demo
+from foreword.cli.doctor import doctor
 from foreword.cli.env import env
 from foreword.cli.generate import generate
 from foreword.cli.index import index
@@ -67,6 +68,7 @@ for panel, command, example in (
     ),
     (LOOK, methods, ("foreword methods", "foreword methods --json")),
     (LOOK, inspect, ("foreword inspect path/or/hub-id", "foreword inspect path/or/hub-id --draft path/or/hub-id")),
+    (LOOK, doctor, ("foreword doctor path/of/draft", "foreword doctor path/of/head --model path/or/hub-id --json")),
     (LOOK, env, ("foreword env", "foreword env --json > environment.json")),
     (MEASURE, demo, ("foreword demo", "foreword demo --temperature 0.8 --seed 7", "foreword demo --svg demo.svg")),
     (

@@ -162,7 +162,9 @@ def new(setting: Setting, student: EagleStudent) -> EagleHead:
     vocab = min(student.draft_vocab, about.vocab_size)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(setting.seed)
-        head = EagleHead(EagleConfig(llama=llama, states=_states(count), target_hidden=size, draft_vocab=vocab))
+        head = EagleHead(
+            EagleConfig(llama=llama, states=_states(student.states, count), target_hidden=size, draft_vocab=vocab)
+        )
     if vocab < about.vocab_size:
         chosen = setting.counts().topk(vocab).indices.sort().values
         head.d2t.copy_(chosen - torch.arange(vocab))
@@ -173,9 +175,14 @@ def new(setting: Setting, student: EagleStudent) -> EagleHead:
     return head
 
 
-def _states(layers: int) -> tuple[int, ...]:
-    """As every engine takes them, where there are layers enough for three of them."""
-    return usual_states(layers) if layers > 5 else tuple(sorted({layers // 2, layers - 1, layers}))
+def _states(asked: str | None, layers: int) -> tuple[int, ...]:
+    """Those that are asked for; else as every engine takes them, where there are layers enough for three."""
+    if asked is None:
+        return usual_states(layers) if layers > 5 else tuple(sorted({layers // 2, layers - 1, layers}))
+    numbers = [part.strip() for part in asked.split(",")]
+    if not all(part.isdecimal() and int(part) <= layers for part in numbers):
+        raise InvalidRequest(f"states must be numbers from 0 to {layers} with commas between them, got {asked!r}")
+    return tuple(map(int, numbers))
 
 
 def _rope(about: PreTrainedConfig) -> dict[str, object]:

@@ -66,6 +66,7 @@ class EagleStudent(Student):
 
     draft: str | None = _wish(None, "Begin with this head. Default: a new one.", "HEAD")
     unroll: int = _wish(5, "Guesses in a row that it learns to make.", least=1)
+    states: str | None = _wish(None, "Hidden states it reads, like 2,4,5. Default: early, middle, late.", "I,J,K")
     draft_vocab: int = _wish(32000, "Tokens that it can guess, the most frequent of the data.", least=2)
     intermediate: int | None = _wish(None, "Width of its MLP. Default: the target's.", least=1)
 
