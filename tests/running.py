@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from foreword import family
+from foreword.draft import method
 from foreword.draft.archive import Archive
 from foreword.draft.base import Drafter
 from foreword.draft.cascade import CascadeDrafter
@@ -37,7 +38,7 @@ from foreword.model.view import view
 from foreword.native.llama import library
 from foreword.reader import TextReader
 from foreword.scheduler import Scheduler
-from foreword.train.students import EagleStudent
+from foreword.train.students import DFlashStudent, EagleStudent, Student
 from foreword.types import Delta, SamplingParams, Sequence
 from foreword.verify import rule as find_rule
 from foreword.width import Fixed, Width
@@ -168,6 +169,7 @@ def drafter(name: str, dtype: str = "float32") -> Drafter:
         "eagle": lambda: EagleDrafter(
             fresh(taught(EagleStudent(unroll=2, draft_vocab=400), sayings()).head, dtype), target(dtype)
         ),
+        "dflash": lambda: served(DFlashStudent(layers=1, block=5, anchors=24), dtype),
         "layers": lambda: layers(dtype),
         "quantized": lambda: quantized(dtype),
         "fuse": lambda: FusedDrafter([SuffixDrafter(Archive(target(dtype).vocab)), LanguageModelDrafter(draft(dtype))]),
@@ -185,6 +187,20 @@ def sayings() -> tuple[tuple[int, ...], ...]:
         for heat in (0.0, 0.7)
     ]
     return tuple(tuple(answer.sequence.tokens) for answer in finish(engine(target()), asked))
+
+
+@cache
+def shelf(student: Student) -> Path:
+    """The folder that a student leaves behind; it is gone when the tests are."""
+    folder = TemporaryDirectory()
+    atexit.register(folder.cleanup)
+    taught(student, sayings()).save(Path(folder.name))
+    return Path(folder.name)
+
+
+def served(student: Student, dtype: str) -> Drafter:
+    """What it learnt, as the method that serves it loads it."""
+    return method(student.method).load(shelf(student), target(dtype), tokenizer())
 
 
 def layers(dtype: str) -> Drafter:

@@ -22,6 +22,7 @@ METHODS: dict[str, str] = {
     "lookahead": "foreword.draft.lookahead:LookaheadDrafter",
     "lm": "foreword.draft.lm:LanguageModelDrafter",
     "eagle": "foreword.draft.eagle:EagleDrafter",
+    "dflash": "foreword.draft.dflash:DFlashDrafter",
     "layers": "foreword.draft.layers:LayersDrafter",
     "quantized": "foreword.draft.quantized:QuantizedDrafter",
     "retrieval": "foreword.draft.retrieval:RetrievalDrafter",
@@ -35,6 +36,8 @@ METHODS: dict[str, str] = {
 TRAINED: dict[str, str] = {
     "LlamaForCausalLMEagle3": "eagle",
     "eagle3": "eagle",
+    "DFlashDraftModel": "dflash",
+    "dflash": "dflash",
 }
 """What the config of a trained part calls itself -> the method that it serves."""
 

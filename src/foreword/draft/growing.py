@@ -16,7 +16,7 @@ from foreword.draft.base import Drafter
 from foreword.draft.drawn import DrawnTree
 from foreword.draft.ranks import Ranks
 from foreword.draft.static import Shape
-from foreword.draft.tree import BREADTH, DEEP, Confidence, Grows, Growth
+from foreword.draft.tree import BREADTH, DEEP, Confidence, Foresees, Grows, Growth
 from foreword.model import Mode, Read
 from foreword.types import Batch, Draft, Scores, Sequence, Tree, Verdict
 
@@ -45,7 +45,7 @@ class GrowingDrafter(Drafter):
 
     def __init__(self, asked: Asked) -> None:
         self.asked = asked
-        self._grows = asked if isinstance(asked, Grows) else None
+        self._grows = asked if isinstance(asked, Grows | Foresees) else None
         self.confidence = Confidence()
         self._ranks = Ranks()
         self._growths: dict[int, Growth] = {}

@@ -38,6 +38,15 @@ class Grows(Protocol):
     def grow(self, read: Read, ask: Ask) -> Grown | None: ...
 
 
+@runtime_checkable
+class Foresees(Protocol):
+    """Something whose laws depend on how far ahead a guess is, and not on the guesses before it."""
+
+    def ahead(self, read: Read) -> Float[Tensor, "deep vocab"]:
+        """Raw logits of every depth at once."""
+        ...
+
+
 @dataclass(slots=True)
 class Confidence:
     """How far a drafter can be trusted: the chance that the target draws a child, from what the drafter would draw.
@@ -67,6 +76,10 @@ class Confidence:
         self._information = 0.995 * self._information + slope**2 * variance
         step = slope * (values[drawn] - mean) / self._information
         self.error = min(max(self.error * math.exp(min(max(step, -0.2), 0.2)), 0.05), 20.0)
+
+
+_Ranked = tuple[list[int], list[float], list[float]]
+"""The tokens that may follow a guess, best first, their log q + G and their chances."""
 
 
 @dataclass(slots=True)
@@ -101,13 +114,19 @@ class Growth:
 
     def extend(self, batch: Batch, logits: Float[Tensor, "open vocab"]) -> None:
         """Take the drafter's raw logits after each open guess; open the next level."""
-        params = self.sequence.params
-        scale = self.confidence.scale(params.temperature)
         values = self._values(logits, batch.draws.drafting(self.sequence, self.depth))
+        self._take(self._ranked(values))
+
+    def _ranked(self, values: Float[Tensor, "rows vocab"]) -> list[_Ranked]:
+        """The best children that log q + G promises, row by row."""
+        scale = self.confidence.scale(self.sequence.params.temperature)
         best = values.topk(min(self.breadth, values.shape[-1]))
         shares = ((best.values - values.amax(-1, keepdim=True)) / scale).exp()
         chances = shares / ((values - values.amax(-1, keepdim=True)) / scale).exp().sum(-1, keepdim=True)
-        rows = zip(best.indices.tolist(), best.values.tolist(), chances.nan_to_num(0.0).tolist(), strict=True)
+        return list(zip(best.indices.tolist(), best.values.tolist(), chances.nan_to_num(0.0).tolist(), strict=True))
+
+    def _take(self, rows: List[_Ranked]) -> None:
+        """These are the best children of each open guess; open the next level."""
         fresh = []
         for parent, (tokens, scores, odds) in zip(self.open, rows, strict=True):
             self._children[parent] = _Children(tokens, scores)
@@ -121,15 +140,20 @@ class Growth:
         self.depth += 1
         self.open = self._promising(fresh)
 
-    def at_once(self, batch: Batch, model: Grows | None, read: Read) -> bool:
+    def at_once(self, batch: Batch, model: Grows | Foresees | None, read: Read) -> bool:
         """Read the end of the text and grow to the last level in one call, equal to `extend` after every read.
 
-        False where that cannot be: it can for a plain law, with a model whose driver grows trees.
+        False where that cannot be: it can for a plain law, with a model whose driver grows trees or that foresees.
         """
         params, deep = self.sequence.params, min(self.most, self.deep)
         if model is None or not params.plain:
             return False
         noise = batch.draws.foreseeing(self.sequence, deep)
+        if isinstance(model, Foresees):
+            rows = self._ranked(self._values(model.ahead(read)[:deep], noise))
+            while self.open:
+                self._take([rows[self.depth]] * len(self.open))
+            return True
         scale, ends = self.confidence.scale(params.temperature), tuple(self.sequence.eos)
         shape = (self.most, self.breadth, deep, ROWS, READS)
         grown = model.grow(read, Ask(*shape, self.floor, params.temperature, scale, noise, ends))

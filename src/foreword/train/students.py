@@ -71,5 +71,27 @@ class EagleStudent(Student):
     intermediate: int | None = _wish(None, "Width of its MLP. Default: the target's.", least=1)
 
 
-STUDENTS: tuple[type[Student], ...] = (SmallModel, EagleStudent)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaskedBlock(Student):
+    """Heads that fill in a block of masked tokens in one forward."""
+
+    draft: str | None = _wish(None, "Begin with this head. Default: a new one.", "HEAD")
+    layers: int = _wish(2, "Layers of a new head, which hears the target in as many places.", least=1)
+    block: int = _wish(8, "Rows of its block, the last token and masks.", least=2)
+    mask: int | None = _wish(None, "Token that masks. Default: the tokenizer's, or what pads.", "ID", least=0)
+    anchors: int = _wish(64, "Places to guess from in every block of records, drawn anew.", least=1)
+    decay: float = _wish(4.0, "Guess k weighs exp(-(k-1)/decay); 0 weighs by what hangs on it.", "X", least=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DFlashStudent(MaskedBlock):
+    """One that guesses each token as if it knew none of the others."""
+
+    method = "dflash"
+    summary = "Train a head that foresees a block of tokens at once, from the target's hidden states."
+    example = "--layers 2 --block 8"
+    task = "foreword.train.dflash:DFlashTask"
+
+
+STUDENTS: tuple[type[Student], ...] = (SmallModel, EagleStudent, DFlashStudent)
 """Everything that `foreword train` can train."""

@@ -1,0 +1,144 @@
+"""Guesses from a head that foresees a whole block of tokens in one forward a round, from the target's hidden states.
+
+Knows when a block is wanted and how guesses are read out of it; knows nothing about what computes it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence as List
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from foreword.draft.base import Source
+from foreword.draft.checkpoint import Checkpoint
+from foreword.draft.growing import GrowingDrafter
+from foreword.draft.heard import Heard
+from foreword.errors import InvalidRequest, ModelError
+from foreword.model import Mode, Model, Read
+from foreword.types import Sequence
+
+HEAD = "a folder with a head that was trained for the target"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """After what a block is wanted."""
+
+    id: int
+    anchor: int
+    """The last committed token, which the target has not read yet."""
+    states: Float[Tensor, "new features"]
+    """What the target thought at the tokens before it that were not shown earlier."""
+
+
+class Blocks(ABC):
+    """What is asked for guesses: computes a block when its first guess is asked for, all that are wanted together.
+
+    Where no guess depends on those before it, `ahead(read)` hands over the whole block (see draft/tree.py).
+    """
+
+    mode = Mode.TREE
+
+    def __init__(self, target: Model, guesses: int) -> None:
+        """`guesses` = tokens that a block foresees."""
+        self.guesses = guesses
+        self.target, self.context = target, target.context
+        self.shown: dict[int, int] = {}
+        """Tokens of each sequence whose states were shown."""
+        self._wanted: dict[int, Wanted] = {}
+        self._laws: dict[int, Float[Tensor, "guesses vocab"]] = {}
+
+    @abstractmethod
+    def compute(self, wanted: List[Wanted]) -> Float[Tensor, "wanted guesses vocab"]:
+        """The raw logits of every depth of these blocks. What is computed does not depend on the company."""
+
+    def open(self, id: int, capacity: int) -> None:
+        """Make room for a sequence of at most so many tokens."""
+        self.shown[id] = 0
+
+    def close(self, id: int) -> None:
+        for held in (self.shown, self._wanted, self._laws):
+            held.pop(id, None)
+
+    def want(self, wanted: Wanted) -> None:
+        """The next read of this sequence is answered from a new block."""
+        self._wanted[wanted.id] = wanted
+
+    def read(self, reads: List[Read]) -> Float[Tensor, "kept vocab"]:
+        """What follows the text, or guesses after it: a row of the block for each token that is kept."""
+        rows: list[Tensor] = []
+        tokens: list[int] = []
+        for read in reads:
+            depths = [0] if read.parents is None else [depth + 1 for depth in read.depths[-read.keep :]]
+            rows.append(self.block(read.id)[depths])
+            tokens += read.tokens[-read.keep :]
+        return self.after(torch.cat(rows), tokens)
+
+    def after(self, laws: Float[Tensor, "rows vocab"], tokens: List[int]) -> Float[Tensor, "rows vocab"]:
+        """What a row of the block says once the token before it is known; nothing else, unless a head knows better."""
+        del tokens
+        return laws
+
+    def block(self, id: int) -> Float[Tensor, "guesses vocab"]:
+        """The laws of a sequence's block, depth by depth."""
+        if self._wanted:
+            wanted = list(self._wanted.values())
+            self._wanted = {}
+            for one, laws in zip(wanted, self.compute(wanted), strict=True):
+                self._laws[one.id] = laws
+        return self._laws[id]
+
+
+class BlockDrafter(GrowingDrafter):
+    """Hears the target, and grows guesses from a block that a head computes once a round."""
+
+    takes, needs = HEAD, True
+
+    def __init__(self, blocks: Blocks, wants: tuple[int, ...]) -> None:
+        """`wants` = hidden states of the target, as transformers numbers them. Raises ModelError for others."""
+        blocks.target.hears(wants)
+        super().__init__(blocks)
+        self.blocks, self.wants, self.deep = blocks, wants, blocks.guesses
+        self._heard = Heard()
+
+    def hear(self, sequence: Sequence, start: int, hidden: Float[Tensor, "tokens features"]) -> None:
+        self._heard.add(sequence, start, hidden)
+
+    def fit(self, sequence: Sequence, nodes: int) -> int:
+        return super().fit(sequence, nodes) if self._heard.up_to_date(sequence) else 0
+
+    def catch_up(self, sequence: Sequence) -> Read:
+        one, end = sequence.id, len(sequence.tokens)
+        if one not in self.blocks.shown:
+            self.blocks.open(one, sequence.prompt + sequence.params.max_tokens)
+        states = self._heard.since(sequence, self.blocks.shown[one])
+        self._heard.since(sequence, end - 1)  # those are shown now
+        self.blocks.shown[one] = end - 1
+        self.blocks.want(Wanted(one, sequence.tokens[-1], states))
+        return Read(one, end - 1, sequence.tokens[-1:])
+
+    def release(self, sequence: Sequence) -> None:
+        super().release(sequence)
+        self._heard.forget(sequence)
+
+
+def folder(source: Source) -> Checkpoint:
+    """What the user gave as a head. Raises InvalidRequest for a model in memory, ModelError for what is no head."""
+    if not isinstance(source, str | Path):
+        raise InvalidRequest(f"this method needs {HEAD}: give draft='folder or hub id'")
+    return Checkpoint.read(source)
+
+
+def fitting(source: str, target: Model, *, hidden: int, vocab: int) -> None:
+    """Raises ModelError where a head was made for a target of other sizes."""
+    config = target.hf.config.get_text_config()
+    if hidden != config.hidden_size or vocab != target.vocab:
+        raise ModelError(
+            f"{source} is a head for a target with hidden size {hidden} and {vocab} tokens; {target.name} has "
+            f"{config.hidden_size} and {target.vocab}. Give a head that was trained for this target"
+        )

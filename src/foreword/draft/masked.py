@@ -1,0 +1,203 @@
+"""A head that fills in a block of masked tokens from hidden states of the target (arXiv 2602.06036).
+
+Knows its layers, its memory and what checkpoints say of it; knows nothing about how guesses are read from a block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from collections.abc import Sequence as List
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from foreword.draft.block import Blocks, Wanted
+from foreword.draft.checkpoint import Checkpoint
+from foreword.errors import ModelError
+from foreword.model import Model
+from foreword.model.cache import Extent, KVPool
+from foreword.model.layer import Attend, Layer, Qwen3Config, Rotary, as_config, norm, sizes
+from foreword.model.linear import MIN_ROWS, swap_in
+
+SHARED = ("embed_tokens.weight", "lm_head.weight")
+"""Tensors of the target that some checkpoints repeat."""
+Memory = tuple[Float[Tensor, "rows kv dim"], Float[Tensor, "rows kv dim"]]
+"""Keys and values."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What a head is made of, besides its weights."""
+
+    sizes: Qwen3Config
+    states: tuple[int, ...]
+    """Hidden states of the target that it hears, numbered as transformers does."""
+    block: int
+    """Rows of a block: the last committed token, then masks."""
+    mask: int
+    """The token that stands for one not known yet."""
+    anchored: bool
+    """The first row says what comes next; else it is the second, and the first says nothing."""
+    depth: int = 0
+    """Layers of the target; 0 = not known."""
+
+    @property
+    def guesses(self) -> int:
+        return self.block if self.anchored else self.block - 1
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any], source: str, *, anchored: bool) -> Layout:
+        """From config.json, flat or in the layout of speculators; `anchored` is meant where it does not say.
+
+        Raises ModelError where something is missing or cannot be.
+        """
+        said = {**config, **(config.get("dflash_config") or {})}
+        foreign = "speculators_model_type" in config
+        made = sizes(config.get("transformer_layer_config") or {} if foreign else config, source)
+        heard = "aux_hidden_state_layer_ids" if foreign else "target_layer_ids"
+        if missing := [name for name in (heard, "mask_token_id", "block_size") if said.get(name) is None]:
+            raise ModelError(f"{source}: config.json does not say {', '.join(missing)}")
+        mask, block = said["mask_token_id"], said["block_size"]
+        if not 0 <= mask < made.vocab_size or block < 2:
+            raise ModelError(
+                f"{source}: mask_token_id must be one of {made.vocab_size} tokens and block_size at least 2, "
+                f"got {mask} and {block}"
+            )
+        # Flat configs count what layers put out, transformers what they read.
+        states = tuple(layer if foreign else layer + 1 for layer in said[heard])
+        found = bool(said.get("sample_from_anchor", anchored))
+        return cls(made, states, block, mask, found, said.get("num_target_layers") or 0)
+
+    @property
+    def outputs(self) -> list[int]:
+        """The hidden states as flat configs count them."""
+        return [layer - 1 for layer in self.states]
+
+    def as_config(self) -> dict[str, Any]:
+        """What flat configs have in common."""
+        known = {"model_type": "qwen3", "tie_word_embeddings": False, **as_config(self.sizes)}
+        return {**known, "block_size": self.block, "num_target_layers": self.depth}
+
+
+class MaskedHead(nn.Module):
+    """Layers over a block whose rows see each other and, as further keys and values, what the target thought before.
+
+    The names of its tensors are those of published checkpoints.
+    """
+
+    def __init__(self, layout: Layout) -> None:
+        super().__init__()
+        self.layout = layout
+        config = layout.sizes
+        self.fc = nn.Linear(len(layout.states) * config.hidden_size, config.hidden_size, bias=False)
+        self.hidden_norm, self.norm = norm(config.hidden_size, config), norm(config.hidden_size, config)
+        self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
+        self.rotary = Rotary(config)
+
+    def remembered(self, states: Float[Tensor, "rows features"], positions: Int[Tensor, "rows"]) -> list[Memory]:
+        """Keys and values, for each layer, of tokens that the target has read."""
+        context = self.hidden_norm(self.fc(states))
+        angles = self.rotary(context, positions)
+        return [layer.self_attn.remembered(context, angles) for layer in self._stack]
+
+    def forward(
+        self, x: Float[Tensor, "rows hidden"], positions: Int[Tensor, "rows"], attend: Attend
+    ) -> Float[Tensor, "rows hidden"]:
+        """Embeddings of the rows of blocks -> normed hidden states, for the target's head."""
+        angles = self.rotary(x, positions)
+        for number, layer in enumerate(self._stack):
+            x = layer(number, x, angles, attend)
+        return self.norm(x)
+
+    @property
+    def _stack(self) -> Iterable[Layer]:
+        return cast("Iterable[Layer]", self.layers)
+
+
+class MaskedBlocks(Blocks):
+    """Blocks of a head, with the keys and values of every text that it follows; those of a block are not kept."""
+
+    def __init__(self, head: MaskedHead, target: Model) -> None:
+        super().__init__(target, head.layout.guesses)
+        nn.Module.to(head, target.device, target.dtype)
+        swap_in(head)
+        self.head, self.layout = head.eval(), head.layout
+        self._pool = KVPool()
+        self._extents: dict[int, Extent] = {}
+        self._lengths: dict[int, int] = {}
+
+    def open(self, id: int, capacity: int) -> None:
+        super().open(id, capacity)
+        self._extents[id] = self._pool.reserve(capacity + self.layout.block)
+        self._lengths[id] = 0
+
+    def close(self, id: int) -> None:
+        super().close(id)
+        self._lengths.pop(id, None)
+        if id in self._extents:
+            self._pool.release(self._extents.pop(id))
+
+    @torch.inference_mode()
+    def compute(self, wanted: List[Wanted]) -> Float[Tensor, "wanted guesses vocab"]:
+        self._listen([one for one in wanted if len(one.states)])
+        hidden = self._think(wanted)[:, self.layout.block - self.guesses :]
+        return self.target.speak(hidden.flatten(0, 1)).unflatten(0, (len(wanted), -1))
+
+    def _listen(self, wanted: List[Wanted]) -> None:
+        """Remember what the target thought since the last block."""
+        if not wanted:
+            return
+        places, positions = self._places({one.id: len(one.states) for one in wanted})
+        states = torch.cat([one.states for one in wanted]).to(self.target.dtype)
+        short = max(0, MIN_ROWS - len(states))
+        remembered = self.head.remembered(F.pad(states, (0, 0, 0, short)), F.pad(positions, (0, short)))
+        for number, (key, value) in enumerate(remembered):
+            self._pool.write(number, key, value, places)
+        for one in wanted:
+            self._lengths[one.id] += len(one.states)
+
+    def _think(self, wanted: List[Wanted]) -> Float[Tensor, "wanted block hidden"]:
+        block, masks = self.layout.block, [self.layout.mask] * (self.layout.block - 1)
+        tokens = torch.tensor([token for one in wanted for token in (one.anchor, *masks)], device=self.target.device)
+        places, positions = self._places({one.id: block for one in wanted})
+        starts = [self._extents[one.id].start for one in wanted]
+        held = [slice(start, start + self._lengths[one.id] + block) for start, one in zip(starts, wanted, strict=True)]
+
+        def attend(number: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            keys, values = self._pool.write(number, key, value, places)
+            return torch.cat(
+                [_seen(rows, keys[h], values[h]) for rows, h in zip(query.split(block), held, strict=True)]
+            )
+
+        x = self.target.embed(tokens).to(self.target.dtype)
+        return self.head(x, positions, attend).unflatten(0, (len(wanted), block))
+
+    def _places(self, counts: dict[int, int]) -> tuple[Int[Tensor, "rows"], Int[Tensor, "rows"]]:
+        """Rows of the pool and positions of so many tokens after each text."""
+        positions = [range(self._lengths[one], self._lengths[one] + count) for one, count in counts.items()]
+        starts = [self._extents[one].start for one in counts]
+        places = [start + place for start, span in zip(starts, positions, strict=True) for place in span]
+        both = torch.tensor([places, [place for span in positions for place in span]], device=self.target.device)
+        return both[0], both[1]
+
+
+def fill(head: MaskedHead, found: Checkpoint) -> None:
+    """Give a head the weights of a checkpoint. Raises ModelError where they are not its own, all of them."""
+    if "d2t" in found.tensors:
+        raise ModelError(f"{found.source} guesses in a reduced vocabulary, which this method does not support")
+    own = {name: tensor for name, tensor in found.tensors.items() if name not in SHARED}
+    Checkpoint(found.source, found.config, own).fill(head)
+
+
+def _seen(
+    query: Float[Tensor, "rows heads dim"], keys: Float[Tensor, "held kv dim"], values: Float[Tensor, "held kv dim"]
+) -> Float[Tensor, "rows heads dim"]:
+    """Attention of rows that see all keys; query heads that share a key head are rows of one product."""
+    rows, heads, dim = query.shape
+    folded = query.transpose(0, 1).reshape(1, keys.shape[1], -1, dim)
+    out = F.scaled_dot_product_attention(folded, keys.transpose(0, 1)[None], values.transpose(0, 1)[None])
+    return out.reshape(heads, rows, dim).transpose(0, 1)

@@ -1,0 +1,115 @@
+"""Blocks: computed once a round for all sequences together, and read depth by depth as trees and chains grow."""
+
+from collections.abc import Sequence as List
+
+import pytest
+import torch
+
+from foreword.draft.block import BlockDrafter, Blocks, Wanted
+from foreword.draft.tree import Growth
+from foreword.draws import KeyedDraws
+from foreword.errors import ModelError
+from foreword.model import Read
+from foreword.types import Batch, SamplingParams, Sequence
+from running import Request, prompts, target
+
+DEEP = 4
+
+
+class Told(Blocks):
+    """Stands where a head stands: its laws are drawn from the anchor and the number of states it was shown."""
+
+    def __init__(self) -> None:
+        super().__init__(target(), DEEP)
+        self.asked: list[list[Wanted]] = []
+
+    def compute(self, wanted: List[Wanted]) -> torch.Tensor:
+        self.asked.append(list(wanted))
+        made = (torch.Generator().manual_seed(one.anchor * 1000 + self.shown[one.id]) for one in wanted)
+        return torch.stack([3 * torch.randn(DEEP, target().vocab, generator=generator) for generator in made])
+
+
+class Independent(Told):
+    def ahead(self, read: Read) -> torch.Tensor:
+        return self.block(read.id)
+
+
+class Dependent(Told):
+    """Each guess depends on the one before it."""
+
+    def after(self, laws: torch.Tensor, tokens: List[int]) -> torch.Tensor:
+        return laws + torch.stack([laws[0].roll(token) for token in tokens])
+
+
+def started(drafter: BlockDrafter, prompt: tuple[int, ...], temperature: float = 0.8) -> Sequence:
+    one = Request(prompt, SamplingParams(temperature=temperature, seed=4, max_tokens=20)).sequence(target().eos)
+    drafter.hear(one, 0, torch.zeros(len(prompt) - 1, 3))
+    return one
+
+
+def batch(*sequences: Sequence, shared: bool = True) -> Batch:
+    return Batch(sequences, KeyedDraws(target().vocab, shared=shared))
+
+
+def test_one_forward_a_round_for_all_sequences():
+    for blocks, shared in ((Independent(), True), (Dependent(), True), (Dependent(), False)):
+        drafter = BlockDrafter(blocks, (4,))
+        sequences = [started(drafter, prompt) for prompt in prompts()[:3]]
+        draft = drafter.propose(batch(*sequences, shared=shared), [8, 8, 8])
+        assert [[one.id for one in wanted] for wanted in blocks.asked] == [[one.id for one in sequences]]
+        assert all(len(tree) == 8 or not shared for tree in draft.trees)
+        assert max(map(max, (tree.depths for tree in draft.trees))) <= DEEP
+
+
+def test_states_are_shown_once_and_in_order():
+    blocks = Independent()
+    drafter = BlockDrafter(blocks, (4,))
+    one = started(drafter, prompts()[0])
+    drafter.propose(batch(one), [2])
+    drafter.propose(batch(one), [2])
+    one.tokens += [7, 8, 9]
+    assert drafter.propose(batch(one), [2]).trees[0].tokens == []  # the target was not heard there yet
+    drafter.hear(one, len(one.tokens) - 4, torch.arange(9.0).view(3, 3))
+    drafter.propose(batch(one), [2])
+    assert [len(wanted.states) for asked in blocks.asked for wanted in asked] == [len(prompts()[0]) - 1, 0, 3]
+    assert torch.equal(blocks.asked[-1][0].states, torch.arange(9.0).view(3, 3))
+    assert [asked[0].anchor for asked in blocks.asked] == [prompts()[0][-1]] * 2 + [9]
+
+
+@pytest.mark.parametrize("most", [1, 5, 24])
+@pytest.mark.parametrize("temperature", [0.0, 0.7, 1.3])
+def test_all_levels_at_once_grow_the_tree_that_levels_grow(temperature, most, monkeypatch):
+    made = []
+    for at_once in (True, False):
+        with monkeypatch.context() as patch:
+            if not at_once:
+                patch.setattr(Growth, "at_once", lambda *_: False)
+            drafter = BlockDrafter(Independent(), (4,))
+            one = started(drafter, prompts()[1], temperature)
+            made.append((drafter.propose(batch(one), [most]).trees[0], drafter._growths[one.id]))
+    assert made[0][0].tokens == made[1][0].tokens
+    assert made[0][0].parents == made[1][0].parents
+    assert made[0][0].chances == pytest.approx(made[1][0].chances, rel=1e-4)
+    assert made[0][1].read == made[1][1].read
+    assert made[0][1]._children.keys() == made[1][1]._children.keys()
+
+
+def test_a_guess_follows_from_the_one_before_it():
+    """What a node says is the row of its depth, bettered by its own token: not by that of its uncle."""
+    drafter = BlockDrafter(Dependent(), (4,))
+    one = started(drafter, prompts()[0], 0.0)
+    tree = drafter.propose(batch(one), [16]).trees[0]
+    laws = drafter.blocks.block(one.id)
+    assert len(set(tree.parents)) > 3
+    for node in range(-1, len(tree)):
+        children = [tree.tokens[child] for child, parent in enumerate(tree.parents) if parent == node]
+        token = one.tokens[-1] if node < 0 else tree.tokens[node]
+        row = laws[tree.depths[node + 1]] if children else laws[0]
+        said = row + row.roll(token)
+        assert children == said.topk(len(children)).indices.tolist()
+
+
+def test_hidden_states_that_the_target_has_not_are_refused():
+    for wants in ((-1,), (2, 9)):
+        with pytest.raises(ModelError, match="has hidden states 0 to 8"):
+            BlockDrafter(Independent(), wants)
