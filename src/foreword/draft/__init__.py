@@ -23,6 +23,7 @@ METHODS: dict[str, str] = {
     "lm": "foreword.draft.lm:LanguageModelDrafter",
     "eagle": "foreword.draft.eagle:EagleDrafter",
     "dflash": "foreword.draft.dflash:DFlashDrafter",
+    "dspark": "foreword.draft.dspark:DSparkDrafter",
     "layers": "foreword.draft.layers:LayersDrafter",
     "quantized": "foreword.draft.quantized:QuantizedDrafter",
     "retrieval": "foreword.draft.retrieval:RetrievalDrafter",
@@ -38,6 +39,9 @@ TRAINED: dict[str, str] = {
     "eagle3": "eagle",
     "DFlashDraftModel": "dflash",
     "dflash": "dflash",
+    "Qwen3DSparkModel": "dspark",
+    "DSparkDraftModel": "dspark",
+    "dspark": "dspark",
 }
 """What the config of a trained part calls itself -> the method that it serves."""
 

@@ -93,5 +93,17 @@ class DFlashStudent(MaskedBlock):
     task = "foreword.train.dflash:DFlashTask"
 
 
-STUDENTS: tuple[type[Student], ...] = (SmallModel, EagleStudent, DFlashStudent)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DSparkStudent(MaskedBlock):
+    """One whose guesses follow on each other."""
+
+    method = "dspark"
+    summary = "Train a head that foresees a block of tokens, each bettered by the one before it."
+    example = "--layers 2 --block 7 --loss kl-l1"
+    task = "foreword.train.dspark:DSparkTask"
+
+    rank: int = _wish(64, "Numbers through which the token before speaks.", least=1)
+
+
+STUDENTS: tuple[type[Student], ...] = (SmallModel, EagleStudent, DFlashStudent, DSparkStudent)
 """Everything that `foreword train` can train."""

@@ -113,7 +113,7 @@ class Measured:
     time of a round with k guesses (Leviathan et al. 2023, section 3.3, with the measured cost of every width instead
     of one ratio). Chances are this sequence's own, steadied by those of all sequences; costs are measured. Where a
     drafter says how likely each guess is, the likeliest are kept, of all sequences together, as long as each earns
-    more than its scoring costs (after DSpark, arXiv 2607.05147, section on scheduling, and SMART/CaDDTree for trees).
+    more than its scoring costs (after arXiv 2607.05147, section on scheduling, and SMART/CaDDTree for trees).
     """
 
     def __init__(self, cost: Mapping[int, float]) -> None:

@@ -1,0 +1,129 @@
+"""A block of tokens from one forward of a head, each bettered by the token before it (DSpark, arXiv 2607.05147).
+
+Knows the checkpoints of the method and its two small extra parts; the head that fills in blocks is in masked.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as List
+from pathlib import Path
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from foreword.draft.base import Source
+from foreword.draft.block import BlockDrafter, fitting, folder
+from foreword.draft.checkpoint import Checkpoint
+from foreword.draft.masked import Layout, MaskedBlocks, MaskedHead, fill
+from foreword.errors import ModelError
+from foreword.model import Model, Tokenizer
+from foreword.model.linear import MIN_ROWS
+
+ARCHITECTURES, SPECULATORS = ("Qwen3DSparkModel", "DSparkDraftModel"), "dspark"
+VANILLA = "vanilla"
+
+
+class Markov(nn.Module):
+    """What the token before says of a token, through a few numbers: a bigram table of low rank."""
+
+    def __init__(self, vocab: int, rank: int) -> None:
+        super().__init__()
+        self.markov_w1, self.markov_w2 = nn.Embedding(vocab, rank), nn.Linear(rank, vocab, bias=False)
+
+    def forward(self, tokens: Int[Tensor, "rows"]) -> Float[Tensor, "rows vocab"]:
+        return self.markov_w2(self.markov_w1(tokens))
+
+
+class Assurance(nn.Module):
+    """How likely it is that the guess after a token is kept, from what the head thinks there."""
+
+    def __init__(self, features: int) -> None:
+        super().__init__()
+        self.proj = nn.Linear(features, 1)
+
+
+class DSparkHead(MaskedHead):
+    """A head whose laws are bettered by the token before, with a part that says how good they are."""
+
+    def __init__(self, layout: Layout, rank: int, *, assured: bool = True, assured_by_token: bool = True) -> None:
+        """`rank` of the bigram table. `assured`: it has a confidence head, which may see the token before too."""
+        super().__init__(layout)
+        self.rank, self.assured_by_token = rank, assured_by_token
+        hidden = layout.sizes.hidden_size
+        self.markov_head = Markov(layout.sizes.vocab_size, rank)
+        self.confidence_head = Assurance(hidden + rank * assured_by_token) if assured else None
+
+    def confidence(
+        self, hidden: Float[Tensor, "rows hidden"], before: Int[Tensor, "rows"]
+    ) -> Float[Tensor, "rows"] | None:
+        """Log-odds that the guess in a row is kept. It looks at the token before, never at the guess."""
+        if self.confidence_head is None:
+            return None
+        known = [hidden, self.markov_head.markov_w1(before)] if self.assured_by_token else [hidden]
+        return self.confidence_head.proj(torch.cat(known, -1)).squeeze(-1)
+
+    @classmethod
+    def read(cls, found: Checkpoint) -> DSparkHead:
+        """From a checkpoint, flat or of speculators. Raises ModelError for another kind, or where a part is missing."""
+        config = found.config
+        kinds = [*(config.get("architectures") or ()), config.get("speculators_model_type")]
+        if not {*ARCHITECTURES, SPECULATORS} & set(kinds):
+            raise ModelError(f"{found.source} does not hold a {ARCHITECTURES[0]}, but {kinds}")
+        rank, kind = config.get("markov_rank"), config.get("markov_head_type", VANILLA)
+        if not isinstance(rank, int) or rank < 1 or kind != VANILLA:
+            raise ModelError(
+                f"{found.source}: only {VANILLA} Markov heads of some rank can be read, got {kind}, {rank}"
+            )
+        head = cls(
+            Layout.of(config, found.source, anchored=True),
+            rank,
+            assured=bool(config.get("enable_confidence_head", False)),
+            assured_by_token=bool(config.get("confidence_head_with_markov", True)),
+        )
+        fill(head, found)
+        return head
+
+    def write(self, folder: Path, dtype: torch.dtype) -> None:
+        """Save in the flat layout."""
+        config = {
+            "architectures": [ARCHITECTURES[0]],
+            **self.layout.as_config(),
+            "mask_token_id": self.layout.mask,
+            "target_layer_ids": self.layout.outputs,
+            "sample_from_anchor": self.layout.anchored,
+            "markov_rank": self.rank,
+            "markov_head_type": VANILLA,
+            "enable_confidence_head": self.confidence_head is not None,
+            "confidence_head_with_markov": self.assured_by_token,
+            "dtype": str(dtype).removeprefix("torch."),
+        }
+        tensors = {name: tensor.detach().to("cpu", dtype) for name, tensor in self.state_dict().items()}
+        Checkpoint(str(folder), config, tensors).write(folder)
+
+
+class DSparkBlocks(MaskedBlocks):
+    """Blocks in which a guess follows from the one before it: read level by level."""
+
+    def __init__(self, head: DSparkHead, target: Model) -> None:
+        super().__init__(head, target)
+        self._markov = head.markov_head
+
+    @torch.inference_mode()
+    def after(self, laws: Float[Tensor, "rows vocab"], tokens: List[int]) -> Float[Tensor, "rows vocab"]:
+        short = max(0, MIN_ROWS - len(tokens))
+        known = torch.tensor([*tokens, *[0] * short], device=laws.device)
+        return laws + self._markov(known)[: len(tokens)]
+
+
+class DSparkDrafter(BlockDrafter):
+    """Grows trees from a block's laws, a cheap product for each level."""
+
+    summary = "a diffusion head foresees a block of tokens, a small table makes them follow on each other"
+
+    @classmethod
+    def load(cls, source: Source, target: Model, tokenizer: Tokenizer | None) -> DSparkDrafter:
+        del tokenizer  # a head has none of its own
+        head = DSparkHead.read(folder(source))
+        fitting(str(source), target, vocab=head.layout.sizes.vocab_size, hidden=head.layout.sizes.hidden_size)
+        return cls(DSparkBlocks(head, target), head.layout.states)
