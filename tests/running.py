@@ -38,7 +38,7 @@ from foreword.model.view import view
 from foreword.native.llama import library
 from foreword.reader import TextReader
 from foreword.scheduler import Scheduler
-from foreword.train.students import DFlashStudent, DSparkStudent, EagleStudent, Student
+from foreword.train.students import DFlashStudent, DSparkStudent, EagleStudent, MedusaStudent, Student
 from foreword.types import Delta, SamplingParams, Sequence
 from foreword.verify import rule as find_rule
 from foreword.width import Fixed, Width
@@ -171,6 +171,7 @@ def drafter(name: str, dtype: str = "float32") -> Drafter:
         ),
         "dflash": lambda: served(DFlashStudent(layers=1, block=5, anchors=24), dtype),
         "dspark": lambda: served(DSparkStudent(layers=1, block=4, anchors=24, rank=16), dtype),
+        "medusa": lambda: served(MedusaStudent(), dtype),
         "layers": lambda: layers(dtype),
         "quantized": lambda: quantized(dtype),
         "fuse": lambda: FusedDrafter([SuffixDrafter(Archive(target(dtype).vocab)), LanguageModelDrafter(draft(dtype))]),

@@ -24,6 +24,7 @@ METHODS: dict[str, str] = {
     "eagle": "foreword.draft.eagle:EagleDrafter",
     "dflash": "foreword.draft.dflash:DFlashDrafter",
     "dspark": "foreword.draft.dspark:DSparkDrafter",
+    "medusa": "foreword.draft.medusa:MedusaDrafter",
     "layers": "foreword.draft.layers:LayersDrafter",
     "quantized": "foreword.draft.quantized:QuantizedDrafter",
     "retrieval": "foreword.draft.retrieval:RetrievalDrafter",
@@ -42,6 +43,7 @@ TRAINED: dict[str, str] = {
     "Qwen3DSparkModel": "dspark",
     "DSparkDraftModel": "dspark",
     "dspark": "dspark",
+    "MedusaModel": "medusa",
 }
 """What the config of a trained part calls itself -> the method that it serves."""
 

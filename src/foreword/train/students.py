@@ -105,5 +105,24 @@ class DSparkStudent(MaskedBlock):
     rank: int = _wish(64, "Numbers through which the token before speaks.", least=1)
 
 
-STUDENTS: tuple[type[Student], ...] = (SmallModel, EagleStudent, DFlashStudent, DSparkStudent)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MedusaStudent(Student):
+    """Heads on the last hidden state, each for a token further ahead."""
+
+    method = "medusa"
+    summary = "Train heads that foresee a token each, from the target's last hidden state."
+    example = "--heads 4"
+    task = "foreword.train.medusa:MedusaTask"
+
+    draft: str | None = _wish(None, "Begin with these heads. Default: new ones.", "HEADS")
+    heads: int = _wish(4, "How many; each makes a guess.", least=1)
+    layers: int = _wish(1, "Residual layers of each.", least=1)
+    own: bool = _wish(False, "Each gets an output matrix of its own, as large as the target's.", "")
+    anchors: int = _wish(128, "Places to guess from in every block of records, drawn anew.", least=1)
+    decay: float = _wish(
+        4.48, "Guess k weighs exp(-(k-1)/decay), here 0.8^(k-1); 0: by what hangs on it.", "X", least=0
+    )
+
+
+STUDENTS: tuple[type[Student], ...] = (SmallModel, EagleStudent, DFlashStudent, DSparkStudent, MedusaStudent)
 """Everything that `foreword train` can train."""
