@@ -20,7 +20,7 @@ class Told(Blocks):
     """Stands where a head stands: its laws are drawn from the anchor and the number of states it was shown."""
 
     def __init__(self) -> None:
-        super().__init__(target(), DEEP)
+        super().__init__(torch.nn.Identity(), target(), DEEP)
         self.asked: list[list[Wanted]] = []
 
     def compute(self, wanted: List[Wanted]) -> torch.Tensor:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence as List
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from foreword.draft.base import Source
 from foreword.draft.checkpoint import Checkpoint
@@ -20,8 +21,12 @@ from foreword.draft.growing import GrowingDrafter
 from foreword.draft.heard import Heard
 from foreword.errors import InvalidRequest, ModelError
 from foreword.model import Mode, Model, Read
+from foreword.model.linear import swap_in
+from foreword.native.openmp import all_threads
 from foreword.types import Sequence
 
+HEAVY = 16 * 2**20
+"""Bytes of weights from which on a head is worth all of torch's threads, in whatever precision it comes."""
 HEAD = "a folder with a head that was trained for the target"
 
 
@@ -44,10 +49,13 @@ class Blocks(ABC):
 
     mode = Mode.TREE
 
-    def __init__(self, target: Model, guesses: int) -> None:
-        """`guesses` = tokens that a block foresees."""
-        self.guesses = guesses
-        self.target, self.context = target, target.context
+    def __init__(self, head: nn.Module, target: Model, guesses: int) -> None:
+        """`head` is moved to the target, and its linear layers are packed where that is faster; `guesses` = tokens that
+        a block foresees."""
+        self._wide = sum(weight.nbytes for weight in head.parameters()) > HEAVY
+        nn.Module.to(head, target.device, target.dtype)
+        swap_in(head.eval())
+        self.target, self.guesses, self.context = target, guesses, target.context
         self.shown: dict[int, int] = {}
         """Tokens of each sequence whose states were shown."""
         self._wanted: dict[int, Wanted] = {}
@@ -89,8 +97,9 @@ class Blocks(ABC):
         if self._wanted:
             wanted = list(self._wanted.values())
             self._wanted = {}
-            for one, laws in zip(wanted, self.compute(wanted), strict=True):
-                self._laws[one.id] = laws
+            with all_threads() if self._wide else nullcontext():
+                laws = self.compute(wanted)
+            self._laws |= {one.id: laws[row] for row, one in enumerate(wanted)}
         return self._laws[id]
 
 

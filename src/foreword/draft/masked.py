@@ -21,7 +21,7 @@ from foreword.errors import ModelError
 from foreword.model import Model
 from foreword.model.cache import Extent, KVPool
 from foreword.model.layer import Attend, Layer, Qwen3Config, Rotary, as_config, norm, sizes
-from foreword.model.linear import MIN_ROWS, swap_in
+from foreword.model.linear import MIN_ROWS
 
 SHARED = ("embed_tokens.weight", "lm_head.weight")
 """Tensors of the target that some checkpoints repeat."""
@@ -122,10 +122,8 @@ class MaskedBlocks(Blocks):
     """Blocks of a head, with the keys and values of every text that it follows; those of a block are not kept."""
 
     def __init__(self, head: MaskedHead, target: Model) -> None:
-        super().__init__(target, head.layout.guesses)
-        nn.Module.to(head, target.device, target.dtype)
-        swap_in(head)
-        self.head, self.layout = head.eval(), head.layout
+        super().__init__(head, target, head.layout.guesses)
+        self.head, self.layout = head, head.layout
         self._pool = KVPool()
         self._extents: dict[int, Extent] = {}
         self._lengths: dict[int, int] = {}

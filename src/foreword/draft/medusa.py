@@ -19,7 +19,7 @@ from foreword.draft.block import BlockDrafter, Blocks, Wanted, fitting, folder
 from foreword.draft.checkpoint import Checkpoint
 from foreword.errors import ModelError
 from foreword.model import Model, Read, Tokenizer
-from foreword.model.linear import MIN_ROWS, swap_in
+from foreword.model.linear import MIN_ROWS
 
 ARCHITECTURE = "MedusaModel"
 
@@ -102,10 +102,8 @@ class MedusaBlocks(Blocks):
     """A block is what the heads say of the last token that the target has read."""
 
     def __init__(self, heads: MedusaHeads, target: Model) -> None:
-        super().__init__(target, len(heads))
-        nn.Module.to(heads, target.device, target.dtype)
-        swap_in(heads)
-        self._heads = heads.eval()
+        super().__init__(heads, target, len(heads))
+        self._heads = heads
         self._last: dict[int, Float[Tensor, "hidden"]] = {}
 
     def close(self, id: int) -> None:

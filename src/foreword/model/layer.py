@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from transformers import Qwen3Config
 from transformers.models.qwen3.modeling_qwen3 import (
     Qwen3MLP,
-    Qwen3RMSNorm,
     Qwen3RotaryEmbedding,
     rotate_half,
 )
@@ -67,7 +66,7 @@ def head_dim(config: Qwen3Config) -> int:
 
 def norm(size: int, config: Qwen3Config) -> nn.Module:
     """RMSNorm over the last dimension."""
-    return Qwen3RMSNorm(size, eps=config.rms_norm_eps)
+    return nn.RMSNorm(size, eps=config.rms_norm_eps)
 
 
 class Rotary(nn.Module):
