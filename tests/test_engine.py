@@ -8,11 +8,12 @@ import torch
 
 from drafters import Breaking, Foresight, Listener, RandomTree, known
 from foreword.draft.base import chosen
+from foreword.draws import KeyedDraws
 from foreword.engine import Engine
 from foreword.errors import InvalidRequest
 from foreword.model import Read
-from foreword.types import Draft, SamplingParams, Tree
-from running import Answer, Request, drafter, engine, finish, plain, prompts, target, tokenizer
+from foreword.types import Batch, Draft, SamplingParams, Sequence, Tree
+from running import Answer, Request, draft, drafter, engine, finish, plain, prompts, target, tokenizer
 
 
 def requests(**params: object) -> list[Request]:
@@ -68,6 +69,35 @@ def test_no_guess_is_asked_for_that_could_not_be_kept():
     assert answer.sequence.stats.rounds == 1
 
 
+@pytest.mark.parametrize("rule", ["match", "traversal", "specinfer"])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("left", [2, 3, 4])
+def test_few_tokens_are_left_so_trees_are_low_but_as_wide_as_ever(left, temperature, rule):
+    asked = requests(max_tokens=left, temperature=temperature)
+    got = finish(engine(target(), drafter("lm"), 16, rule=rule), asked)
+    for answer in got:
+        assert answer.deltas[0].drafted > 2 * (left - 1)
+        assert len(answer.sequence.stats.drafted_at) == left - 1
+        assert len(answer.tokens) == left
+    if rule == "match" or not temperature:
+        assert [answer.said for answer in got] == [answer.said for answer in plain(target(), asked)]
+
+
+@pytest.mark.parametrize(("left", "context", "deep"), [(5, 99, 4), (1, 99, 0), (50, 13, 2), (50, 11, 0), (50, 9, 0)])
+def test_guesses_are_of_use_while_the_text_and_the_context_go_on(left, context, deep):
+    sequence = Sequence(1, [5] * 10, 8, SamplingParams(max_tokens=left + 2), seed=0)
+    assert Batch((sequence,), KeyedDraws(9, shared=True), context=context).reach(sequence) == deep
+
+
+def test_a_chain_that_is_longer_than_the_text_is_cut():
+    class Long(Foresight):
+        def propose(self, batch, nodes):
+            return chosen([[self.guess(s, d) for d in range(n)] for s, n in zip(batch.sequences, nodes, strict=True)])
+
+    got = finish(engine(target(), Long(known(truth())), 16), requests(max_tokens=4))
+    assert [[delta.drafted for delta in answer.deltas] for answer in got] == [[3], [3], [3]]
+
+
 # ---- where a text ends
 
 
@@ -117,6 +147,29 @@ def test_the_last_token_of_the_context_can_be_written():
     got = finish(engine(target(), drafter("ngram"), 8), [request])
     assert got[0].said == want[0].said
     assert len(got[0].tokens) == 6
+
+
+@pytest.mark.parametrize("name", ["lm", "recycle", "tree", "lookahead"])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_at_the_edge_of_the_context_only_places_that_exist_are_read(name, temperature, monkeypatch):
+    """A guess may lie in any row, but its place in the text must be one that the model knows."""
+    context, places, rows = target().context, [], []
+    for model in (target(), draft()):
+        read = model.driver.read
+
+        def noted(reads, read=read):
+            places.extend(one.past + max(one.depths) for one in reads)
+            rows.extend(one.start + len(one.tokens) for one in reads)
+            return read(reads)
+
+        monkeypatch.setattr(model.driver, "read", noted)
+    text = (prompts()[3] * 60)[: context - 9]
+    asked = [Request(text, SamplingParams(temperature=temperature, seed=1, max_tokens=9, ignore_eos=True))]
+    want = plain(target(), asked)
+    guesser = RandomTree(known(want), spoilt=0.3) if name == "tree" else drafter(name)
+    got = finish(engine(target(), guesser, 16), asked)
+    assert [answer.said for answer in got] == [answer.said for answer in want]
+    assert max(places) < context < max(rows)
 
 
 # ---- a drafter that breaks

@@ -65,6 +65,18 @@ def test_a_first_chain_keeps_the_laws_of_its_guesses(forest: list[list[Guess]]) 
         assert torch.equal(chain.probs[row, : len(trunk)], laws[row, trunk])
 
 
+@given(st.lists(guesses, min_size=1, max_size=3), st.lists(st.integers(0, 4), min_size=3, max_size=3))
+def test_a_draft_within_some_depths_keeps_all_that_are_no_deeper(forest: list[list[Guess]], most: list[int]) -> None:
+    trees = [Tree(tree.tokens, tree.parents) for tree in map(grown, forest)]
+    laws = torch.rand(len(trees), max(map(len, trees)), 5)
+    cut = Draft(trees, laws).within(most[: len(trees)])
+    for row, (tree, deep) in enumerate(zip(trees, most, strict=False)):
+        kept = [node for node in range(len(tree)) if tree.depths[node + 1] <= deep]
+        assert cut.trees[row].paths[1:] == [tree.paths[node + 1] for node in kept]
+        assert torch.equal(cut.probs[row, : len(kept)], laws[row, kept])
+    assert cut.nodes == cut.probs.shape[1]
+
+
 def test_chances_are_known_of_all_guesses_or_of_none() -> None:
     assert Draft([Tree([5], [-1], [0.5]), Tree()]).weighed
     half = Draft([Tree([5], [-1], [0.5]), Tree([6], [-1])])

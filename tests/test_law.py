@@ -7,8 +7,9 @@ import torch
 from scipy.stats import kstest
 
 from foreword.model.linear import fast_bfloat16
-from foreword.types import SamplingParams
+from foreword.types import Draft, SamplingParams, Tree
 from foreword.verify import RULES
+from foreword.width import AdaEdl, Confidence, Fixed, Svip, Width
 from running import Request, draft, drafter, engine, finish, law, prompts, target
 
 DTYPE = "bfloat16" if fast_bfloat16() else "float32"
@@ -17,7 +18,7 @@ LEVEL = 1e-3
 QUICK = ("traversal", "kseq")
 
 
-def ranks(rule: str, texts: int, tokens: int, temperature: float) -> tuple[list[float], float]:
+def ranks(rule: str, texts: int, tokens: int, temperature: float, width: Width | int = 6) -> tuple[list[float], float]:
     """Where each token lies in the target's law, in the order of how much the draft model overrates it.
 
     Uniform on [0, 1] if and only if the tokens are drawn from that law. In this order any favour that a rule does the
@@ -27,7 +28,7 @@ def ranks(rule: str, texts: int, tokens: int, temperature: float) -> tuple[list[
         SamplingParams(temperature=temperature, seed=seed, max_tokens=tokens, ignore_eos=True) for seed in range(texts)
     ]
     asked = [Request(prompts()[seed % 5], one) for seed, one in enumerate(params)]
-    answers = finish(engine(target(DTYPE), drafter("lm", DTYPE), 6, rule=rule, slots=4), asked)
+    answers = finish(engine(target(DTYPE), drafter("lm", DTYPE), width, rule=rule, slots=4), asked)
     places, spare = [], torch.Generator().manual_seed(1)
     for answer in answers:
         sequence = answer.sequence
@@ -47,6 +48,41 @@ def test_tokens_are_drawn_from_the_targets_law(rule):
     places, per_pass = ranks(rule, texts=24, tokens=32, temperature=1.0)
     assert per_pass > 1.5, "too few guesses stay to say anything"
     assert kstest(places, "uniform").pvalue > LEVEL
+
+
+@pytest.mark.parametrize(
+    "rule", ["block", *(pytest.param(r, marks=pytest.mark.slow) for r in ("rejection", "traversal"))]
+)
+@pytest.mark.parametrize("width", [Svip, *(pytest.param(w, marks=pytest.mark.slow) for w in (AdaEdl, Confidence))])
+def test_tokens_are_drawn_from_the_targets_law_whatever_ends_a_chain(rule, width):
+    places, per_pass = ranks(rule, texts=24, tokens=32, temperature=1.0, width=width())
+    assert per_pass > 1.3, "too few guesses stay to say anything"
+    assert kstest(places, "uniform").pvalue > LEVEL
+
+
+class Peeking(Fixed):
+    """Would leave out guesses for their own chances, which is biased."""
+
+    shown = 0
+
+    def trim(self, draft):
+        self.shown += draft.nodes
+        return Draft([Tree()] * len(draft.trees))
+
+
+@pytest.mark.parametrize("rule", ["rejection", "traversal"])
+def test_a_width_is_not_shown_the_guesses_that_were_drawn(rule):
+    params = SamplingParams(temperature=1.0, seed=5, max_tokens=24, ignore_eos=True)
+    texts = []
+    for width in (Peeking(6), Fixed(6)):
+        (answer,) = finish(engine(target(), drafter("lm"), width, rule=rule), [Request(prompts()[1], params)])
+        assert answer.sequence.stats.accepted > 0
+        texts.append((answer.tokens, [delta.drafted for delta in answer.deltas]))
+        assert not getattr(width, "shown", 0)
+    assert texts[0] == texts[1]
+    seen = Peeking(6)
+    finish(engine(target(), drafter("ngram"), seen, rule=rule), [Request(prompts()[2], params)])
+    assert seen.shown, "those that were chosen it may drop"
 
 
 def test_a_favour_to_the_draft_models_guesses_would_be_seen(monkeypatch):

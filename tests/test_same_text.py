@@ -12,6 +12,8 @@ from foreword.draft import METHODS
 from foreword.draft.base import Drafter
 from foreword.model.linear import fast_bfloat16
 from foreword.types import SamplingParams
+from foreword.width import WIDTHS as WIDTHS_BY_NAME
+from foreword.width import Width
 from running import Answer, Request, drafter, engine, finish, plain, prompts, target, tokenizer
 
 SLOW_BFLOAT16 = pytest.mark.skipif(not fast_bfloat16(), reason="slow bfloat16")
@@ -50,7 +52,7 @@ def guesser(name: str, dtype: str, answers: list[Answer]) -> Drafter:
     return made[name]() if name in made else drafter(name, dtype)
 
 
-def check(name: str, dtype: str, turn: int, nodes: int, *, chunk: int, slots: int = 5) -> None:
+def check(name: str, dtype: str, turn: int, nodes: Width | int, *, chunk: int, slots: int = 5) -> None:
     answers = wanted(dtype, turn)
     loop = engine(target(dtype), guesser(name, dtype, answers), nodes, chunk=chunk, slots=slots)
     got = finish(loop, requests(turn))
@@ -80,6 +82,12 @@ def test_the_text_is_that_of_plain_decoding_alone(name):
 def test_every_combination(name, turn, dtype):
     for nodes, (chunk, slots) in product(range(1, 9), ((7, 1), (16, 5), (512, 5))):
         check(name, dtype, turn, nodes, chunk=chunk, slots=slots)
+
+
+@pytest.mark.parametrize("name", ["lm", "ngram", "slem"])
+@pytest.mark.parametrize("policy", ["heuristic", "confidence", "svip", "adaedl"])
+def test_the_text_is_that_of_plain_decoding_whatever_decides_how_much_is_guessed(policy, name):
+    check(name, "float32", 2, WIDTHS_BY_NAME[policy](), chunk=512)
 
 
 def test_plain_decoding_does_not_depend_on_company_or_chunks_either():

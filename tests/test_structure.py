@@ -19,8 +19,8 @@ REGISTRY = SOURCE / "draft" / "__init__.py"
 STUDENTS = SOURCE / "train" / "students.py"
 FILES = sorted(SOURCE.rglob("*.py"))
 CORE = "types params errors noise draws sampling model draft verify commit scheduler width engine reader llm".split()
-SPINE = ("__init__", "base", "lm", "tree", "match", "rejection")
-"""Of the methods and rules, what the loop itself needs to be of use."""
+SPINE = ("__init__", "base", "lm", "tree", "match", "rejection", "measured", "costs", "making")
+"""Of the methods, rules and widths, what the loop itself needs to be of use."""
 COMMON_WORDS = {"none", "lm", "layers", "predicted", "quantized"}
 """Names of methods that are also words of everyday code; a search for them would say nothing."""
 
@@ -98,15 +98,15 @@ def test_nothing_is_left_to_do_and_only_the_command_line_prints(path):
 
 
 def test_the_core_stays_small():
-    """The loop and what it stands on. What serves one method or rule can go with it, and does not count."""
+    """The loop and what it stands on. What serves one method, rule or width can go with it, and does not count."""
     core = {path for path in FILES if path.relative_to(SOURCE).parts[0].removesuffix(".py") in CORE}
-    optional = {path for path in core if path.parent.name in ("draft", "verify") and path.stem not in SPINE}
+    optional = {path for path in core if path.parent.name in ("draft", "verify", "width") and path.stem not in SPINE}
     optional |= {
         SOURCE / "model" / f"{name}.py"
         for name in ("layer", "lexicon", "listen", "translated", "translation", "unpack", "view")
     }
     assert all(path.exists() for path in optional)
-    assert sum(map(written, core - optional)) <= 3200
+    assert sum(map(written, core - optional)) <= 3250
 
 
 @pytest.mark.skipif(not REGISTRY.exists(), reason="there are no drafting methods yet")

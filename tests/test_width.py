@@ -1,12 +1,16 @@
 """How much is guessed: nothing while it loses, much while it wins, never for good. Costs are given, not measured."""
 
+import math
+
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from foreword.draft.base import chosen
+from foreword.errors import InvalidRequest, UnknownMethod
 from foreword.types import Clock, Draft, SamplingParams, Sequence, Tree
-from foreword.width import Costs, Fixed, Measured, Outcome
+from foreword.width import WIDTHS, AdaEdl, Confidence, Costs, Fixed, Heuristic, Measured, Outcome, Svip, Width, policy
 from foreword.width.making import Making
 from foreword.width.measured import LIMIT, PATIENCE, PRICE
 
@@ -38,6 +42,87 @@ def test_fixed_is_fixed():
     assert [Fixed(3).nodes(sequence(), company) for company in range(3)] == [3, 3, 3]
 
 
+def test_a_policy_is_made_by_its_name_and_measures_only_where_it_must():
+    measured = []
+
+    def measure():
+        measured.append(1)
+        return FLAT
+
+    for name, kind in WIDTHS.items():
+        assert type(policy(name)(measure)) is kind
+    assert type(policy()(measure)) is Measured
+    assert len(measured) == 2
+    assert policy(nodes=3)(measure).nodes(sequence(), 0) == 3
+    own = Svip(0.5)
+    assert policy(own)(measure) is own
+
+
+def test_a_policy_that_does_not_exist_or_is_asked_for_twice_is_refused():
+    with pytest.raises(UnknownMethod, match=r"no width 'swip'; did you mean 'svip'\?"):
+        policy("swip")
+    with pytest.raises(InvalidRequest, match=r"nodes=3 fixes how much is guessed, and width='svip' decides it"):
+        policy("svip", nodes=3)
+
+
+def test_the_schedule_of_transformers_goes_up_by_two_and_down_by_one():
+    schedule, asked = Heuristic(), []
+    for share in (1.0, 1.0, 0.5, 0.0, 1.0):
+        asked.append(schedule.nodes(sequence(), 0))
+        schedule.learn(sequence(), outcome(asked[-1], int(asked[-1] * share)))
+    assert asked == [5, 7, 9, 8, 7]
+    assert schedule.nodes(sequence(2), 0) == 5, "each text has its own"
+    for _ in range(20):
+        schedule.learn(sequence(), outcome(schedule.nodes(sequence(), 0), 0))
+    assert schedule.nodes(sequence(), 0) == 1
+    schedule.learn(sequence(), outcome(0, 0))
+    assert schedule.nodes(sequence(), 0) == 1, "where nothing was guessed nothing was kept in vain"
+    schedule.release(sequence())
+    assert schedule.nodes(sequence(), 0) == 5
+
+
+def outcome(drafted: int, accepted: int) -> Outcome:
+    return Outcome(drafted, drafted, accepted, 0.0, 0.0)
+
+
+def even(tokens: int) -> torch.Tensor:
+    """The law, in log-weights, of so many tokens of one chance among twenty: its entropy is log(tokens)."""
+    return torch.full((20,), -math.inf).index_fill_(0, torch.arange(tokens), 3.0)
+
+
+@pytest.mark.parametrize(
+    ("ends", "most"),
+    [
+        (Confidence(0.4), 2),  # one of two has a chance of 0.5, one of three less than 0.4
+        (Svip(), 1),  # sqrt(0.15 log 2) is 0.32 already
+        (Svip(0.45), 3),  # sqrt(0.15 log 3) is 0.41, sqrt(0.15 log 4) is 0.46
+        (AdaEdl(0.4), 6),  # 1 - sqrt(0.2 log 6) is 0.401, 1 - sqrt(0.2 log 7) is 0.376
+    ],
+)
+def test_a_chain_ends_before_a_guess_that_is_too_uncertain(ends: Width, most: int):
+    assert ends.chains
+    assert [ends.stops(sequence(), 1, even(tokens)) for tokens in range(1, 10)] == [n > most for n in range(1, 10)]
+    assert not ends.stops(sequence(), 0, even(9)), "one guess is always made"
+    assert ends.nodes(sequence(), 0) == 40
+
+
+def test_the_threshold_follows_what_was_kept():
+    one = AdaEdl()
+    levels = [one.threshold]
+    for _ in range(50):
+        one.learn(sequence(), outcome(4, 1))
+        levels.append(one.threshold)
+    assert levels == sorted(levels)
+    assert levels[-1] - levels[0] == pytest.approx(50 * 0.001)
+    for _ in range(80):
+        one.learn(sequence(), outcome(4, 4))
+    assert one.threshold < levels[-1] - 0.05
+    settled = one.threshold
+    one.learn(sequence(), outcome(40, 3))
+    one.learn(sequence(), outcome(0, 0))
+    assert one.threshold == settled, "a chain of full length says nothing about when to end"
+
+
 def test_guesses_that_are_always_kept_are_made_in_large_numbers():
     assert play(Measured(FLAT), sequence(), 60, kept=1.0)[-1] == LIMIT
 
@@ -52,13 +137,13 @@ def test_guesses_that_are_never_kept_are_given_up_and_tried_again_ever_more_rare
 
 
 def test_guesses_that_are_dear_to_make_are_tried_again_more_rarely():
-    spent = []
-    for guess in (0.001, 0.8):
-        width, one = Measured(FLAT), sequence()
-        asked = play(width, one, 600, kept=0.0, guess=guess)
+    spent, again = [], []
+    for guess in (0.001, 0.3, 0.8):
+        asked = play(Measured(FLAT), sequence(), 600, kept=0.0, guess=guess)
         spent.append(sum(count * guess for count in asked[20:]) / 580)
-    assert spent[1] <= 1.5 * PRICE, "trying again may take its share of the time and no more"
-    assert spent[0] < spent[1]
+        again.append([place for place, count in enumerate(asked) if count][2])
+    assert max(spent) <= 1.5 * PRICE, "trying again may take its share of the time and no more"
+    assert again[0] < 8 < 20 < again[1] < 100 < again[2], "the first try after the first loss waits already"
 
 
 def test_where_dear_guesses_have_lost_a_new_text_waits_with_them():
@@ -91,7 +176,7 @@ def test_rounds_that_are_all_alike_do_not_say_what_one_more_guess_costs():
     assert (making.each, making.start) == (0.0, 0.0)
     for _ in range(9):
         making.learn(5, 0.5)
-    assert 0 < making.each < 0.1
+    assert making.each == pytest.approx(0.05), "half of what one takes on average"
     assert making.start + 5 * making.each == pytest.approx(0.5)
 
 

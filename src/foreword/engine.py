@@ -62,7 +62,14 @@ class Engine:
         turns = self.scheduler.next()
         writers = [turn for turn in turns if turn.writes]
         readers = [turn for turn in turns if not turn.writes]
-        batch = Batch(tuple(turn.sequence for turn in writers), self.draws, self._trees, self.width.floor)
+        batch = Batch(
+            tuple(turn.sequence for turn in writers),
+            self.draws,
+            trees=self._trees,
+            floor=self.width.floor,
+            context=self.target.context,
+            stops=self.width.stops if self.width.chains else None,
+        )
         times = [perf_counter()]
         draft, asked = self._guess(batch)
         times.append(perf_counter())
@@ -86,7 +93,7 @@ class Engine:
     # ---- guess
 
     def _guess(self, batch: Batch) -> tuple[Draft, list[int]]:
-        asked = [self._budget(sequence, len(batch) - 1) for sequence in batch.sequences]
+        asked = [self._budget(batch, sequence) for sequence in batch.sequences]
         if not any(asked):
             return self._nothing(len(asked)), asked
         try:
@@ -94,7 +101,9 @@ class Engine:
             draft = _checked(draft, asked, self.target)
             if not (draft.chain or self._trees):
                 draft = first_chain(draft)
-            draft = self.width.trim(draft)
+            draft = draft.within([batch.reach(sequence) for sequence in batch.sequences])
+            if draft.probs is None:  # a guess that was drawn must not go for what it turned out to be
+                draft = self.width.trim(draft)
         except Exception as error:  # noqa: BLE001 - whatever a drafter does wrong, the text goes on
             self._turn_off(error)
             return self._nothing(len(asked)), [0] * len(asked)
@@ -102,19 +111,19 @@ class Engine:
 
     @property
     def _trees(self) -> bool:
-        return self.rule.trees and self.target.mode is Mode.TREE
+        return self.rule.trees and self.target.mode is Mode.TREE and not self.width.chains
 
     def _nothing(self, rows: int) -> Draft:
         if rows not in self._empty:
             self._empty[rows] = Draft([Tree()] * rows, device=self.target.device)
         return self._empty[rows]
 
-    def _budget(self, sequence: Sequence, company: int) -> int:
-        """How many guesses could still be of use: the target always adds one token itself."""
-        if self.failed or self.target.mode is Mode.PLAIN:
+    def _budget(self, batch: Batch, sequence: Sequence) -> int:
+        """How many guesses could be of use. Near the end of a text few can be kept, but many may be one of those."""
+        reach = batch.reach(sequence)
+        if self.failed or self.target.mode is Mode.PLAIN or not reach:
             return 0
-        useful = min(sequence.room - 1, self.target.context - len(sequence.tokens) - 1, NODES)
-        return max(0, min(self.width.nodes(sequence, company), useful))
+        return max(0, min(self.width.nodes(sequence, len(batch) - 1), NODES if batch.trees else reach))
 
     def _turn_off(self, error: Exception) -> None:
         if self.failed:

@@ -131,6 +131,7 @@ class Draft:
         """The same from tensors, on any device."""
         draft = cls.__new__(cls)
         vars(draft).update(tokens=tokens, parents=parents, count=count, probs=probs, chain=chain, chances=chances)
+        draft._device = tokens.device
         return draft
 
     @cached_property
@@ -183,6 +184,30 @@ class Draft:
     def nodes(self) -> int:
         """Width of the padding."""
         return self.tokens.shape[1] if "tokens" in vars(self) else max(map(len, self.trees), default=0)
+
+    def pruned(self, nodes: List[List[int]]) -> Draft:
+        """The draft of these nodes of each tree, in that order; each after its parent."""
+        trees = [tree.pruned(kept) for tree, kept in zip(self.trees, nodes, strict=True)]
+        if self.probs is None:
+            return Draft(trees, device=self._device)
+        probs = self.probs.new_zeros(len(trees), max(map(len, trees), default=0), self.probs.shape[-1])
+        for row, kept in enumerate(nodes):
+            probs[row, : len(kept)] = self.probs[row, kept]
+        return Draft(trees, probs, self._device)
+
+    def within(self, depths: List[int]) -> Draft:
+        """The draft without the guesses of each tree that lie deeper than so many.
+
+        Drawn guesses may be cut in this way under every rule: how deep a guess lies says nothing of what was drawn.
+        """
+        if all(len(tree) <= most for tree, most in zip(self.trees, depths, strict=True)):
+            return self
+        return self.pruned(
+            [
+                [node for node, depth in enumerate(tree.depths[1:]) if depth <= most]
+                for tree, most in zip(self.trees, depths, strict=True)
+            ]
+        )
 
     def copy(self, device: torch.device) -> Draft:
         """The same in lists of its own, with its tensors on a device."""

@@ -35,7 +35,7 @@ from foreword.reader import TextReader
 from foreword.scheduler import Scheduler
 from foreword.types import Completion, Delta, SamplingParams, Sequence, TokenLogprob
 from foreword.verify import rule as find_rule
-from foreword.width import Fixed, Measured, Width
+from foreword.width import Fixed, Width, policy
 
 Prompt = str | List[int]
 """Text, or its token ids."""
@@ -60,11 +60,10 @@ class LLM:
 
     target, draft: folder or hub id; a draft model in memory is ours to change from then on. Without a draft model the
         prompt itself is searched for guesses; `method` names another way (`foreword methods` lists them) and "none"
-        decodes plainly. A draft model with another tokenizer is translated, unless `method` says "lm". The folder of a
-        part that was trained for the target says by itself which method it serves.
+        decodes plainly. A draft of another tokenizer is translated, unless `method` says "lm"; a head says what it is.
     rule: how guesses are judged. "match" gives the same text as plain decoding with the same seed; the others the same
         distribution. Or what is to be kept, "same-text" or "same-distribution", by the rule that keeps most guesses.
-    nodes: guesses in a round; None measures and decides by itself, and stops while guessing loses.
+    width: what decides how much is guessed; docs/widths.md has the names.  nodes: instead, so many in every round.
     dtype, device: see `Model.load`.  slots: sequences that run at a time.  chunk: prompt tokens read in one round.
 
     Threads may share one LLM: their requests run together, round by round, and one thread at a time runs a round. An
@@ -78,6 +77,7 @@ class LLM:
         draft: Sources = None,
         method: str | None = None,
         rule: str = "match",
+        width: str | Width | None = None,
         nodes: int | None = None,
         dtype: str = "auto",
         device: str = "auto",
@@ -85,7 +85,7 @@ class LLM:
         chunk: int = 512,
     ) -> None:
         scheduler, _ = Scheduler(slots=slots, chunk=chunk), find_rule(rule)  # a wrong name is refused at once
-        nodes = whole(0, NODES, optional=True)("nodes", nodes)
+        decides = policy(width, whole(0, NODES, optional=True)("nodes", nodes))
         if target is None:
             target = family.target()
             wanted = find_method(method or WITH_DRAFT)
@@ -98,10 +98,10 @@ class LLM:
             load_tokenizer(draft)  # what is missing is missed in a moment, not after a large target was read
         self.target = Model.load(target, dtype=dtype, device=device)
         self.tokenizer = load_tokenizer(target)
-        width: Width = Measured(measure(self.target)) if nodes is None and self.method != PLAIN else Fixed(nodes or 0)
+        wide = Fixed(0) if self.method == PLAIN else decides(partial(measure, self.target))
         made = self._drafter(drafter, draft, anyhow=method is None)
         found = find_rule(rule, draws=drafter.draws, trees=self.target.mode is Mode.TREE)
-        self.engine = Engine(self.target, made, found, width, scheduler)
+        self.engine = Engine(self.target, made, found, wide, scheduler)
         self._ids = count(1)
         self._lock = RLock()
         self._requests: dict[int, _Request] = {}

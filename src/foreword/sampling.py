@@ -78,6 +78,11 @@ def probs(weights: Logits) -> Logits:
     return weights.softmax(-1, dtype=torch.float32)
 
 
+def entropy(weights: Logits) -> Float[Tensor, "rows"]:
+    """Entropy of each row's law, in nats."""
+    return torch.special.entr(probs(weights)).sum(-1)
+
+
 def draw(weights: Logits, gumbel: Logits | None) -> Int[Tensor, "rows"]:
     """The token of each row, Int64: argmax(weights + gumbel), which follows softmax(weights) (Gumbel-max; Gumbel 1954).
 

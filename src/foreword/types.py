@@ -33,6 +33,7 @@ __all__ = [
     "Scores",
     "Sequence",
     "Stats",
+    "Stops",
     "TokenLogprob",
     "Tree",
     "Verdict",
@@ -121,6 +122,10 @@ class Draws(Protocol):
         ...
 
 
+Stops = Callable[[Sequence, int, Float[Tensor, "vocab"]], bool]
+"""(sequence, guesses of the prefix, log-weights of the law that follows) -> whether nothing is to be drawn from it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
     """Everything a drafter may look at: the sequences that run this round, read-only, and what it may draw with."""
@@ -131,9 +136,17 @@ class Batch:
     """Target and rule judge trees; where not, only the first chain of a tree is looked at."""
     floor: float = 0.0
     """A guess that the target comes to with a smaller chance is not worth its scoring."""
+    context: int = 2**31
+    """Tokens that the target reads at most."""
+    stops: Stops | None = None
+    """Asked with the law that follows a prefix before a guess is drawn from it: is the chain to end there?"""
 
     def __len__(self) -> int:
         return len(self.sequences)
+
+    def reach(self, sequence: Sequence) -> int:
+        """How many guesses one after another can be of use; the target adds a token itself. Deeper ones are dropped."""
+        return max(0, min(sequence.room, self.context - len(sequence.tokens)) - 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from scipy.stats import chisquare
@@ -110,6 +112,26 @@ def test_where_the_law_allows_fewer_there_are_fewer() -> None:
     assert draft.parents[0, :4].tolist() == [-1, -1, 0, 1]
     assert draft.parents[1].tolist() == [-1, -1, -1, 0, 1, 2]
     assert (draft.probs[0, :2] > 0).sum(dim=1).tolist() == [2, 2]
+
+
+def test_a_chain_ends_where_the_law_after_it_says_so_before_anything_is_drawn() -> None:
+    """Asked once for each guess, with the law it would be drawn from; the guesses before it are what they would be."""
+    asked: list[tuple[int, int, list[float]]] = []
+
+    def stops(one: Sequence, depth: int, law: torch.Tensor) -> bool:
+        asked.append((one.id, depth, law.tolist()))
+        return depth == one.id - 3
+
+    free = batch(sequence(4), sequence(5), trees=False)
+    ending = replace(free, stops=stops)
+    draft, whole = grow(ending, spread((1, 1, 1, 1))), grow(free, spread((1, 1, 1, 1)))
+    assert draft.count.tolist() == [1, 2]
+    assert [tree.tokens for tree in draft.trees] == [
+        tree.tokens[:n] for tree, n in zip(whole.trees, (1, 2), strict=True)
+    ]
+    assert asked == [
+        (one, depth, DRAFTER[min(1, depth)].tolist()) for one, last in ((4, 1), (5, 2)) for depth in range(last + 1)
+    ]
 
 
 @pytest.mark.parametrize("one", [{"lists": "one"}, {"trees": False}])

@@ -27,7 +27,7 @@ ballots = st.lists(st.tuples(st.lists(few, max_size=5).map(tuple), st.integers(1
 
 
 def sequence(tokens: list[int], id: int = 0, tenant: str = "", temperature: float = 0.0, prompt: int = 1) -> Sequence:
-    params = SamplingParams(tenant=tenant, temperature=temperature)
+    params = SamplingParams(tenant=tenant, temperature=temperature, max_tokens=2000)
     return Sequence(id=id, tokens=list(tokens), prompt=prompt, params=params, seed=0, eos=frozenset({9}))
 
 

@@ -1,6 +1,7 @@
 """Coupled trees: the best-first tree, chances that are true, and one C call that equals its definition."""
 
 import math
+from dataclasses import replace
 from itertools import count
 
 import pytest
@@ -178,6 +179,20 @@ def test_nothing_follows_the_end_of_a_text_and_processors_are_heard():
     found = paths(LanguageModelDrafter(draft()).propose(batch(fussy), [12]))
     assert (likeliest,) in found
     assert not any(len(path) > 1 and path[0] == likeliest for path in found)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("left", [2, 3])
+def test_a_tree_is_no_deeper_than_guesses_can_be_of_use(left, shared, monkeypatch):
+    """The last token is the target's own; and no level is asked for that could not be kept."""
+    one, model, reads = sequence(1.0), draft(), []
+    one.params = replace(one.params, max_tokens=left)
+    read = model.driver.read
+    monkeypatch.setattr(model.driver, "read", lambda asked: (reads.append(asked), read(asked))[1])
+    together = Batch((one,), KeyedDraws(target().vocab, shared=shared, lists="distinct"))
+    (tree,) = LanguageModelDrafter(model).propose(together, [16]).trees
+    assert max(tree.depths) == left - 1 == len(reads)
+    assert len(tree) == (16 if left > 2 else 8 if shared else 4)
 
 
 def test_trees_foresee_more_than_chains_at_every_temperature():

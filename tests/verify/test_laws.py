@@ -7,12 +7,13 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from foreword.types import Draft, Noise, Verdict, Verify
+from foreword.types import Draft, Noise, SamplingParams, Sequence, Verdict, Verify
 from foreword.verify import RULES
 from foreword.verify.block import prefix_acceptance, prefix_weight
 from foreword.verify.rejection import acceptance, chain_laws, chain_verdict, ratios
 from foreword.verify.traversal import ascend
 from foreword.verify.without_replacement import descend, residual, untried
+from foreword.width import AdaEdl, Confidence, Svip, Width
 
 from .laws import bias, chi_square, plain_law, surprise
 from .worlds import Guesses, Guessing, World, changed, chosen, chosen_tree, drawn, drawn_tree, repeat
@@ -47,6 +48,43 @@ def last_dropped(guessing: Guessing) -> Guessing:
         return Guesses(changed(draft, count=draft.count - doubtful.long()), likely)
 
     return dropping
+
+
+POLICIES = {"confidence": Confidence(0.6), "svip": Svip(), "adaedl": AdaEdl(0.65)}
+"""What ends a chain, with thresholds that these worlds come to."""
+
+
+def ended(policy: Width) -> Guessing:
+    """A chain ends where the policy says so, for the law that follows what was drawn."""
+    asker = Sequence(0, [0], 1, SamplingParams(), seed=0)
+
+    def guessing(world: World) -> Guesses:
+        draft, likely = drawn(world)
+        assert draft.probs is not None
+        on = [[not policy.stops(asker, depth, law.log()) for depth, law in enumerate(laws)] for laws in draft.probs]
+        return Guesses(changed(draft, count=torch.tensor(on).long().cumprod(dim=1).sum(dim=1)), likely)
+
+    return guessing
+
+
+def ended_by_its_guess(name: str) -> Guessing:
+    """Biased under all rules but match: the policy is told of the token that was drawn, which then is left out."""
+    policy = POLICIES[name]
+
+    def guessing(world: World) -> Guesses:
+        draft, likely = drawn(world)
+        assert draft.probs is not None
+        own = draft.probs.gather(2, draft.tokens[..., None])[..., 0]
+        told = own if name == "confidence" else -own.log()
+        on = [[not policy.doubts(value) for value in row] for row in told.tolist()]
+        return Guesses(changed(draft, count=torch.tensor(on).long().cumprod(dim=1).sum(dim=1)), likely)
+
+    return guessing
+
+
+def scheduled_by_its_guesses(world: World) -> Guesses:
+    """Biased likewise: a schedule that takes one guess back in the round it was drawn in, not in the next."""
+    return last_dropped(drawn)(world)
 
 
 def twins_dropped(world: World) -> Guesses:
@@ -140,6 +178,17 @@ BIASED: dict[str, tuple[Verify, Guessing, World]] = {
         if not RULES[name].shares_noise
     },
     **{
+        f"{name}, {policy} told of the guess": (RULES[name].verify, ended_by_its_guess(policy), LONG)
+        for name in RULES
+        for policy in POLICIES
+        if not RULES[name].shares_noise
+    },
+    **{
+        f"{name}, a schedule at once": (RULES[name].verify, scheduled_by_its_guesses, LONG)
+        for name in RULES
+        if not RULES[name].shares_noise
+    },
+    **{
         f"{name}, soft law of chosen siblings": (RULES[name].verify, chosen_as_if_drawn(2, 2), SHORT)
         for name in TREE_RULES
     },
@@ -167,6 +216,20 @@ every_bias = pytest.mark.parametrize(("verify", "guessing", "world"), BIASED.val
 def test_chains_exactly(name: str, guessing: Guessing, seed: int) -> None:
     rule = RULES[name]
     assert bias(rule.verify, guessing, World.random(seed, vocab=3, depth=3), rule.shares_noise) < EXACT
+
+
+@every_rule
+@pytest.mark.parametrize("policy", POLICIES)
+def test_chains_that_end_for_the_law_after_them_exactly(name: str, policy: str) -> None:
+    rule, guessing = RULES[name], ended(POLICIES[policy])
+    assert len(set(guessing(LONG).draft.count.tolist())) > 1, "some chains must end and some must not"
+    assert bias(rule.verify, guessing, LONG, rule.shares_noise) < EXACT
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_match_is_exact_whatever_a_policy_is_told(policy: str) -> None:
+    rule = RULES["match"]
+    assert bias(rule.verify, ended_by_its_guess(policy), LONG, rule.shares_noise) < EXACT
 
 
 @every_tree_rule

@@ -25,6 +25,7 @@ def chat(
     device: options.Device = "auto",
     method: options.MethodName = None,
     rule: options.RuleName = "match",
+    width: options.WidthName = None,
     nodes: options.Nodes = None,
     temperature: options.Temperature = 1.0,
     top_p: options.TopP = 1.0,
@@ -48,7 +49,7 @@ def chat(
     )
     if max_tokens is not None:
         params = replace(params, max_tokens=max_tokens)
-    llm = LLM(model, draft=draft, method=method, rule=rule, nodes=nodes, dtype=dtype, device=device)
+    llm = LLM(model, draft=draft, method=method, rule=rule, width=width, nodes=nodes, dtype=dtype, device=device)
     if not llm.tokenizer.chat_template:
         raise InvalidRequest(f"{llm.target.name} has no chat template; use `foreword generate --raw`")
     told = [{"role": "system", "content": system}] if system is not None else []

@@ -45,6 +45,7 @@ def generate(
     device: options.Device = "auto",
     method: options.MethodName = None,
     rule: options.RuleName = "match",
+    width: options.WidthName = None,
     nodes: options.Nodes = None,
     temperature: options.Temperature = 1.0,
     top_p: options.TopP = 1.0,
@@ -75,7 +76,7 @@ def generate(
     )
     if max_tokens is not None:
         params = replace(params, max_tokens=max_tokens)
-    llm = LLM(model, draft=draft, method=method, rule=rule, nodes=nodes, dtype=dtype, device=device)
+    llm = LLM(model, draft=draft, method=method, rule=rule, width=width, nodes=nodes, dtype=dtype, device=device)
     ids = _read(llm, text, chat, system)
     params = replace(params, max_tokens=fitting(llm, ids, max_tokens))
     _write(llm, ids, params, Output(show.wants_colour(color), stats, as_json))

@@ -43,9 +43,16 @@ RuleName = Annotated[
         "NAME",
     ),
 ]
-Nodes = Annotated[
-    int | None, _option(GUESSING, "--nodes -n", "Guesses in a round. Default: measured, and none while they lose.", "N")
+WidthName = Annotated[
+    str | None,
+    _option(
+        GUESSING,
+        "--width",
+        "How much to guess: measured (the default; none while guesses lose), heuristic, confidence, svip, adaedl.",
+        "NAME",
+    ),
 ]
+Nodes = Annotated[int | None, _option(GUESSING, "--nodes -n", "Instead of --width: guesses in every round.", "N")]
 
 Temperature = Annotated[float, _option(SAMPLING, "--temperature -t", "0 takes the likeliest token.", "T")]
 TopP = Annotated[float, _option(SAMPLING, "--top-p", "Keep the likeliest tokens that together reach this.", "P")]

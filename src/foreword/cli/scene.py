@@ -87,10 +87,10 @@ def table(rows: tuple[Row, ...]) -> Table:
         found.add_row(
             row.name,
             f"{row.tokens_per_second:.0f}",
-            f"{row.tokens_per_pass:.2f}",
+            "–" if row.tokens_per_pass is None else f"{row.tokens_per_pass:.2f}",
             "–" if row.acceptance is None else f"{row.acceptance:.0%}",
             f"{row.speedup_over_plain.mid:.2f}",
-            f"{row.speedup_over_generate.mid:.2f}",
+            f"{row.speedup_over_generate.mid:.2f}" if row.speedup_over_generate else "–",
             {True: "yes", False: "no", None: "other draw"}[row.same_text],
             style="bold green" if row.tokens_per_second == fastest else "",
         )

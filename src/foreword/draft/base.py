@@ -17,7 +17,8 @@ from foreword.errors import InvalidRequest
 from foreword.model import HFModel, Model, Tokenizer
 from foreword.types import Batch, Draft, Scores, Sequence, Tree, Verdict
 
-MODEL = "a draft model"
+MODEL, HEAD = "a draft model", "a trained head"
+"""What `draft=` may be."""
 
 Source = str | Path | HFModel | Model | None
 """What a drafter is made from: a folder or hub id, a model in memory (driven already or not), or nothing."""
@@ -75,11 +76,4 @@ def chosen(guesses: List[List[int]]) -> Draft:
 
 def first_chain(draft: Draft) -> Draft:
     """The chain of a tree's first children, for a target or a rule that judges chains only."""
-    trunks = [tree.trunk() for tree in draft.trees]
-    chains = [tree.pruned(trunk) for tree, trunk in zip(draft.trees, trunks, strict=True)]
-    if draft.probs is None:
-        return Draft(chains)
-    probs = draft.probs.new_zeros(len(chains), max(map(len, chains)), draft.probs.shape[-1])
-    for row, trunk in enumerate(trunks):
-        probs[row, : len(trunk)] = draft.probs[row, trunk]
-    return Draft(chains, probs)
+    return draft.pruned([tree.trunk() for tree in draft.trees])

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from foreword.draft.base import Source
+from foreword.draft.base import HEAD, Source
 from foreword.draft.checkpoint import Checkpoint
 from foreword.draft.growing import GrowingDrafter
 from foreword.draft.heard import Heard
@@ -23,11 +23,10 @@ from foreword.errors import InvalidRequest, ModelError
 from foreword.model import Mode, Model, Read
 from foreword.model.linear import swap_in
 from foreword.native.openmp import all_threads
-from foreword.types import Sequence
+from foreword.types import Batch, Sequence
 
 HEAVY = 16 * 2**20
 """Bytes of weights from which on a head is worth all of torch's threads, in whatever precision it comes."""
-HEAD = "a folder with a head that was trained for the target"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +117,8 @@ class BlockDrafter(GrowingDrafter):
     def hear(self, sequence: Sequence, start: int, hidden: Float[Tensor, "tokens features"]) -> None:
         self._heard.add(sequence, start, hidden)
 
-    def fit(self, sequence: Sequence, nodes: int) -> int:
-        return super().fit(sequence, nodes) if self._heard.up_to_date(sequence) else 0
+    def fit(self, batch: Batch, sequence: Sequence, nodes: int) -> int:
+        return super().fit(batch, sequence, nodes) if self._heard.up_to_date(sequence) else 0
 
     def catch_up(self, sequence: Sequence) -> Read:
         one, end = sequence.id, len(sequence.tokens)

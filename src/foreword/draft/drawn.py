@@ -63,13 +63,16 @@ class DrawnTree:
         """Draw the children of a node (-1: the last committed token) of sequence `row` from the raw logits after it.
 
         Returns the nodes that hold a token now: fewer than the shape has where the law allows fewer, none where the
-        request's own processors fail or forbid every token.
+        request's own processors fail or forbid every token, or where the chain is to end for what the law is like:
+        that is known before anything is drawn from it, so no guess goes for what it turned out to be.
         """
         sequence, tree = self._batch.sequences[row], self._rows[row]
         children = tree.children[node][: 1 if self._lists == "one" else None]
         try:
             law = weights(logits[None], sequence, [tree.path(node)])[0]
         except Exception:  # noqa: BLE001 - a processor is not ours
+            return []
+        if self._batch.stops is not None and self._batch.stops(sequence, len(tree.path(node)), law):
             return []
         tokens = self._tokens(row, law, children)
         children = children[: len(tokens)]

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from foreword.draft.base import Source
+from foreword.draft.base import HEAD, Source
 from foreword.draft.eagle_files import load
 from foreword.draft.eagle_head import EagleHead
 from foreword.draft.growing import GrowingDrafter
@@ -23,7 +23,7 @@ from foreword.model.attention import attend
 from foreword.model.linear import MIN_ROWS, swap_in
 from foreword.model.packing import Packing
 from foreword.native.openmp import all_threads
-from foreword.types import Sequence
+from foreword.types import Batch, Sequence
 
 CHUNK = 512
 """Tokens read at a time while catching up with a long text."""
@@ -92,7 +92,7 @@ class EagleDrafter(GrowingDrafter):
     """Guesses with a head that was trained on the target's states, a forward of one layer for each level."""
 
     summary = "one layer on top of the target's own thoughts writes ahead"
-    takes, needs = "a trained head", True
+    takes, needs = HEAD, True
 
     def __init__(self, head: EagleHead, target: Model) -> None:
         """`head` is in the target's dtype, on its device; its linear layers are packed where that is faster."""
@@ -108,7 +108,7 @@ class EagleDrafter(GrowingDrafter):
     def load(cls, source: Source, target: Model, tokenizer: Tokenizer | None) -> EagleDrafter:
         del tokenizer  # a head speaks the target's own tokens
         if not isinstance(source, str | Path):
-            raise InvalidRequest("this method needs a trained head: give draft='folder or hub id'")
+            raise InvalidRequest(f"this method needs {HEAD}: give draft='folder or hub id'")
         head = load(source, target.hf.config)
         target.hears(head.config.states)
         nn.Module.to(head, target.device, target.dtype)
@@ -117,10 +117,10 @@ class EagleDrafter(GrowingDrafter):
     def hear(self, sequence: Sequence, start: int, hidden: Float[Tensor, "tokens features"]) -> None:
         self._heard.add(sequence, start, hidden)
 
-    def fit(self, sequence: Sequence, nodes: int) -> int:
+    def fit(self, batch: Batch, sequence: Sequence, nodes: int) -> int:
         # The first token of a text follows nothing that was thought.
         heard = len(sequence.tokens) > 1 and self._heard.up_to_date(sequence)
-        return super().fit(sequence, nodes) if heard else 0
+        return super().fit(batch, sequence, nodes) if heard else 0
 
     def catch_up(self, sequence: Sequence) -> Read:
         name, tokens = sequence.id, sequence.tokens

@@ -15,7 +15,7 @@ from torch import Tensor
 from foreword.draft.base import Drafter
 from foreword.draft.drawn import DrawnTree
 from foreword.draft.ranks import Ranks
-from foreword.draft.static import Shape
+from foreword.draft.static import spread
 from foreword.draft.tree import BREADTH, DEEP, Confidence, Foresees, Grows, Growth
 from foreword.model import Mode, Read
 from foreword.types import Batch, Draft, Scores, Sequence, Tree, Verdict
@@ -58,9 +58,9 @@ class GrowingDrafter(Drafter):
         """These guesses were read after the text, in this order."""
 
     def propose(self, batch: Batch, nodes: List[int]) -> Draft:
-        budget = [self.fit(s, n) for s, n in zip(batch.sequences, nodes, strict=True)]
+        budget = [self.fit(batch, s, n) for s, n in zip(batch.sequences, nodes, strict=True)]
         reads = {row: self.catch_up(batch.sequences[row]) for row, count in enumerate(budget) if count}
-        if not batch.draws.wants_probs and self.asked.mode is Mode.TREE:
+        if not batch.draws.wants_probs and self.asked.mode is Mode.TREE and batch.stops is None:
             return self._trees(batch, budget, reads)
         return self._drawn(batch, budget, reads)
 
@@ -77,9 +77,13 @@ class GrowingDrafter(Drafter):
         self.asked.close(sequence.id)
         self._growths.pop(sequence.id, None)
 
-    def fit(self, sequence: Sequence, nodes: int) -> int:
-        """How many of these guesses there is room for."""
-        return max(0, min(nodes, self.asked.context - len(sequence.tokens)))
+    def reach(self, batch: Batch, sequence: Sequence) -> int:
+        """How deep guesses can be made that are of use: who is asked has a context of its own."""
+        return max(0, min(batch.reach(sequence), self.deep, self.asked.context - len(sequence.tokens)))
+
+    def fit(self, batch: Batch, sequence: Sequence, nodes: int) -> int:
+        """Guesses to make at most."""
+        return nodes if self.reach(batch, sequence) else 0
 
     def logits(self, reads: List[Read]) -> Float[Tensor, "kept vocab"]:
         """Raw logits of what follows, in the target's vocabulary."""
@@ -89,8 +93,9 @@ class GrowingDrafter(Drafter):
         """Coupled trees, a forward for each level; all sequences together."""
         breadth = BREADTH if batch.trees else 1
         growths = {
-            row: Growth(batch.sequences[row], budget[row], batch.floor, self.confidence, breadth, self.deep)
-            for row in reads
+            row: Growth(one, budget[row], batch.floor, self.confidence, breadth, self.reach(batch, one))
+            for row, one in enumerate(batch.sequences)
+            if row in reads
         }
         pending = {row: read for row, read in reads.items() if not growths[row].at_once(batch, self._grows, read)}
         while pending:
@@ -107,7 +112,13 @@ class GrowingDrafter(Drafter):
     def _drawn(self, batch: Batch, budget: List[int], reads: dict[int, Read]) -> Draft:
         """Drawn trees, a forward for each level; chains where the model can read no others or nobody judges others."""
         held = self.asked.mode is Mode.TREE  # what it reads after a text can be told apart from the text
-        drawn = DrawnTree(batch, [self._shape(most, trees=held and batch.trees) for most in budget])
+        trees = held and batch.trees and batch.draws.wants_probs
+        depths = [self.reach(batch, sequence) for sequence in batch.sequences]
+        shapes = [
+            self._ranks.shape(most, deep) if trees else spread([1] * min(most, deep))
+            for most, deep in zip(budget, depths, strict=True)
+        ]
+        drawn = DrawnTree(batch, shapes)
         ends = {row: read.past + len(read.tokens) for row, read in reads.items()}
         level: dict[int, list[int]] = {row: [-1] for row in reads}
         read: dict[int, list[int]] = {row: [] for row in reads}
@@ -131,6 +142,3 @@ class GrowingDrafter(Drafter):
         for row in ends:
             self.remember(batch.sequences[row], drawn.tree(row, read[row]))
         return drawn.draft()
-
-    def _shape(self, most: int, *, trees: bool) -> Shape:
-        return self._ranks.shape(most, self.deep) if trees else tuple(range(-1, min(most, self.deep) - 1))

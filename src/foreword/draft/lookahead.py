@@ -153,7 +153,7 @@ class LookaheadDrafter(Drafter):
         self._texts: dict[int, _Text] = {}
 
     def propose(self, batch: Batch, nodes: List[int]) -> Draft:
-        return Draft([self._grow(s, most, batch.trees) for s, most in zip(batch.sequences, nodes, strict=True)])
+        return Draft([self._grow(batch, s, most) for s, most in zip(batch.sequences, nodes, strict=True)])
 
     def observe(self, batch: Batch, draft: Draft, verdict: Verdict, scores: Scores) -> None:
         for sequence, logits, tree in zip(batch.sequences, scores.logits, draft.trees, strict=True):
@@ -175,7 +175,7 @@ class LookaheadDrafter(Drafter):
     def release(self, sequence: Sequence) -> None:
         self._texts.pop(sequence.id, None)
 
-    def _grow(self, sequence: Sequence, most: int, trees: bool) -> Tree:
+    def _grow(self, batch: Batch, sequence: Sequence, most: int) -> Tree:
         """Copies from the pool and the window, in at most `most` nodes."""
         text = self._texts.setdefault(sequence.id, _Text())
         text.planted = None
@@ -183,16 +183,18 @@ class LookaheadDrafter(Drafter):
             return Tree()
         text.catch_up(sequence.tokens)
         branches = _Branches(most)
-        width = (int(SHARE * most) + 1) // (GRAM - 1) if trees else 0  # a column is GRAM - 1 nodes, the first one less
+        deep, width = min(most, batch.reach(sequence)), 0
+        if batch.trees:  # a column is GRAM - 1 nodes, the first one less; the last one ends GRAM - 3 + width deep
+            width = max(0, min((int(SHARE * most) + 1) // (GRAM - 1), deep - GRAM + 3))
         window = text.columns(sequence.tokens, width)
         kept = width * (GRAM - 1) - 1 if width else 0
-        for copy in text.pool.after(sequence.tokens[-1]) if trees else ():
-            branches.add(self._until_end(copy, sequence), spare=kept)
+        for copy in text.pool.after(sequence.tokens[-1]) if batch.trees else ():
+            branches.add(self._until_end(copy[:deep], sequence), spare=kept)
         first, ends = -1, []
         for place, column in enumerate(window.columns):
             first = branches.add(column[:1], first) if place else first
             ends.append(branches.add(column[1:], first))
-        branches.add(self._until_end(text.pool.continued(sequence.tokens, most), sequence))
+        branches.add(self._until_end(text.pool.continued(sequence.tokens, deep), sequence))
         text.planted = _Planted(window, ends, len(branches.tree.tokens))
         return branches.unweighted()
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from foreword.draft.lm import ROOM, LanguageModelDrafter, _Memory
 from foreword.model import Model, Read
-from foreword.types import Sequence
+from foreword.types import Batch, Sequence
 
 SPARE = ROOM
 """Places that a sequence needs beyond its text, where guesses are written and the target writes over them."""
@@ -29,9 +29,9 @@ class SelfDrafter(LanguageModelDrafter):
         super().__init__(view)
         self._shares = shares
 
-    def fit(self, sequence: Sequence, nodes: int) -> int:
+    def fit(self, batch: Batch, sequence: Sequence, nodes: int) -> int:
         ready = not self._shares or (sequence.cached > 0 and len(sequence.pending) <= FEW)
-        return super().fit(sequence, nodes) if ready else 0
+        return super().fit(batch, sequence, nodes) if ready else 0
 
     def catch_up(self, sequence: Sequence) -> Read:
         if not self._shares:

@@ -26,7 +26,7 @@ class Ranks:
         self._trust = Trust()
 
     def shape(self, count: int, deep: int = DEEP) -> Shape:
-        """The tree of `count` nodes, at most `deep` levels, that is expected to keep most."""
+        """The tree of `count` nodes and at most `deep` levels that is expected to keep most."""
         chances = (self._trust.chance(rank, prior) for rank, prior in enumerate(FIRST))
         return _shape(
             tuple(max(round(GRAIN * chance), 1) / GRAIN / 1.001 for chance in chances), count, min(deep, DEEP)

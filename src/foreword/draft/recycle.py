@@ -211,9 +211,10 @@ class RecyclingDrafter(Drafter):
     def _grow(self, batch: Batch, sequence: Sequence, most: int) -> Tree:
         """The `most` likeliest guesses, likeliest first; each brings in its best child and its next sibling."""
         tree, memory = Tree(), self._memories.get(sequence.params.tenant)
-        if memory is None or most <= 0:
+        deep = min(most, batch.reach(sequence))
+        if memory is None or deep <= 0:
             return tree
-        outlook = _outlook(batch, sequence, most, memory)
+        outlook = _outlook(batch, sequence, deep, memory)
         heap: list[tuple[float, int, _Family]] = []
         turn = count()
 
@@ -228,7 +229,7 @@ class RecyclingDrafter(Drafter):
             node, depth = tree.add(token, family.parent, chance), family.depth + 1
             if batch.trees:
                 consider(_Family(family.parent, family.depth, family.children, family.rank + 1))
-            if depth < most and token not in sequence.eos:
+            if depth < deep and token not in sequence.eos:
                 consider(_Family(node, depth, outlook.children(token, depth, chance)))
         return tree
 

@@ -67,11 +67,12 @@ class RetrievalDrafter(Drafter):
         return Draft([self._tree(batch, s, most) for s, most in zip(batch.sequences, nodes, strict=True)])
 
     def _tree(self, batch: Batch, sequence: Sequence, most: int) -> Tree:
-        if most <= 0:
+        deep = min(most, batch.reach(sequence))
+        if deep <= 0:
             return Tree()
         places, agree = self._datastore.nearest(sequence.tokens, self._occurrences)
         places, agree = places[agree >= self._least], agree[agree >= self._least].tolist()
-        alike = Counter(zip(map(tuple, self._datastore.after(places, most)), agree, strict=True))
+        alike = Counter(zip(map(tuple, self._datastore.after(places, deep)), agree, strict=True))
         found = [Occurrence(after, agree, times) for (after, agree), times in alike.items()]
         novelty = NOVELTY * (1 + sequence.params.temperature)
         return grown(found, most, novelty, ends=sequence.eos, floor=batch.floor, chain=not batch.trees)

@@ -70,7 +70,8 @@ class RetellingDrafter(Drafter):
 
     def propose(self, batch: Batch, nodes: List[int]) -> Draft:
         writings: dict[int, _Writing] = {}
-        for row, (sequence, most) in enumerate(zip(batch.sequences, nodes, strict=True)):
+        for row, (sequence, budget) in enumerate(zip(batch.sequences, nodes, strict=True)):
+            most = min(budget, batch.reach(sequence))
             telling = self._listen(sequence) if most else _Retelling()
             if telling.ids and len(telling.ids) + most <= self.model.context:
                 writings[row] = _Writing(self._catch_up(sequence.id, telling, most), most)
@@ -163,6 +164,8 @@ class RetellingDrafter(Drafter):
         try:
             scores = weights(first.log()[None], sequence, [writing.path])
         except Exception:  # noqa: BLE001 - a processor is not ours; the guess ends here
+            return None
+        if batch.stops is not None and batch.stops(sequence, len(writing.path), scores[0]):
             return None
         noise = None if batch.draws.wants_probs else batch.draws.drafting(sequence, len(writing.path))
         token = draw(scores, None if noise is None else noise[None])

@@ -207,5 +207,6 @@ class SuffixDrafter(Drafter):
         text = self._texts.setdefault(sequence.id, _Text())
         text.read(sequence.tokens)
         past, context = self.archive[sequence.params.tenant], sequence.tokens[-SIZES[0] :]
-        text.poll = Poll(votes(text.history, past, context, budget), self._trust, sequence.params.greedy)
+        found = votes(text.history, past, context, min(budget, batch.reach(sequence)))
+        text.poll = Poll(found, self._trust, sequence.params.greedy)
         return text.poll.grown(Bounds(budget, batch.floor, sequence.eos, batch.trees))

@@ -104,6 +104,7 @@ class Growth:
     confidence: Confidence
     breadth: int = BREADTH
     deep: int = DEEP
+    """Levels at most."""
     tree: Tree = field(default_factory=Tree)
     depth: int = 0
     open: list[int] = field(default_factory=lambda: [-1])

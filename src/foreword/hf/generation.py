@@ -9,6 +9,7 @@ import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from foreword.model import Mode, Model
 from foreword.scheduler import Scheduler
 from foreword.types import Sequence, Stats
 from foreword.verify import rule as find_rule
-from foreword.width import Fixed, Measured
+from foreword.width import Fixed, policy
 
 Prompts = Int[Tensor, "batch prompt"]
 Sequences = Int[Tensor, "batch length"]
@@ -58,6 +59,7 @@ class Speculation:
     drafter: PreTrainedModel | str | Path | None = None
     method: str | None = None
     rule: str = "match"
+    width: str | None = None
     nodes: int | None = None
     seed: int | None = None
 
@@ -72,6 +74,7 @@ def generate(
     drafter: PreTrainedModel | str | Path | None = None,
     method: str | None = None,
     rule: str = "match",
+    width: str | None = None,
     nodes: int | None = None,
     seed: int | None = None,
     streamer: Any = None,
@@ -81,7 +84,7 @@ def generate(
     """Speculative decoding for `model.generate(**inputs, custom_generate=foreword.generate, drafter=…)`.
 
     drafter: a smaller model in memory, a folder or a hub id; without one the text itself is searched for guesses.
-    method, rule, nodes: as in `foreword.LLM`.  seed: without one it is drawn from torch's global generator, so
+    method, rule, width, nodes: as in `foreword.LLM`.  seed: without one it is drawn from torch's global generator, so
         `torch.manual_seed` fixes the text; rows are drawn with seed, seed + 1, …  All else is transformers' own.
 
     Returns Int64[batch, length], prompts included and padded on the right, or with `return_dict_in_generate` a
@@ -95,7 +98,7 @@ def generate(
     left_streamer, left_assistant = _left_behind(model)
     streamer = left_streamer if streamer is None else streamer
     drafter = next((given for given in (drafter, assistant_model, left_assistant) if given is not None), None)
-    speculation = Speculation(drafter=drafter, method=method, rule=rule, nodes=nodes, seed=seed)
+    speculation = Speculation(drafter=drafter, method=method, rule=rule, width=width, nodes=nodes, seed=seed)
     job = _Job(input_ids, generation_config, logits_processor or [], stopping_criteria or [], streamer)
     try:
         job.check(model, model_kwargs)
@@ -215,12 +218,11 @@ def _engine(model: PreTrainedModel, speculation: Speculation, rows: int) -> Iter
     find_rule(speculation.rule)  # a wrong name is refused before the model is borrowed
     if speculation.nodes is not None and not 0 <= speculation.nodes <= NODES:
         raise InvalidRequest(f"nodes must be None or in [0, {NODES}], got {speculation.nodes}")
+    decides = policy(speculation.width, speculation.nodes)
     name = speculation.method or usual(source)
     kind = find_method(name)
     with loan(model) as (target, known):
-        width = Fixed(speculation.nodes or 0)
-        if speculation.nodes is None and name != PLAIN:
-            width = Measured(known.cost(target))
+        width = Fixed(0) if name == PLAIN else decides(partial(known.cost, target))
         rule = find_rule(speculation.rule, draws=kind.draws, trees=target.mode is Mode.TREE)
         if source is model:
             # On loan already: a second memory of its own is all that it needs to guess for itself.

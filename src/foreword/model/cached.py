@@ -18,7 +18,7 @@ from transformers.cache_utils import DynamicLayer
 
 from foreword.errors import ModelError
 from foreword.model.driver import Mode
-from foreword.model.listen import listening, spoken
+from foreword.model.listen import Overheard
 from foreword.model.plan import Read
 from foreword.native.openmp import all_threads
 
@@ -32,7 +32,7 @@ class _State:
     saved: tuple[DynamicCache, int] | None = None
 
 
-class CachedDriver:
+class CachedDriver(Overheard):
     """Mode CACHE reads a chain of guesses in one forward; mode PLAIN one token at a time, after the prompt."""
 
     def __init__(self, model: PreTrainedModel, mode: Mode) -> None:
@@ -57,22 +57,6 @@ class CachedDriver:
     def read(self, reads: List[Read]) -> Float[Tensor, "kept vocab"]:
         with all_threads():
             return torch.cat([self._read(self._states[read.id], read) for read in reads])
-
-    def hear(
-        self, reads: List[Read], layers: List[int]
-    ) -> tuple[Float[Tensor, "kept vocab"], Float[Tensor, "rows features"]]:
-        logits, heard = zip(*[self._heard(read, layers) for read in reads], strict=True)
-        return torch.cat(logits), torch.cat(heard)
-
-    @torch.inference_mode()
-    def speak(self, hidden: Float[Tensor, "rows hidden"]) -> Float[Tensor, "rows vocab"]:
-        with all_threads():
-            return spoken(self._model, hidden)
-
-    def _heard(self, read: Read, layers: List[int]) -> tuple[Tensor, Tensor]:
-        with listening(self._model, layers) as heard:
-            logits = self.read([read])
-        return logits, heard()[-len(read.tokens) :]  # a state that was rolled back reads some tokens again, before them
 
     def _read(self, state: _State, read: Read) -> Float[Tensor, "kept vocab"]:
         again = self._rewind(state, read.past)

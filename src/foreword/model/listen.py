@@ -17,6 +17,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from foreword.errors import ModelError
+from foreword.model.plan import Read
+from foreword.native.openmp import all_threads
 
 
 def layers_of(model: PreTrainedModel) -> List[nn.Module]:
@@ -54,6 +56,41 @@ def spoken(model: PreTrainedModel, hidden: Float[Tensor, "rows hidden"]) -> Floa
     if head is None:
         raise ModelError(f"{type(model).__name__} has no head of its own, so nobody can speak through it")
     return head(hidden.to(model.dtype))
+
+
+class Overheard:
+    """What makes a driver of a Hugging Face model one that can be listened to; it brings `_model` and `read`."""
+
+    _model: PreTrainedModel
+
+    def read(self, reads: List[Read]) -> Float[Tensor, "kept vocab"]:
+        raise NotImplementedError
+
+    def hear(
+        self, reads: List[Read], layers: List[int]
+    ) -> tuple[Float[Tensor, "kept vocab"], Float[Tensor, "rows features"]]:
+        """`read`, and the hidden states of every token read, those of all `layers` side by side."""
+        logits, heard = zip(*[self._heard(part, layers) for part in self._forwards(reads)], strict=True)
+        return torch.cat(logits), torch.cat(heard)
+
+    @torch.inference_mode()
+    def speak(self, hidden: Float[Tensor, "rows hidden"]) -> Float[Tensor, "rows vocab"]:
+        """What the model's own head says of hidden states that are normed already."""
+        with all_threads():
+            return spoken(self._model, hidden)
+
+    def _forwards(self, reads: List[Read]) -> List[List[Read]]:
+        """Which reads share a forward."""
+        return [[read] for read in reads]
+
+    def _own(self, rows: Float[Tensor, "heard features"], count: int) -> Float[Tensor, "rows features"]:
+        """Of all rows of a forward those of the tokens that were to be read: the last, for some are read again."""
+        return rows[-count:]
+
+    def _heard(self, reads: List[Read], layers: List[int]) -> tuple[Tensor, Tensor]:
+        with listening(self._model, layers) as heard:
+            logits = self.read(reads)
+        return logits, self._own(heard(), sum(len(read.tokens) for read in reads))
 
 
 def _before(kept: list[Tensor], _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -14,13 +14,13 @@ from transformers import PreTrainedModel
 
 from foreword.model.driver import Mode
 from foreword.model.linear import MIN_ROWS
-from foreword.model.listen import listening, spoken
+from foreword.model.listen import Overheard
 from foreword.model.packing import Packing
 from foreword.model.plan import Read
 from foreword.native.openmp import all_threads
 
 
-class PooledDriver(Packing):
+class PooledDriver(Packing, Overheard):
     """Packs the tokens of all sequences as one row of length `tokens`; positions and the plan keep them apart."""
 
     def __init__(self, model: PreTrainedModel, mode: Mode = Mode.TREE) -> None:
@@ -33,26 +33,13 @@ class PooledDriver(Packing):
 
     def read(self, reads: List[Read]) -> Float[Tensor, "kept vocab"]:
         with all_threads():
-            if self._alone and len(reads) > 1:
-                return torch.cat([self._forward([read]) for read in reads])
-            return self._forward(reads)
+            return torch.cat([self._forward(part) for part in self._forwards(reads)])
 
-    def hear(
-        self, reads: List[Read], layers: List[int]
-    ) -> tuple[Float[Tensor, "kept vocab"], Float[Tensor, "rows features"]]:
-        parts = [[read] for read in reads] if self._alone else [reads]
-        logits, heard = zip(*[self._heard(part, layers) for part in parts], strict=True)
-        return torch.cat(logits), torch.cat(heard)
+    def _forwards(self, reads: List[Read]) -> List[List[Read]]:
+        return [[read] for read in reads] if self._alone else [reads]
 
-    @torch.inference_mode()
-    def speak(self, hidden: Float[Tensor, "rows hidden"]) -> Float[Tensor, "rows vocab"]:
-        with all_threads():
-            return spoken(self._model, hidden)
-
-    def _heard(self, reads: List[Read], layers: List[int]) -> tuple[Tensor, Tensor]:
-        with listening(self._model, layers) as heard:
-            logits = self.read(reads)
-        return logits, heard()[: sum(len(read.tokens) for read in reads)]  # without the padding of a forward
+    def _own(self, rows: Float[Tensor, "heard features"], count: int) -> Float[Tensor, "rows features"]:
+        return rows[:count]  # what comes after them is padding
 
     @torch.inference_mode()
     def _forward(self, reads: List[Read]) -> Float[Tensor, "kept vocab"]:

@@ -1,44 +1,72 @@
 """What decides how much to guess, and the simplest that does.
 
-Knows sequences and drafts; knows nothing about models or methods.
+Knows sequences, drafts and laws; knows nothing about models or methods.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import ClassVar
+
+from jaxtyping import Float
+from torch import Tensor
 
 from foreword.types import Clock, Draft, Sequence
 
+Measure = Callable[[], Mapping[int, float]]
+"""Measures the seconds of a forward by its number of rows."""
 
-@runtime_checkable
-class Width(Protocol):
-    """Decides how many guesses a sequence gets and learns from what became of them."""
+
+class Width(ABC):
+    """Decides how many guesses a sequence gets and learns from what became of them.
+
+    It never sees a guess that was drawn: whether one is kept may not depend on what it turned out to be (docs/laws.md).
+    What it may look at is what was known before: past rounds, and the law that follows a prefix.
+    """
+
+    summary: ClassVar[str] = ""
+    """One line for those who choose."""
+    chains: ClassVar[bool] = False
+    """It decides after every guess whether there is to be another (`stops`), so chains are guessed, no trees."""
+
+    @classmethod
+    def made(cls, measure: Measure) -> Width:
+        """One for a target whose forwards `measure` measures. The default has no use for that."""
+        del measure
+        return cls()
 
     @property
     def floor(self) -> float:
         """The chance below which no guess can pay for its scoring."""
-        ...
+        return 0.0
 
+    @abstractmethod
     def nodes(self, sequence: Sequence, company: int) -> int:
-        """Guesses for the next round of a sequence that shares its forward with `company` others."""
-        ...
+        """Guesses for the next round of a sequence that shares its forward with `company` others, at most."""
+
+    def stops(self, sequence: Sequence, depth: int, law: Float[Tensor, "vocab"]) -> bool:
+        """Guess nothing after `depth` guesses, where `law` follows them (log-weights)? Asked before anything is drawn.
+
+        Only where `chains` is set. The prefix is known and the guess in question is not, so this is exact under every
+        rule.
+        """
+        del sequence, depth, law
+        return False
 
     def trim(self, draft: Draft) -> Draft:
-        """The draft without the guesses that are not worth their scoring; only where it says how likely they are."""
-        ...
+        """The draft without the guesses that are not worth their scoring. Never asked about guesses that were drawn."""
+        return draft
 
-    def clocked(self, rows: int, clock: Clock) -> None:
+    def clocked(self, rows: int, clock: Clock) -> None:  # noqa: B027 - a hook, empty by default
         """What the last round cost; `rows` is the size of its forward."""
-        ...
 
-    def learn(self, sequence: Sequence, outcome: Outcome) -> None:
+    def learn(self, sequence: Sequence, outcome: Outcome) -> None:  # noqa: B027 - a hook, empty by default
         """What became of the guesses of a sequence in that round."""
-        ...
 
-    def release(self, sequence: Sequence) -> None:
+    def release(self, sequence: Sequence) -> None:  # noqa: B027 - a hook, empty by default
         """The sequence has ended."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,25 +83,13 @@ class Outcome:
     """Seconds of the round, the whole batch together."""
 
 
-class Fixed:
+class Fixed(Width):
     """Always the same number of guesses."""
 
-    floor = 0.0
+    summary = "always the same number"
 
     def __init__(self, count: int) -> None:
         self.count = count
 
     def nodes(self, sequence: Sequence, company: int) -> int:
         return self.count
-
-    def trim(self, draft: Draft) -> Draft:
-        return draft
-
-    def clocked(self, rows: int, clock: Clock) -> None:
-        pass
-
-    def learn(self, sequence: Sequence, outcome: Outcome) -> None:
-        pass
-
-    def release(self, sequence: Sequence) -> None:
-        pass

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from foreword.types import Clock, Draft, Sequence
-from foreword.width.base import Outcome
+from foreword.width.base import Measure, Outcome, Width
 from foreword.width.costs import Costs
 from foreword.width.making import Making
 
@@ -106,7 +106,7 @@ class _Odds:
         self.promised, self.came = 0.98 * self.promised + promised, 0.98 * self.came
 
 
-class Measured:
+class Measured(Width):
     """Guesses as many tokens as earn the most text per second, and none while guessing loses to plain decoding.
 
     Text per second of k guesses in a chain is (1 + sum over j <= k of the chance that the first j are kept) over the
@@ -115,6 +115,8 @@ class Measured:
     drafter says how likely each guess is, the likeliest are kept, of all sequences together, as long as each earns
     more than its scoring costs (after arXiv 2607.05147, section on scheduling, and SMART/CaDDTree for trees).
     """
+
+    summary = "as many as earn the most text per second, by measured costs and acceptance; none while they lose"
 
     def __init__(self, cost: Mapping[int, float]) -> None:
         self.costs = Costs(cost)
@@ -135,6 +137,10 @@ class Measured:
         """Rounds with guesses since the last one without any."""
         self._wait = 0
         """Rounds to go before a text that was not guessed at yet is: guessing has lost on the others."""
+
+    @classmethod
+    def made(cls, measure: Measure) -> Measured:
+        return cls(measure())
 
     @property
     def floor(self) -> float:
