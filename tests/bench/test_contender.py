@@ -6,7 +6,10 @@ import pytest
 import torch
 
 from architectures import VOCAB, build
-from foreword.bench.contender import TimedDriver, TimedGrowingDriver, timed
+from foreword.bench.contender import TimedDriver, TimedGrowingDriver, _models, timed
+from foreword.draft.fuse import FusedDrafter
+from foreword.draft.lm import LanguageModelDrafter
+from foreword.draft.ngram import NgramDrafter
 from foreword.model import Mode, Model, Read
 from foreword.model.driver import Driver, Growing
 from foreword.model.view import Skipping
@@ -107,3 +110,19 @@ def test_what_else_a_driver_offers_is_offered_too():
     driver.skip("some")
     assert thin.said == [("skip", "some")]
     assert not isinstance(TimedDriver(Plain()), Skipping)
+
+
+def test_a_forward_that_is_overheard_is_counted_too():
+    model = Model(build("llama"))
+    found = timed(model)
+    model.open(1, 16)
+    logits, heard = model.hear([Read(1, 0, [5, 6, 7])], (1,))
+    assert (len(logits), len(heard)) == (1, 3)
+    assert found.reads == 1
+    assert found.seconds > 0
+
+
+def test_a_model_that_a_drafter_holds_twice_is_counted_once():
+    drafter = LanguageModelDrafter(Model(build("llama")))
+    assert _models(drafter) == [drafter.model]
+    assert len(_models(FusedDrafter([drafter, NgramDrafter()]))) == 1

@@ -9,7 +9,7 @@ from drafters import Foresight, Truth
 from foreword import LLM, SamplingParams
 from foreword.bench.doctor import Asked, Diagnosis, _layers, _work, examine
 from foreword.draft.checkpoint import Checkpoint
-from foreword.errors import ModelError
+from foreword.errors import InvalidRequest, ModelError
 from foreword.train.students import EagleStudent
 from foreword.types import Sequence
 from pupils import taught
@@ -77,6 +77,12 @@ def test_a_head_that_knows_nothing_is_found_out(head, tmp_path):
     assert "hardly a first guess comes true" in said(found, "bad")
 
 
-def test_what_cannot_be_loaded_is_refused(tmp_path):
+def test_what_cannot_be_loaded_is_refused(head, tmp_path):
     with pytest.raises(ModelError, match="has no tokenizer that can be loaded"):
         examine(Asked(draft=str(tmp_path / "nothing"), **FEW))
+    right = Checkpoint.read(head)
+    Checkpoint("", {**right.config, "vocab_size": 64}, right.tensors).write(tmp_path)
+    with pytest.raises(ModelError, match="trained for a vocabulary of 64 tokens"):
+        examine(Asked(draft=str(tmp_path), **FEW))
+    with pytest.raises(InvalidRequest, match="needs a trained head"):
+        examine(Asked(method="eagle", **FEW))

@@ -21,6 +21,7 @@ FIELDS = {
     "tokens_per_second",
     "tokens_per_pass",
     "acceptance",
+    "drafted_per_accepted",
     "outside_forward_share",
     "speedup_over_plain",
     "speedup_over_generate",

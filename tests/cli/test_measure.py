@@ -20,11 +20,27 @@ def test_demo_shows_the_answers_and_draws_them(shell):
 
 
 def test_bench_writes_what_it_measured(shell):
-    words = ("--limit-prompts", "1", "--max-tokens", "4", "--temperature", "0", "--method", "none", "--json", "-")
-    found = shell("bench", *words)
+    words = ("--limit-prompts", "1", "--max-tokens", "4", "--temperature", "0", "--method", "ngram", "--json", "-")
+    found = shell("bench", *words, "--width", "heuristic")
     report = json.loads(found.stdout)
-    assert [row["name"] for row in report["rows"]] == ["plain", "transformers.generate"]
+    assert [row["name"] for row in report["rows"]] == ["plain", "ngram", "transformers.generate"]
+    assert report["settings"]["width"] == "heuristic"
     assert report["settings"]["max_tokens"] == 4
+
+
+def test_bench_says_what_it_left_out_and_takes_what_a_way_needs(here, tmp_path):
+    few = ("--limit-prompts", "1", "--max-tokens", "4", "--temperature", "0", "--method", "retrieval")
+    found = here("bench", *few)
+    assert "left out: retrieval (it needs a datastore, and none was given" in " ".join(found.stdout.split())
+    (tmp_path / "texts.txt").write_text("The capital of France is Paris. " * 9)
+    made = here("index", str(tmp_path / "texts.txt"), "--out", str(tmp_path / "store"))
+    assert made.returncode == 0, made.stderr
+    report = json.loads(here("bench", *few, "--source", f"retrieval={tmp_path / 'store'}", "--json", "-").stdout)
+    assert [row["name"] for row in report["rows"]] == ["plain", "retrieval", "transformers.generate"]
+    assert report["left_out"] == {}
+    wrong = here("bench", *few, "--source", "ngram=here")
+    assert wrong.returncode == 2
+    assert "NAME being a row that is measured" in wrong.stderr
 
 
 def test_bench_shows_where_a_round_goes(here):
@@ -42,8 +58,8 @@ def test_bench_compares_forwards_with_the_memory(here):
 
 
 def test_bench_refuses_what_it_does_not_know(here):
-    for words in (("--method", "nonsense"), ("--prompts", "nonsense"), ("--limit", "--inflate", "nonsense")):
-        found = here("bench", *words)
+    for words in (("--method",), ("--width",), ("--prompts",), ("--peers",), ("--limit", "--inflate")):
+        found = here("bench", *words, "nonsense")
         assert found.returncode == 2
         assert "nonsense" in found.stderr
         assert "Traceback" not in found.stderr

@@ -5,7 +5,9 @@ Knows the engine and its models; knows nothing about prompts, peers or statistic
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as List
+from functools import partial
 from itertools import count
 from time import perf_counter
 from typing import Any, Protocol, runtime_checkable
@@ -51,8 +53,16 @@ class TimedDriver:
         self._inner.move(id, source, start)
 
     def __getattr__(self, name: str) -> Any:
-        """What else the other one offers, as layers that may be skipped."""
-        return getattr(self._inner, name)
+        """What else the other one offers, as layers that may be skipped. To be overheard it makes a forward too."""
+        offered = getattr(self._inner, name)
+        return partial(self._overheard, offered) if name == "hear" else offered
+
+    def _overheard(self, hear: Callable[..., tuple[Tensor, Tensor]], *asked: object) -> tuple[Tensor, Tensor]:
+        before = perf_counter()
+        found = hear(*asked)
+        self.seconds += perf_counter() - before
+        self.reads += 1
+        return found
 
 
 @runtime_checkable
@@ -84,8 +94,8 @@ def timed(model: Model) -> TimedDriver:
 
 
 def _models(drafter: Drafter) -> list[Model]:
-    """The models that a drafter guesses with, those of its parts included."""
-    held = list(vars(drafter).values())
+    """The models that a drafter guesses with, each once, those of its parts included."""
+    held = list({id(value): value for value in vars(drafter).values()}.values())
     parts = [part for value in held if isinstance(value, list | tuple) for part in value if isinstance(part, Drafter)]
     parts += [value for value in held if isinstance(value, Drafter)]
     return [value for value in held if isinstance(value, Model)] + [m for part in parts for m in _models(part)]
@@ -110,8 +120,12 @@ class EngineContender:
         sequence = Sequence(next(self._ids), prompt, len(prompt), params, request.seed, eos, reader)
         self._engine.add(sequence)
         rounds = []
-        while sequence.finish_reason is None:
-            rounds.append(self._round(sequence))
+        try:
+            while sequence.finish_reason is None:
+                rounds.append(self._round(sequence))
+        finally:
+            if sequence.finish_reason is None:  # a round failed; others read with this target too
+                self._engine.abort(sequence)
         seconds = perf_counter() - started
         if self._engine.failed:
             raise DraftError(f"{self.name} failed on {request.name}, so it cannot be measured: {self._engine.failed}")

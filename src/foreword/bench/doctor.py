@@ -9,18 +9,24 @@ import math
 from collections.abc import Callable
 from collections.abc import Sequence as List
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from foreword import family
 from foreword.bench.prompts import load
-from foreword.draft import MODEL
+from foreword.draft import MODEL, PLAIN
 from foreword.draft import method as find_method
 from foreword.draft import usual as usual_method
-from foreword.errors import VocabularyMismatch
+from foreword.draft.pairing import load_anyhow
+from foreword.engine import Engine
+from foreword.errors import InvalidRequest, VocabularyMismatch
 from foreword.llm import LLM
 from foreword.model import check_same, load_tokenizer
 from foreword.params import SamplingParams
+from foreword.scheduler import Scheduler
 from foreword.stats import Stats
+from foreword.verify import rule
 from foreword.width import Fixed
 
 RARE, GOOD = 0.1, 0.4
@@ -102,18 +108,31 @@ def examine(asked: Asked, note: Callable[[str], None] = lambda _: None) -> Diagn
 
     Raises ModelError or InvalidRequest where it cannot be loaded, which says why.
     """
-    method = asked.method or (usual_method(asked.draft) if asked.draft or asked.target else None)
-    llm = LLM(asked.target, draft=asked.draft, method=method, nodes=1, dtype=asked.dtype, device=asked.device)
-    findings = [Finding("good", f"it loads beside {llm.target.name}, for the method {llm.method}")]
-    if asked.draft and find_method(llm.method).takes == MODEL:
-        findings += _language(llm, asked.draft)
+    draft = asked.draft or (str(family.draft()) if asked.target is None and asked.method is None else None)
+    method = asked.method or usual_method(draft)
+    llm = _patient(asked, draft, method)
+    findings = [Finding("good", f"it loads beside {llm.target.name}, for the method {method}")]
+    if draft and find_method(method).takes == MODEL:
+        findings += _language(llm, draft)
     prompts = _prompts(llm, asked)
     work: dict[str, Work] = {}
     for temperature in (0.0, 1.0):
         note(f"{len(prompts)} prompts at temperature {temperature:g}")
         work[f"{temperature:g}"] = _work(llm, prompts, temperature, asked.tokens)
     findings += [_acceptance(work), *_layers(llm, prompts, work["0"], asked.tokens, note), _price(work["0"])]
-    return Diagnosis(llm.method, work, tuple(findings))
+    return Diagnosis(method, work, tuple(findings))
+
+
+def _patient(asked: Asked, draft: str | None, method: str) -> LLM:
+    """The target with this drafter, which must load: an LLM of its own would carry on without it."""
+    kind = find_method(method)
+    if kind.needs and draft is None:
+        raise InvalidRequest(f"the method {method} needs {kind.takes}: say which")
+    llm = LLM(asked.target, method=PLAIN, dtype=asked.dtype, device=asked.device)
+    load = partial(load_anyhow, kind) if asked.method is None else kind.load
+    drafter = load(draft, llm.target, llm.tokenizer)
+    llm.engine = Engine(llm.target, drafter, rule("match"), Fixed(1), Scheduler())
+    return llm
 
 
 def _prompts(llm: LLM, asked: Asked) -> list[list[int]]:

@@ -69,7 +69,7 @@ def inflate(model: LlamaForCausalLM, shape: Shape, *, seed: int = 0) -> LlamaFor
 
     Raises ModelError when the model has biases or does not fit into the shape.
     """
-    small = _shape(model.config)
+    small = shape_of(model.config)
     _check(model.config, small, shape)
     large = _random(model, shape, seed)
     with torch.no_grad():
@@ -96,7 +96,8 @@ def query_slots(small: Shape, large: Shape) -> tuple[Int[Tensor, "small_heads"],
     return slots, torch.arange(small.kv_heads).repeat_interleave(copies)
 
 
-def _shape(config: LlamaConfig) -> Shape:
+def shape_of(config: LlamaConfig) -> Shape:
+    """The sizes that a config says, or means where it leaves them out."""
     return Shape(
         name="small",
         hidden=config.hidden_size,

@@ -6,9 +6,9 @@ Knows how contenders are made; knows nothing about prompts or timing.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as List
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -16,21 +16,24 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
 from foreword import family
-from foreword.bench import peers
+from foreword.bench import engines, peers
 from foreword.bench.contender import EngineContender
+from foreword.bench.converted import Source
+from foreword.bench.converted import source as convertible
 from foreword.bench.inflate import SHAPES, inflate
+from foreword.bench.leftout import LeftOut
 from foreword.bench.oracle import NAME as ORACLE
 from foreword.bench.oracle import NODES, Oracle
 from foreword.bench.trial import Contender
 from foreword.draft import METHODS, MODEL, PLAIN, WITH_DRAFT, WITHOUT_DRAFT, Drafter, Recipe, method
 from foreword.engine import Engine
-from foreword.errors import ForewordError, InvalidRequest, ModelError, UnknownMethod
-from foreword.model import Model, measure
+from foreword.errors import InvalidRequest, ModelError, UnknownMethod
+from foreword.model import Model, check_same, load_tokenizer, measure
 from foreword.model.linear import fast_bfloat16
 from foreword.model.model import DTYPES
 from foreword.scheduler import Scheduler
 from foreword.verify import rule
-from foreword.width import Fixed, Measured, Width
+from foreword.width import Fixed, Measure, Width
 
 PLAIN_ROW = "plain"
 BASELINES = (PLAIN_ROW, peers.GENERATE)
@@ -39,7 +42,9 @@ GUESSING = tuple(name for name in METHODS if name != PLAIN)
 USUAL = (WITHOUT_DRAFT, WITH_DRAFT)
 """Methods that are measured when none is named."""
 ALL = "all"
-CONTENDERS = (PLAIN_ROW, *GUESSING, ORACLE, peers.GENERATE, peers.ASSISTED, peers.LOOKUP)
+OUTSIDE = (*peers.NAMES, *engines.NAMES)
+"""Contenders that are not ours: their insides cannot be seen, and what they draw is another draw."""
+CONTENDERS = (PLAIN_ROW, *GUESSING, ORACLE, *OUTSIDE)
 """Every name that may be asked for, in the order of the rows."""
 
 
@@ -52,6 +57,8 @@ class Weights:
     dtype: torch.dtype
     shape: str | None
     """A name in SHAPES; None leaves the target as it is."""
+    sources: Mapping[str, str] = field(default_factory=dict)
+    """What a row drafts with, by its name, where that is not the draft model: a datastore, a file of past answers …"""
 
     @property
     def name(self) -> str:
@@ -92,26 +99,34 @@ def weights(target: str | None, draft: str | None, dtype: str, shape: str | None
     return Weights(target, draft, kind, shape)
 
 
-def wanted(methods: List[str] | None, quick: bool) -> tuple[str, ...]:
+def wanted(methods: List[str] | None, quick: bool, others: List[str] = ()) -> tuple[str, ...]:
     """Names of the rows: the usual ones, or those asked for and the baselines; ALL stands for every method.
 
-    Methods that join others are written like calls, as everywhere. Raises UnknownMethod for other names.
+    `others` are engines that take part as well. Methods that join others are written like calls, as everywhere. Raises
+    UnknownMethod for other names, and InvalidRequest for engines that do not exist or are not installed.
     """
+    beside = engines.contenders(others)
     if methods is None:
-        usual = (*USUAL, ORACLE, *peers.NAMES)
+        usual = (*USUAL, ORACLE, *peers.NAMES, *beside)
         return (PLAIN_ROW, *(name for name in usual if not (quick and name == peers.LOOKUP)))
+    engines.check(methods)
     names = [PLAIN_ROW if name == PLAIN else name for name in methods]
     names = [name for asked in names for name in (GUESSING if asked == ALL else (asked,))]
     made_here = [name for name in dict.fromkeys(names) if name not in CONTENDERS]
     for name in made_here:
         if not isinstance(method(name), Recipe):
             raise UnknownMethod(f"there is no contender {name!r}; choose from {', '.join(CONTENDERS)}")
-    first = [name for name in CONTENDERS if name in (*names, *BASELINES)]
+    first = [name for name in CONTENDERS if name in (*names, *BASELINES, *beside)]
     return (*first[:1], *made_here, *first[1:])
 
 
-def lineup(source: Weights, names: List[str], progress: Callable[[str], None]) -> Lineup:
-    """Build the contenders of these names. One that cannot run with these weights is left out, and said to be."""
+def lineup(
+    source: Weights, names: List[str], out: LeftOut, note: Callable[[str], None], decides: Callable[[Measure], Width]
+) -> Lineup:
+    """Build the contenders of these names, except those that cannot run with these weights.
+
+    `note` is told what takes long; `decides` makes what decides how much our methods guess.
+    """
     try:
         tokenizer = AutoTokenizer.from_pretrained(source.target)
     except (OSError, ValueError) as error:
@@ -119,39 +134,32 @@ def lineup(source: Weights, names: List[str], progress: Callable[[str], None]) -
     untouched = source.load()
     target = Model(copy.deepcopy(untouched), source.name)  # packs its layers in place, so the peers get their own
     oracle, cost = Oracle(target.vocab), measure(target)
-    makers: list[Callable[[], Contender]] = []
+    pair = engines.Pair(partial(convertible, source.name, untouched, tokenizer), partial(_draft, source), note)
+    makers: dict[str, Callable[[], Contender]] = {}
     for name in names:
-        try:
-            if name in peers.NAMES:
-                makers.append(partial(_peer, name, untouched, source))
-                continue
-            drafter = oracle if name == ORACLE else _drafter(name, target, tokenizer, source)
-        except ForewordError as error:
-            progress(f"{name} is left out: {error}")
+        if name in OUTSIDE:
+            peer = name in peers.NAMES
+            makers[name] = partial(_peer, name, untouched, source) if peer else partial(engines.make, name, pair)
             continue
-        width: Width = Fixed(NODES) if name == ORACLE else Fixed(0) if name == PLAIN_ROW else Measured(cost)
-        engine = Engine(target, drafter, rule("match"), width, Scheduler(slots=1))
-        makers.append(partial(EngineContender, name, engine, tokenizer))
-    contenders = _made(makers, progress)  # after all drafters: the clock that contenders put around a model hides it
-    return Lineup(tuple(contenders), oracle, tokenizer, target.context)
-
-
-def _made(makers: List[Callable[[], Contender]], progress: Callable[[str], None]) -> list[Contender]:
-    contenders = []
-    for make in makers:
-        try:
+        with out.unless(name):
+            drafter = oracle if name == ORACLE else _drafter(name, target, tokenizer, source)
+            wide = Fixed(NODES) if name == ORACLE else Fixed(0) if name == PLAIN_ROW else decides(lambda: cost)
+            engine = Engine(target, drafter, rule("match"), wide, Scheduler(slots=1))
+            makers[name] = partial(EngineContender, name, engine, tokenizer)
+    contenders: list[Contender] = []
+    for name, make in makers.items():  # after all drafters: the clock that contenders put around a model hides it
+        with out.unless(name):
             contenders.append(make())
-        except ForewordError as error:
-            progress(f"a contender is left out: {error}")
-    return contenders
+    return Lineup(tuple(contenders), oracle, tokenizer, target.context)
 
 
 def _drafter(name: str, target: Model, tokenizer: PreTrainedTokenizerBase, source: Weights) -> Drafter:
     """A method that can do without a draft model gets none. Raises InvalidRequest where it needs what is not there."""
     found = method(PLAIN if name == PLAIN_ROW else name)
-    if found.needs and (source.draft is None or found.takes != MODEL):
-        raise InvalidRequest(f"it needs {found.takes}, and none was given")
-    return found.load(source.draft if found.needs else None, target, tokenizer)
+    given = source.sources.get(name, source.draft if found.needs and found.takes == MODEL else None)
+    if found.needs and given is None:
+        raise InvalidRequest(f"it needs {found.takes}, and none was given; name one with --source {name}=PATH")
+    return found.load(given, target, tokenizer)
 
 
 def _peer(name: str, target: PreTrainedModel, source: Weights) -> peers.Peer:
@@ -160,6 +168,15 @@ def _peer(name: str, target: PreTrainedModel, source: Weights) -> peers.Peer:
             raise InvalidRequest("it needs a draft model; name one")
         return peers.assisted(target, _load(source.draft, source.dtype))
     return peers.lookup(target) if name == peers.LOOKUP else peers.generate(target)
+
+
+def _draft(source: Weights) -> Source:
+    """The draft model, to be converted. Raises InvalidRequest where none was named."""
+    if source.draft is None:
+        raise InvalidRequest("it needs a draft model; name one")
+    tokenizer = load_tokenizer(source.draft)
+    check_same(load_tokenizer(source.target), tokenizer)
+    return convertible(f"the draft model of {source.name}", _load(source.draft, source.dtype), tokenizer)
 
 
 def _load(source: str | Path, dtype: torch.dtype) -> PreTrainedModel:

@@ -8,8 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from foreword.bench.lineup import OUTSIDE
 from foreword.bench.oracle import NAME as ORACLE
-from foreword.bench.peers import NAMES
 from foreword.bench.report import Report, Row
 
 OURS, FORESEEN, THEIRS, INK, FAINT = "#2a6f97", "#a9c7d9", "#b9b4ab", "#22303c", "#d9dee3"
@@ -38,7 +38,7 @@ def _panel(panel: Axes, rows: list[Row]) -> None:
     ratios = [row.speedup_over_plain for row in rows]
     ends = [[ratio.mid - ratio.low for ratio in ratios], [ratio.high - ratio.mid for ratio in ratios]]
     ends = [[max(0.0, length) for length in side] for side in ends]
-    colours = [THEIRS if row.name in NAMES else FORESEEN if row.name == ORACLE else OURS for row in rows]
+    colours = [THEIRS if row.name in OUTSIDE else FORESEEN if row.name == ORACLE else OURS for row in rows]
     panel.barh(places, [ratio.mid for ratio in ratios], color=colours, height=0.66)
     panel.errorbar([ratio.mid for ratio in ratios], places, xerr=ends, fmt="none", ecolor=INK, elinewidth=1, capsize=2)
     for place, row, ratio in zip(places, rows, ratios, strict=True):

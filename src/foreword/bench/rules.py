@@ -59,7 +59,9 @@ def compare(asked: Options, budgets: List[int], progress: Callable[[str], None] 
     """
     check(asked)
     ignored = [
-        name for name in ("inflate", "methods", "plot", "repeats") if getattr(asked, name) != getattr(Options(), name)
+        name
+        for name in ("inflate", "methods", "peers", "plot", "repeats", "width", "sources")
+        if getattr(asked, name) != getattr(Options(), name)
     ]
     if ignored:
         raise InvalidRequest(

@@ -14,15 +14,17 @@ from typing import Any, cast
 
 from transformers import BatchEncoding
 
-from foreword.bench import peers
+from foreword.bench import engines, peers
+from foreword.bench.leftout import LeftOut
 from foreword.bench.lineup import PLAIN_ROW, Lineup, lineup, wanted, weights
 from foreword.bench.machine import machine, versions
-from foreword.bench.oracle import NAME as ORACLE
 from foreword.bench.prompts import Kind, Prompt, load
-from foreword.bench.report import Report, Results, rows
+from foreword.bench.race import Race
+from foreword.bench.report import Report, rows
 from foreword.bench.trial import Request
 from foreword.errors import InvalidRequest
 from foreword.model import Tokenizer
+from foreword.width import policy
 
 QUICK_PROMPTS, QUICK_TOKENS = 6, 48
 USUAL = (0.0, 1.0)
@@ -43,6 +45,10 @@ class Options:
     temperatures: tuple[float, ...] = USUAL
     methods: tuple[str, ...] | None = None
     """Names of rows; None = all. Plain decoding and transformers' generate always take part."""
+    width: str | None = None
+    """What decides how much our methods guess, a name in foreword.width.WIDTHS; None = as where nobody says it."""
+    peers: tuple[str, ...] = ()
+    """Other engines that take part as well, names in foreword.bench.engines.ENGINES or its ALL."""
     prompts: Kind = "in-domain"
     limit_prompts: int | None = None
     """Use this many, spread over the sources."""
@@ -54,6 +60,8 @@ class Options:
     target: str | None = None
     """Folder or hub id; None = the family that ships."""
     draft: str | None = None
+    sources: tuple[str, ...] = ()
+    """NAME=PATH: what the row of that name drafts with, where that is not the draft model."""
     plot: str | None = None
     """Write a picture of the speed-ups to this PNG file."""
 
@@ -76,21 +84,25 @@ class Options:
 def run(options: Options, progress: Callable[[str], None] = lambda _: None) -> Report:
     """Measure every contender on every prompt, interleaved, after a warm-up.
 
-    `progress` gets a line now and then. Raises InvalidRequest, UnknownMethod or ModelError before any measuring.
+    `progress` gets a line now and then, also of each contender that fails, which is left out. Raises InvalidRequest,
+    UnknownMethod or ModelError before any measuring.
     """
     check(options)
     started = perf_counter()
-    names = wanted(options.methods, options.quick)
+    names = wanted(options.methods, options.quick, options.peers)
+    used = versions() | engines.versions(names)
     source = weights(options.target, options.draft, options.dtype, options.inflate)
+    source = replace(source, sources=_sources(options.sources, names))
     chosen = spread(load(options.prompts), options.limit)
     progress(f"loading {source.name}")
-    entrants = lineup(source, names, progress)
+    out = LeftOut(progress, needed=PLAIN_ROW)
+    entrants = lineup(source, names, out, progress, policy(options.width))
     requests = _requests(entrants, chosen, options)
+    race = Race(entrants, out)
     progress("warming up")
     for request in requests[chosen[0].id]:
         # A seed that no request has: nobody may have seen an answer before it is measured.
-        _race(entrants, replace(request, seed=options.seed + len(chosen), max_tokens=WARM_TOKENS), 0, {})
-    results: Results = {}
+        race.run(replace(request, seed=options.seed + len(chosen), max_tokens=WARM_TOKENS), 0, counts=False)
     measured: list[str] = []
     for turn, (repeat, prompt) in enumerate((repeat, prompt) for repeat in range(options.times) for prompt in chosen):
         if options.quick and measured and perf_counter() - started > QUICK_SECONDS:
@@ -98,10 +110,11 @@ def run(options: Options, progress: Callable[[str], None] = lambda _: None) -> R
             break
         for request in requests[prompt.id]:
             # Over the repeats too, each contender should come at every place of the order.
-            _race(entrants, request, turn + repeat, results)
+            race.run(request, turn + repeat)
         measured.append(prompt.id)
         progress(f"{turn + 1} of {options.times * len(chosen)}: {prompt.id}")
-    report = Report(machine(), versions(), source.name, options.seed, rows(results), _settings(options, measured))
+    settings = _settings(options, names, measured)
+    report = Report(machine(), used, source.name, options.seed, rows(race.results), settings, out.reasons)
     if options.plot:
         from foreword.bench.plot import draw  # needs matplotlib, which few installations have
 
@@ -109,22 +122,22 @@ def run(options: Options, progress: Callable[[str], None] = lambda _: None) -> R
     return report
 
 
+def _sources(given: tuple[str, ...], names: tuple[str, ...]) -> dict[str, str]:
+    """What each row drafts with, by its name. Raises InvalidRequest for what names no row."""
+    found: dict[str, str] = {}
+    for one in given:
+        name, _, path = one.partition("=")
+        if name not in names or not path:
+            raise InvalidRequest(f"a source is NAME=PATH, NAME being a row that is measured; got {one!r}")
+        found[name] = path
+    return found
+
+
 def spread(prompts: list[Prompt], limit: int | None) -> list[Prompt]:
     """At most `limit` prompts, evenly from the whole list, which is ordered by source."""
     if limit is None or limit >= len(prompts):
         return prompts
     return [prompts[place * len(prompts) // limit] for place in range(limit)]
-
-
-def _race(entrants: Lineup, request: Request, turn: int, results: Results) -> None:
-    """Every contender answers one request. The order rotates; the oracle comes last, for it must hear plain first."""
-    first = turn % len(entrants.contenders)
-    order = [*entrants.contenders[first:], *entrants.contenders[:first]]
-    for contender in sorted(order, key=lambda entrant: entrant.name == ORACLE):
-        trial = contender.run(request)
-        results.setdefault((contender.name, request.temperature), {}).setdefault(request.name, []).append(trial)
-        if contender.name == PLAIN_ROW:
-            entrants.oracle.foresee(request.prompt, request.temperature, request.seed, trial.tokens)
 
 
 def _requests(entrants: Lineup, prompts: list[Prompt], options: Options) -> dict[str, list[Request]]:
@@ -158,7 +171,8 @@ def _render(tokenizer: Tokenizer, prompt: Prompt) -> tuple[int, ...]:
 
 
 def check(options: Options) -> None:
-    """Raise InvalidRequest for what no run can measure."""
+    """Raise InvalidRequest for what no run can measure, UnknownMethod for a width that does not exist."""
+    policy(options.width)
     for name in ("max_tokens", "repeats", "limit_prompts"):
         value = getattr(options, name)
         if value is not None and value < 1:
@@ -173,9 +187,9 @@ def check(options: Options) -> None:
         raise InvalidRequest(f"the folder of {options.plot} does not exist; create it or plot elsewhere")
 
 
-def _settings(options: Options, measured: list[str]) -> dict[str, Any]:
+def _settings(options: Options, names: tuple[str, ...], measured: list[str]) -> dict[str, Any]:
     """All that a reader needs to repeat the run."""
     used = {**asdict(options), "max_tokens": options.tokens, "repeats": options.times}
     used["prompt_ids"] = list(dict.fromkeys(measured))
     del used["seed"], used["plot"]
-    return {**used, "peers": peers.settings()}
+    return {**used, "peers": peers.settings() | engines.settings(names)}

@@ -57,8 +57,8 @@ class Trial:
     """Written; an end-of-text token counts."""
     seconds: float
     """From token ids to the last token id, the reading of the prompt included."""
-    passes: int
-    """Forwards of the target."""
+    passes: int | None
+    """Forwards of the target; None where they cannot be counted."""
     rounds: tuple[Round, ...] = ()
     """Empty where the insides cannot be seen."""
 

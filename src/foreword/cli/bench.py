@@ -35,7 +35,16 @@ Temperatures = Annotated[
 Rows = Annotated[
     list[str] | None, _option("A row of the table; may be given again. Default: all.", "--method", metavar="NAME")
 ]
+Wide = Annotated[str | None, _option("What decides how much is guessed; docs/widths.md.", "--width", metavar="NAME")]
+Peers = Annotated[
+    list[str] | None,
+    _option("Beside transformers also openvino, llamacpp or all; needs foreword\\[peers].", "--peers", metavar="NAME"),
+]
 Kind = Annotated[Literal["in-domain", "out-of-domain"], _option("in-domain or out-of-domain.", metavar="KIND")]
+Sources = Annotated[
+    list[str] | None,
+    _option("What a row drafts with instead of the draft model, as a datastore.", "--source", metavar="NAME=PATH"),
+]
 Few = Annotated[int | None, _option("Only so many prompts, of all kinds.", least=1)]
 Length = Annotated[int, _option("At most this many new tokens in an answer.", least=1)]
 Repeats = Annotated[int, _option("Times each prompt is run.", least=1)]
@@ -64,6 +73,8 @@ def bench(
     inflate: Inflate = None,
     temperature: Temperatures = None,
     method: Rows = None,
+    width: Wide = None,
+    peers: Peers = None,
     prompts: Kind = "in-domain",
     limit_prompts: Few = None,
     max_tokens: Length = 128,
@@ -73,35 +84,38 @@ def bench(
     seed: Seed = 0,
     model: options.ModelName = None,
     draft: options.DraftName = None,
+    source: Sources = None,
     dtype: options.DtypeName = "auto",
     json: Json = None,
     plot: Plot = None,
 ) -> None:
     """Measure every way to guess, plain decoding and transformers on this machine, in one interleaved run."""
+    given = locals()
     if limit:
         _limit(inflate, model, dtype, json, quick=quick, context=context)
         return
-    from foreword.bench.run import USUAL, Options, run
-    from foreword.bench.where import table
+    from foreword.bench.run import USUAL, Options
 
+    same = ("quick", "inflate", "width", "prompts", "limit_prompts", "max_tokens", "repeats", "seed", "dtype", "draft")
     asked = Options(
-        quick=quick,
-        inflate=inflate,
+        **{name: given[name] for name in same},
         temperatures=tuple(temperature) if temperature else HEATS if rules else USUAL,
         methods=tuple(method) if method else None,
-        prompts=prompts,
-        limit_prompts=limit_prompts,
-        max_tokens=max_tokens,
-        repeats=repeats,
-        seed=seed,
-        dtype=dtype,
+        peers=tuple(peers or ()),
         target=model,
-        draft=draft,
+        sources=tuple(source or ()),
         plot=None if plot is None else str(plot),
     )
     if rules:
         _rules(asked, tuple(budget or BUDGETS), json)
-        return
+    else:
+        _ways(asked, json, where=where)
+
+
+def _ways(asked: Options, json: Path | None, *, where: bool) -> None:
+    from foreword.bench.run import run
+    from foreword.bench.where import table
+
     report = run(asked, edge.note)
     _write(report.as_json(), table(report) if where else report.table(), json)
 

@@ -90,14 +90,16 @@ def _row_name(method: str) -> str:
 def _measure(llm: LLM, prompts: list[Prompt], law: tuple[float, int], repeats: int) -> tuple[Row, ...]:
     """Every contender on every prompt, turn by turn, after one turn that does not count; medians of the turns."""
     from foreword.bench import peers
+    from foreword.bench.leftout import LeftOut
     from foreword.bench.lineup import PLAIN_ROW, lineup, weights
     from foreword.bench.report import rows
     from foreword.bench.trial import Request
     from foreword.draft import WITH_DRAFT, WITHOUT_DRAFT
+    from foreword.width import policy
 
-    entrants = lineup(
-        weights(None, None, "auto", None), (PLAIN_ROW, WITHOUT_DRAFT, WITH_DRAFT, peers.GENERATE), edge.note
-    )
+    names = (PLAIN_ROW, WITHOUT_DRAFT, WITH_DRAFT, peers.GENERATE)
+    out = LeftOut(edge.note, needed=PLAIN_ROW)
+    entrants = lineup(weights(None, None, "auto", None), names, out, edge.note, policy())
     requests = [Request(p.id, tuple(llm.render(p.messages)), *law, MAX_TOKENS) for p in prompts]
     trials = {(one.name, law[0]): {request.name: [] for request in requests} for one in entrants.contenders}
     for turn in range(repeats + 1):
