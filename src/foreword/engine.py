@@ -161,7 +161,7 @@ class Engine:
         heard: list[Tensor] = []
         if self.drafter.wants and not self.failed:
             logits, hidden = self.target.hear(reads, self.drafter.wants)
-            heard = list(hidden.split([len(read.tokens) for read in reads]))
+            heard = [hidden] if len(reads) == 1 else list(hidden.split([len(read.tokens) for read in reads]))
         else:
             logits = self.target.read(reads)
         return [logits] if len(writers) == 1 else list(logits.split([len(tree) + 1 for tree in draft.trees])), heard
@@ -183,7 +183,8 @@ class Engine:
         try:
             for turn, nodes, states in zip_longest(turns, verdict.kept, hidden):
                 kept = [*range(turn.read), *(turn.read + node for node in nodes or ())]
-                self.drafter.hear(turn.sequence, turn.sequence.cached, states[kept])
+                states = states if len(kept) == len(states) else states[kept]
+                self.drafter.hear(turn.sequence, turn.sequence.cached, states)
         except Exception as error:  # noqa: BLE001 - as in _guess
             self._turn_off(error)
 

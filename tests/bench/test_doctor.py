@@ -8,8 +8,8 @@ import pytest
 from drafters import Foresight, Truth
 from foreword import LLM, SamplingParams
 from foreword.bench.doctor import Asked, Diagnosis, _layers, _work, examine
-from foreword.draft.checkpoint import Checkpoint
 from foreword.errors import InvalidRequest, ModelError
+from foreword.model.checkpoint import Checkpoint
 from foreword.train.students import EagleStudent
 from foreword.types import Sequence
 from pupils import taught

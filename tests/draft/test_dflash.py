@@ -9,10 +9,10 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 
 from foreword.draft.block import Wanted
-from foreword.draft.checkpoint import Checkpoint
 from foreword.draft.dflash import DFlashBlocks, DFlashDrafter, DFlashHead
 from foreword.draft.masked import Layout
 from foreword.errors import InvalidRequest, ModelError
+from foreword.model.checkpoint import Checkpoint
 from foreword.model.layer import Qwen3Config
 from running import draft, target
 

@@ -8,11 +8,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from foreword.draft.block import Wanted
-from foreword.draft.checkpoint import Checkpoint
 from foreword.draft.dspark import DSparkBlocks, DSparkDrafter, DSparkHead
 from foreword.draft.masked import Layout
 from foreword.errors import ModelError
 from foreword.model import Read
+from foreword.model.checkpoint import Checkpoint
 from foreword.model.layer import Qwen3Config
 from running import target
 

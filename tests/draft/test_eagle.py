@@ -5,12 +5,12 @@ import json
 import pytest
 import torch
 
-from foreword.draft.checkpoint import Checkpoint
 from foreword.draft.eagle import EagleDrafter
 from foreword.draft.eagle_files import dump, load
 from foreword.draft.eagle_head import EagleHead
 from foreword.errors import InvalidRequest, ModelError
 from foreword.model import Model
+from foreword.model.checkpoint import Checkpoint
 from foreword.train.eagle import new
 from foreword.train.students import EagleStudent
 from train.pair import VOCAB, llama, setting

@@ -9,10 +9,10 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 
 from foreword.draft.block import Wanted
-from foreword.draft.checkpoint import Checkpoint
 from foreword.draft.medusa import MedusaBlocks, MedusaDrafter, MedusaHeads
 from foreword.errors import ModelError
 from foreword.model import Read
+from foreword.model.checkpoint import Checkpoint
 from running import draft, target
 
 

@@ -8,10 +8,10 @@ from importlib import import_module
 from pathlib import Path
 
 from foreword.draft.base import MODEL, Drafter
-from foreword.draft.checkpoint import kinds
 from foreword.draft.parts import Parts
 from foreword.draft.recipe import Recipe
 from foreword.errors import InvalidRequest, UnknownMethod
+from foreword.model.checkpoint import kinds
 
 METHODS: dict[str, str] = {
     "none": "foreword.draft.none:NoDrafter",

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence as List
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,17 +15,14 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from foreword.draft.base import HEAD, Source
-from foreword.draft.checkpoint import Checkpoint
 from foreword.draft.growing import GrowingDrafter
 from foreword.draft.heard import Heard
 from foreword.errors import InvalidRequest, ModelError
 from foreword.model import Mode, Model, Read
+from foreword.model.checkpoint import Checkpoint
 from foreword.model.linear import swap_in
-from foreword.native.openmp import all_threads
+from foreword.model.packing import threads_for
 from foreword.types import Batch, Sequence
-
-HEAVY = 16 * 2**20
-"""Bytes of weights from which on a head is worth all of torch's threads, in whatever precision it comes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +47,7 @@ class Blocks(ABC):
     def __init__(self, head: nn.Module, target: Model, guesses: int) -> None:
         """`head` is moved to the target, and its linear layers are packed where that is faster; `guesses` = tokens that
         a block foresees."""
-        self._wide = sum(weight.nbytes for weight in head.parameters()) > HEAVY
+        self._threads = threads_for(head)
         nn.Module.to(head, target.device, target.dtype)
         swap_in(head.eval())
         self.target, self.guesses, self.context = target, guesses, target.context
@@ -96,7 +92,7 @@ class Blocks(ABC):
         if self._wanted:
             wanted = list(self._wanted.values())
             self._wanted = {}
-            with all_threads() if self._wide else nullcontext():
+            with self._threads():
                 laws = self.compute(wanted)
             self._laws |= {one.id: laws[row] for row, one in enumerate(wanted)}
         return self._laws[id]

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from foreword.draft.base import Source
 from foreword.draft.block import BlockDrafter, fitting, folder
-from foreword.draft.checkpoint import Checkpoint
 from foreword.draft.masked import Layout, MaskedBlocks, MaskedHead, fill
 from foreword.errors import ModelError
 from foreword.model import Model, Read, Tokenizer
+from foreword.model.checkpoint import Checkpoint
 
 ARCHITECTURE, SPECULATORS = "DFlashDraftModel", "dflash"
 

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from foreword.draft.base import Source
 from foreword.draft.block import BlockDrafter, fitting, folder
-from foreword.draft.checkpoint import Checkpoint
 from foreword.draft.masked import Layout, MaskedBlocks, MaskedHead, fill
 from foreword.errors import ModelError
 from foreword.model import Model, Tokenizer
+from foreword.model.checkpoint import Checkpoint
 from foreword.model.linear import MIN_ROWS
 
 ARCHITECTURES, SPECULATORS = ("Qwen3DSparkModel", "DSparkDraftModel"), "dspark"

@@ -21,8 +21,7 @@ from foreword.errors import InvalidRequest
 from foreword.model import Mode, Model, Read, Tokenizer
 from foreword.model.attention import attend
 from foreword.model.linear import MIN_ROWS, swap_in
-from foreword.model.packing import Packing
-from foreword.native.openmp import all_threads
+from foreword.model.packing import Packing, threads_for
 from foreword.types import Batch, Sequence
 
 CHUNK = 512
@@ -38,7 +37,7 @@ class _Asked(Packing):
 
     def __init__(self, head: EagleHead, target: Model) -> None:
         super().__init__(target.device)
-        self._head, self._vocab = head, target.vocab
+        self._head, self._vocab, self._threads = head, target.vocab, threads_for(head)
         self._embed = target.embed if head.embed_tokens is None else head.embed_tokens
         self.context = min(target.context, head.config.llama.max_position_embeddings)
         self._given: dict[int, Tensor] = {}
@@ -56,7 +55,7 @@ class _Asked(Packing):
 
     @torch.inference_mode()
     def read(self, reads: List[Read]) -> Float[Tensor, "kept vocab"]:
-        with all_threads():
+        with self._threads():
             rows = self._pack(reads)
             lack = max(0, MIN_ROWS - len(rows.tokens))  # a single row would be summed in another order
             packed = torch.tensor([rows.tokens + [0] * lack, rows.positions + [0] * lack], device=self._device)
@@ -96,8 +95,8 @@ class EagleDrafter(GrowingDrafter):
 
     def __init__(self, head: EagleHead, target: Model) -> None:
         """`head` is in the target's dtype, on its device; its linear layers are packed where that is faster."""
-        swap_in(head)
         self._reader = _Asked(head.eval().requires_grad_(False), target)
+        swap_in(head)  # after it was counted
         super().__init__(self._reader)
         self.wants = head.config.states
         self._heard = Heard()

@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import LlamaConfig, PreTrainedConfig
 
-from foreword.draft.checkpoint import Checkpoint
 from foreword.draft.eagle_head import EagleConfig, EagleHead
 from foreword.errors import ModelError
+from foreword.model.checkpoint import Checkpoint
+from foreword.model.parts import HFConfig, LlamaConfig
 
 ARCHITECTURE = "LlamaForCausalLMEagle3"
 SPECULATORS = "eagle3"
@@ -29,7 +29,7 @@ def usual_states(layers: int) -> tuple[int, ...]:
     return 2, layers // 2, layers - 3
 
 
-def load(source: str | Path, target: PreTrainedConfig) -> EagleHead:
+def load(source: str | Path, target: HFConfig) -> EagleHead:
     """A head for this target, float32 on the CPU. Raises ModelError where it was made for another, or is incomplete."""
     found = Checkpoint.read(source)
     llama = _llama(found)
@@ -69,7 +69,7 @@ def load(source: str | Path, target: PreTrainedConfig) -> EagleHead:
     return head.float()
 
 
-def dump(head: EagleHead, dtype: torch.dtype, target: PreTrainedConfig) -> Checkpoint:
+def dump(head: EagleHead, dtype: torch.dtype, target: HFConfig) -> Checkpoint:
     """The head in the layout that vLLM and SGLang read, in the numbers of its target's checkpoint."""
     config, llama = head.config, head.config.llama
     text = target.get_text_config()

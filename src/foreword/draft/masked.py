@@ -16,10 +16,10 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from foreword.draft.block import Blocks, Wanted
-from foreword.draft.checkpoint import Checkpoint
 from foreword.errors import ModelError
 from foreword.model import Model
 from foreword.model.cache import Extent, KVPool
+from foreword.model.checkpoint import Checkpoint
 from foreword.model.layer import Attend, Layer, Qwen3Config, Rotary, as_config, norm, sizes
 from foreword.model.linear import MIN_ROWS
 

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from foreword.draft.base import Source
 from foreword.draft.block import BlockDrafter, Blocks, Wanted, fitting, folder
-from foreword.draft.checkpoint import Checkpoint
 from foreword.errors import ModelError
 from foreword.model import Model, Read, Tokenizer
+from foreword.model.checkpoint import Checkpoint
 from foreword.model.linear import MIN_ROWS
 
 ARCHITECTURE = "MedusaModel"

@@ -5,14 +5,26 @@ Knows reads, rows and positions; knows nothing about what reads them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as List
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
+from torch import nn
 
 from foreword.errors import ModelError
 from foreword.model.cache import Extent, KVPool
 from foreword.model.plan import Plan, Read, Span
+from foreword.native.openmp import all_threads
+
+HEAVY = 16 * 2**20
+"""Bytes of weights from which on a part of a model is worth all of torch's threads, in whatever precision it comes."""
+
+
+def threads_for(part: nn.Module) -> Callable[[], AbstractContextManager[None]]:
+    """What to be inside of while a part computes. The threads of a small one would be in the way of its target."""
+    return all_threads if sum(weight.nbytes for weight in part.parameters()) > HEAVY else nullcontext
 
 
 @dataclass(frozen=True, slots=True)

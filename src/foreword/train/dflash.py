@@ -12,8 +12,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from foreword.draft.checkpoint import Checkpoint
 from foreword.draft.dflash import DFlashHead
+from foreword.model.checkpoint import Checkpoint
 from foreword.model.listen import spoken
 from foreword.train.masked import Filling, begin_as, mask_of, new_layout
 from foreword.train.pupil import Setting

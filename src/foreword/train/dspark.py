@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from foreword.draft.checkpoint import Checkpoint
 from foreword.draft.dspark import DSparkHead
 from foreword.errors import InvalidRequest
+from foreword.model.checkpoint import Checkpoint
 from foreword.model.listen import spoken
 from foreword.train.anchors import Said
 from foreword.train.losses import overlap

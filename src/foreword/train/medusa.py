@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from foreword.draft.checkpoint import Checkpoint
 from foreword.draft.medusa import MedusaHeads
 from foreword.errors import InvalidRequest, ModelError
+from foreword.model.checkpoint import Checkpoint
 from foreword.model.listen import spoken
 from foreword.train.anchors import Ahead, Anchors, Heard
 from foreword.train.pack import Block

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from foreword.draft.checkpoint import Checkpoint
 from foreword.errors import ModelError
+from foreword.model.checkpoint import Checkpoint
 
 TENSORS = {"weight": torch.arange(6.0).view(2, 3), "bias": torch.tensor([1.0, 2.0])}
 
