@@ -11,6 +11,7 @@ from collections.abc import Sequence as List
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from threading import Lock
+from typing import cast
 
 import torch
 from jaxtyping import Float, Int
@@ -63,6 +64,8 @@ class Model:
             self.driver, self.capability = drive(hf, known, replaced), known
         self.device: torch.device = next(hf.parameters()).device
         self._cost: Cost | None = None
+        self._asked_for: set[tuple[int, ...]] = set()
+        """Hidden states that were found to be there."""
         config = hf.config.get_text_config()
         self.vocab: int = config.vocab_size
         self.context: int = getattr(config, "max_position_embeddings", None) or 2**31
@@ -152,14 +155,17 @@ class Model:
         return self.driver.read(reads)
 
     def hear(
-        self, reads: List[Read], layers: List[int]
+        self, reads: List[Read], layers: tuple[int, ...]
     ) -> tuple[Float[Tensor, "kept vocab"], Float[Tensor, "rows features"]]:
         """`read`, and the hidden states of every token read, those of all `layers` side by side, any float dtype.
 
         Layers are numbered as transformers numbers hidden states: 0 = the embeddings, i = after i layers, and the last
         after the final norm too. Raises ModelError for numbers that are none, or a way of driving that cannot listen.
         """
-        return self.hears(layers).hear(reads, layers)
+        if layers not in self._asked_for:  # which takes longer than the forward of a small model
+            self.hears(layers)
+            self._asked_for.add(layers)
+        return cast("Hearing", self.driver).hear(reads, layers)
 
     def hears(self, layers: List[int]) -> Hearing:
         """Who reports these states. Raises ModelError for states that are none, or a driver that reports none."""
