@@ -32,7 +32,7 @@ def test_parts_become_one_and_what_was_read_is_forgotten(sequence):
 
 def test_what_does_not_follow_is_not_taken_for_what_does(sequence):
     heard = Heard()
-    heard.add(sequence, 1, rows(1, 2, 3, 4))
+    heard.add(sequence, 1, rows(1, 2, 3, 4, 5))
     assert not heard.up_to_date(sequence)
     heard.forget(sequence)
     heard.forget(sequence)
