@@ -16,6 +16,8 @@ from foreword.width.making import Making
 
 LIMIT = 16
 """Longest chain that is ever tried."""
+UNPRICED = 4
+"""Longest chain while nobody knows what a guess costs."""
 MOST = 48
 """Largest tree that is ever tried."""
 DECAY = 0.95
@@ -25,13 +27,11 @@ OPTIMISM = 0.7
 PATIENCE = 4
 """Rounds without guessing before it is tried again, the first time it loses; twice as many every time it still does."""
 LONGEST = 256
-"""Rounds without guessing at most."""
-PRICE = 0.03
-"""Share of the time that making guesses to try again may take, where one takes as long as a token without guessing.
-
-The share is larger by as much as a guess is cheaper, for so much more can be won: a guess that takes c of the time of a
-token makes the text at most 1 / c times as fast.
-"""
+"""Rounds without guessing at most, while guesses may cost anything."""
+PURSE = 8
+"""Rounds whose time guesses may lose beforehand: they are given a chance."""
+SHARE = 0.02
+"""Share of the time without guesses that they may lose when they are tried again."""
 REMINDER = 64
 """Rounds with guesses after which one without shows again what plain decoding costs."""
 
@@ -69,9 +69,9 @@ class _Record:
         """Rounds without guesses, of `plainly` seconds each, would have written more."""
         return self.written * plainly < 0.98 * self.spent
 
-    def rest(self, least: int) -> None:
+    def rest(self) -> None:
         """Stop guessing for a while. Old rounds count little afterwards: the text may have become easier."""
-        self.pause = max(self.patience, least)
+        self.pause = self.patience
         self.patience = min(2 * self.patience, LONGEST)
         self.written *= 0.3
         self.spent *= 0.3
@@ -135,8 +135,13 @@ class Measured(Width):
         """Some of them (in the last round) for a text that was not guessed at before: drafters read it all, once."""
         self._since = 0
         """Rounds with guesses since the last one without any."""
-        self._wait = 0
-        """Rounds to go before a text that was not guessed at yet is: guessing has lost on the others."""
+        self._lost = 0.0
+        """Seconds that guesses have lost, less what they won and what they are allowed.
+
+        Beyond the purse nothing that loses is tried, so all texts together take little longer than without guesses.
+        """
+        self._rows = 1
+        """Sequences in this round."""
 
     @classmethod
     def made(cls, measure: Measure) -> Measured:
@@ -174,8 +179,9 @@ class Measured(Width):
 
     def clocked(self, rows: int, clock: Clock) -> None:
         self.costs.correct(rows, clock.score)
+        if not self._asked:
+            self._lost = max(self._lost - SHARE * clock.total, 0.0)
         self._since, self._asked = self._since + 1 if self._asked else 0, False
-        self._wait = max(self._wait - 1, 0)
         self._first, self._fresh = self._fresh, False
         if self._odds.made is not None and not self._first:
             self._odds.making.learn(self._odds.made, clock.guess)
@@ -186,6 +192,8 @@ class Measured(Width):
         record = self._records.setdefault(sequence.id, _Record())
         if not outcome.asked:
             return
+        gained = (outcome.accepted + 1) * record.plainly - outcome.seconds
+        self._lost = max(self._lost - gained / self._rows, 0.0)
         if self._first:
             # What the drafter took to read the text is spent, whatever is done now.
             outcome = replace(outcome, seconds=outcome.seconds - outcome.guess + self._making)
@@ -195,7 +203,7 @@ class Measured(Width):
         record.add(outcome)
         self._all.add(outcome)
         self._odds.came += outcome.accepted
-        if (outcome.accepted + 1) * record.plainly > outcome.seconds:
+        if gained > 0:
             record.pause, record.patience = 0, PATIENCE
 
     def release(self, sequence: Sequence) -> None:
@@ -203,21 +211,19 @@ class Measured(Width):
 
     def _wanted(self, sequence: Sequence, company: int) -> int:
         record = self._records.setdefault(sequence.id, _Record())
-        record.plainly = plainly = self.costs.seconds(company + 1) + self._rest
-        # What a try earns is not known before it, but what it may earn at best and what its making takes is.
-        each = self._odds.making.each if self._odds.known else self._guess
-        least = min(int(self._making * each / (PRICE * plainly**2)), LONGEST)
-        again = record.pause == 1 or not record.spent or least <= PATIENCE
-        if record.pause:
-            record.pause -= 1
-        if record.pause or self._since >= REMINDER or (self._wait and not record.spent):
+        self._rows = company + 1
+        record.plainly = plainly = self.costs.seconds(self._rows) + self._rest
+        spent = self._lost > PURSE * plainly and self._all.loses(plainly)
+        record.pause = max(record.pause - 1, 0)
+        if record.pause or self._since >= REMINDER or (spent and not record.spent):
             return 0
-        best = self._odds.most if self._odds.known else self._best(record, company + 1)
+        best = self._odds.most if self._odds.known else self._best(record, self._rows)
         if record.loses(plainly) if self._odds.known else not best:
             # Losing now is no reason to lose for good: try it, then pause, and longer each time.
-            record.rest(least)
-            self._wait = least if self._all.loses(plainly) else 0
-            return max(best, 1) if again else 0
+            if spent:
+                return 0
+            record.rest()
+            return max(best, 1)
         return best
 
     def _best(self, record: _Record, rows: int) -> int:
@@ -225,7 +231,7 @@ class Measured(Width):
         best, fastest = 0, 1.0 / (self.costs.seconds(rows) + self._rest)
         earned = reached = 1.0
         prior = OPTIMISM
-        for count in range(1, LIMIT + 1):
+        for count in range(1, (LIMIT if self._guess else UNPRICED) + 1):
             depth = count - 1
             # Own rounds count most, then everybody's; a depth nobody has tried is thought as good as the one before.
             prior = (self._all.kept[depth] + 2 * prior) / (self._all.scored[depth] + 2)
