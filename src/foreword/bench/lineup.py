@@ -11,21 +11,30 @@ from collections.abc import Sequence as List
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from foreword import family
 from foreword.bench import engines, peers
 from foreword.bench.contender import EngineContender
 from foreword.bench.converted import Source
 from foreword.bench.converted import source as convertible
-from foreword.bench.inflate import SHAPES, inflate
+from foreword.bench.inflate import SHAPES, Shape, inflate, shape_of
+from foreword.bench.inflate_heads import inflate_head
 from foreword.bench.leftout import LeftOut
 from foreword.bench.oracle import NAME as ORACLE
 from foreword.bench.oracle import NODES, Oracle
 from foreword.bench.trial import Contender
-from foreword.draft import METHODS, MODEL, PLAIN, WITH_DRAFT, WITHOUT_DRAFT, Drafter, Recipe, method
+from foreword.draft import HEAD, METHODS, MODEL, PLAIN, WITH_DRAFT, WITHOUT_DRAFT, Drafter, Recipe, method
 from foreword.engine import Engine
 from foreword.errors import InvalidRequest, ModelError, UnknownMethod
 from foreword.model import Model, check_same, load_tokenizer, measure
@@ -65,6 +74,11 @@ class Weights:
         """What the report calls the target."""
         name = "the family" if self.target == family.target() else str(self.target)
         return f"{name} as {self.shape}" if self.shape else name
+
+    @property
+    def original(self) -> Shape:
+        """The sizes of the target before it is enlarged."""
+        return shape_of(LlamaConfig.from_pretrained(self.target))
 
     def load(self) -> PreTrainedModel:
         """The target as transformers has it, enlarged when asked."""
@@ -159,7 +173,11 @@ def _drafter(name: str, target: Model, tokenizer: PreTrainedTokenizerBase, sourc
     given = source.sources.get(name, source.draft if found.needs and found.takes == MODEL else None)
     if found.needs and given is None:
         raise InvalidRequest(f"it needs {found.takes}, and none was given; name one with --source {name}=PATH")
-    return found.load(given, target, tokenizer)
+    if source.shape is None or given is None or found.takes != HEAD:
+        return found.load(given, target, tokenizer)
+    with TemporaryDirectory() as folder:
+        inflate_head(given, source.original, SHAPES[source.shape]).write(Path(folder))
+        return found.load(folder, target, tokenizer)
 
 
 def _peer(name: str, target: PreTrainedModel, source: Weights) -> peers.Peer:

@@ -7,7 +7,7 @@ import re
 from importlib import import_module
 from pathlib import Path
 
-from foreword.draft.base import MODEL, Drafter
+from foreword.draft.base import HEAD, MODEL, Drafter
 from foreword.draft.parts import Parts
 from foreword.draft.recipe import Recipe
 from foreword.errors import InvalidRequest, UnknownMethod
@@ -98,4 +98,4 @@ def _arguments(inside: str) -> list[str]:
     return [part.strip() for part in parts]
 
 
-__all__ = ["METHODS", "MODEL", "Drafter", "Recipe", "method"]
+__all__ = ["HEAD", "METHODS", "MODEL", "Drafter", "Recipe", "method"]

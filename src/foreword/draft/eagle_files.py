@@ -29,6 +29,16 @@ def usual_states(layers: int) -> tuple[int, ...]:
     return 2, layers // 2, layers - 3
 
 
+def outspoken(found: Checkpoint, layers: int) -> Checkpoint:
+    """The same checkpoint, with the hidden states said that are meant where none are; `layers` are the target's.
+
+    Other kinds of heads always say them.
+    """
+    if ARCHITECTURE not in (found.config.get("architectures") or ()) or found.config.get(IDS):
+        return found
+    return Checkpoint(found.source, {**found.config, IDS: list(usual_states(layers))}, found.tensors)
+
+
 def load(source: str | Path, target: HFConfig) -> EagleHead:
     """A head for this target, float32 on the CPU. Raises ModelError where it was made for another, or is incomplete."""
     found = Checkpoint.read(source)

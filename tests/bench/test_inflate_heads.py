@@ -1,0 +1,79 @@
+"""A head that was inflated with its target guesses what it guessed before, for a target of other sizes."""
+
+import copy
+import json
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from foreword import SamplingParams, family
+from foreword.bench.inflate import Shape, inflate, shape_of
+from foreword.bench.inflate_heads import inflate_head
+from foreword.draft import method
+from foreword.errors import ModelError
+from foreword.model import Model
+from foreword.train.students import DFlashStudent, DSparkStudent, EagleStudent, MedusaStudent
+from running import Request, engine, finish, prompts, shelf, target, tokenizer
+
+WIDE = Shape("wide", hidden=576, layers=10, heads=16, kv_heads=8, head_dim=64, intermediate=1280)
+STUDENTS = (
+    EagleStudent(unroll=2, draft_vocab=400),
+    DFlashStudent(layers=1, block=5, anchors=24),
+    DSparkStudent(layers=1, block=4, anchors=24, rank=16),
+    MedusaStudent(),
+    MedusaStudent(heads=2, own=True),
+)
+
+
+@pytest.fixture(scope="module")
+def original():
+    return AutoModelForCausalLM.from_pretrained(family.target(), dtype=torch.float32, local_files_only=True).eval()
+
+
+@pytest.fixture(scope="module")
+def large(original) -> Model:
+    return Model(inflate(copy.deepcopy(original), WIDE), "wide")
+
+
+@pytest.mark.parametrize("student", STUDENTS, ids=lambda student: f"{student.method}-{student.settings()}"[:20])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_the_same_guesses_come_true_on_the_inflated_target(student, temperature, original, large, tmp_path):
+    inflate_head(shelf(student), shape_of(original.config), WIDE).write(tmp_path)
+    counts = []
+    for model, source in ((target(), shelf(student)), (large, tmp_path)):
+        drafter = method(student.method).load(source, model, tokenizer())
+        loop = engine(model, drafter, 6)
+        asked = [
+            Request(prompt, SamplingParams(temperature=temperature, seed=5, max_tokens=24, ignore_eos=True))
+            for prompt in prompts()
+        ]
+        answers = finish(loop, asked)
+        assert loop.failed is None
+        counts.append([(answer.tokens, [delta.origins for delta in answer.deltas]) for answer in answers])
+    assert counts[0] == counts[1]
+    assert any("accepted" in origins for _, rounds in counts[0] for origins in rounds)
+
+
+def test_it_has_the_sizes_of_the_shape(original):
+    made = inflate_head(shelf(STUDENTS[0]), shape_of(original.config), WIDE)
+    shapes = {name: tuple(tensor.shape) for name, tensor in made.tensors.items()}
+    assert shapes["fc.weight"] == (576, 3 * 576)
+    assert shapes["midlayer.self_attn.q_proj.weight"] == (1024, 2 * 576)
+    assert shapes["midlayer.self_attn.k_proj.weight"] == (512, 2 * 576)
+    assert shapes["midlayer.mlp.down_proj.weight"] == (576, 1280)
+    assert shapes["lm_head.weight"] == (400, 576)
+    assert made.config["hidden_size"] == made.config["target_hidden_size"] == 576
+
+
+def test_a_head_of_other_sizes_than_its_target_is_refused(original, tmp_path):
+    found = shelf(STUDENTS[1])
+    for name in ("model.safetensors", "config.json"):
+        (tmp_path / name).write_bytes((found / name).read_bytes())
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"intermediate_size": 999}))
+    with pytest.raises(ModelError, match="intermediate_size are not the target's"):
+        inflate_head(tmp_path, shape_of(original.config), WIDE)
+    (tmp_path / "config.json").write_text(json.dumps({"transformer_layer_config": config}))
+    with pytest.raises(ModelError, match="must say hidden_size"):
+        inflate_head(tmp_path, shape_of(original.config), WIDE)
