@@ -33,7 +33,7 @@ def head(**changes: object) -> DFlashHead:
 
 @pytest.fixture
 def folder(tmp_path) -> Path:
-    head().write(tmp_path / "head", torch.float32)
+    head().dump(torch.float32).write(tmp_path / "head")
     return tmp_path / "head"
 
 

@@ -30,7 +30,7 @@ def head(**options: bool) -> DSparkHead:
 
 @pytest.fixture
 def folder(tmp_path) -> Path:
-    head().write(tmp_path / "head", torch.float32)
+    head().dump(torch.float32).write(tmp_path / "head")
     return tmp_path / "head"
 
 
@@ -82,7 +82,7 @@ def test_tensors_and_config_are_those_of_the_published_layout(folder):
 @pytest.mark.parametrize("options", [{}, {"assured": False}, {"assured_by_token": False}])
 def test_what_was_written_is_read(tmp_path, options):
     made = head(**options)
-    made.write(tmp_path, torch.float32)
+    made.dump(torch.float32).write(tmp_path)
     found = DSparkHead.read(Checkpoint.read(tmp_path))
     assert found.layout.anchored
     assert found.layout.guesses == 4

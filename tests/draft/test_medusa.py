@@ -26,7 +26,7 @@ def heads(*, own: bool, layers: int = 1, count: int = 3) -> MedusaHeads:
 
 @pytest.fixture(params=[True, False], ids=["own", "shared"])
 def folder(tmp_path, request) -> Path:
-    heads(own=request.param).write(tmp_path / "heads", torch.float32)
+    heads(own=request.param).dump(torch.float32).write(tmp_path / "heads")
     return tmp_path / "heads"
 
 

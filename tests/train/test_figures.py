@@ -61,7 +61,7 @@ def report(**changes) -> Report:
 def test_the_card_says_what_is_known():
     text = card(report(), picture="acceptance.png")
     for words in (
-        "# A draft model for `org/target`",
+        "# A drafter for `org/target`",
         "1,234 parameters",
         "5,678 tokens",
         "acceptance 0.625",

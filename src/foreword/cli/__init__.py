@@ -16,6 +16,7 @@ from foreword.cli.data import data
 from foreword.cli.demo import demo
 from foreword.cli.doctor import doctor
 from foreword.cli.env import env
+from foreword.cli.export import export
 from foreword.cli.generate import generate
 from foreword.cli.index import index
 from foreword.cli.inspect import inspect
@@ -65,6 +66,14 @@ for panel, command, example in (
         LEARN,
         index,
         ("foreword index chats.jsonl --out store", "foreword index docs/ src/ -m path/or/hub-id -o store --json"),
+    ),
+    (
+        LEARN,
+        export,
+        (
+            "foreword export head --for vllm --out head-vllm",
+            "foreword export head --for sglang -o out -m path/or/hub-id --json",
+        ),
     ),
     (LOOK, methods, ("foreword methods", "foreword methods --json")),
     (LOOK, inspect, ("foreword inspect path/or/hub-id", "foreword inspect path/or/hub-id --draft path/or/hub-id")),

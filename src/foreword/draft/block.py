@@ -22,6 +22,7 @@ from foreword.model import Mode, Model, Read
 from foreword.model.checkpoint import Checkpoint
 from foreword.model.linear import swap_in
 from foreword.model.packing import threads_for
+from foreword.model.parts import HFConfig
 from foreword.types import Batch, Sequence
 
 
@@ -138,11 +139,12 @@ def folder(source: Source) -> Checkpoint:
     return Checkpoint.read(source)
 
 
-def fitting(source: str, target: Model, *, hidden: int, vocab: int) -> None:
+def fitting(source: str, target: HFConfig, *, hidden: int, vocab: int) -> None:
     """Raises ModelError where a head was made for a target of other sizes."""
-    config = target.hf.config.get_text_config()
-    if hidden != config.hidden_size or vocab != target.vocab:
+    config = target.get_text_config()
+    if hidden != config.hidden_size or vocab != config.vocab_size:
         raise ModelError(
-            f"{source} is a head for a target with hidden size {hidden} and {vocab} tokens; {target.name} has "
-            f"{config.hidden_size} and {target.vocab}. Give a head that was trained for this target"
+            f"{source} is a head for a target with hidden size {hidden} and {vocab} tokens; "
+            f"{target.name_or_path or 'the target'} has {config.hidden_size} and {config.vocab_size}. "
+            "Give a head that was trained for this target"
         )

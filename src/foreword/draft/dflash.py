@@ -5,7 +5,7 @@ Knows the checkpoints of the method; the head itself is in masked.py, and how gu
 
 from __future__ import annotations
 
-from pathlib import Path
+from dataclasses import replace
 
 import torch
 from jaxtyping import Float
@@ -13,12 +13,15 @@ from torch import Tensor
 
 from foreword.draft.base import Source
 from foreword.draft.block import BlockDrafter, fitting, folder
-from foreword.draft.masked import Layout, MaskedBlocks, MaskedHead, fill
+from foreword.draft.masked import Layout, MaskedBlocks, MaskedHead, fill, packed
+from foreword.draft.parcel import SPECULATORS, Parcel, unserved
 from foreword.errors import ModelError
 from foreword.model import Model, Read, Tokenizer
 from foreword.model.checkpoint import Checkpoint
+from foreword.model.parts import HFConfig
 
-ARCHITECTURE, SPECULATORS = "DFlashDraftModel", "dflash"
+ARCHITECTURE, METHOD = "DFlashDraftModel", "dflash"
+"""What configs call it: alone, and in the layout of speculators."""
 
 
 class DFlashHead(MaskedHead):
@@ -28,20 +31,30 @@ class DFlashHead(MaskedHead):
     def read(cls, found: Checkpoint) -> DFlashHead:
         """From a checkpoint, flat or of speculators. Raises ModelError for another kind, or where a part is missing."""
         kinds = [*(found.config.get("architectures") or ()), found.config.get("speculators_model_type")]
-        if not {ARCHITECTURE, SPECULATORS} & set(kinds):
+        if not {ARCHITECTURE, METHOD} & set(kinds):
             raise ModelError(f"{found.source} does not hold a {ARCHITECTURE}, but {kinds}")
         head = cls(Layout.of(found.config, found.source, anchored=False))
         fill(head, found)
         return head
 
-    def write(self, folder: Path, dtype: torch.dtype) -> None:
-        """Save in the flat layout."""
+    def dump(self, dtype: torch.dtype) -> Checkpoint:
+        """The head in the flat layout."""
         inner = {"mask_token_id": self.layout.mask, "target_layer_ids": self.layout.outputs}
         config = {"architectures": [ARCHITECTURE], **self.layout.as_config(), "dflash_config": inner}
         if self.layout.anchored:
             config["sample_from_anchor"] = True
         tensors = {name: tensor.detach().to("cpu", dtype) for name, tensor in self.state_dict().items()}
-        Checkpoint(str(folder), {**config, "dtype": str(dtype).removeprefix("torch.")}, tensors).write(folder)
+        return Checkpoint("", {**config, "dtype": str(dtype).removeprefix("torch.")}, tensors)
+
+
+def pack(found: Checkpoint, target: HFConfig, engine: str) -> Parcel:
+    """A head for another engine. Raises ModelError for another target's, InvalidRequest for what it does not know."""
+    head = DFlashHead.read(found)
+    if head.layout.anchored and engine != SPECULATORS:
+        raise unserved(f"a head whose first row guesses ({found.source})", engine, (SPECULATORS,))
+    about = {"architectures": ["DFlashSpeculator"], "speculators_model_type": METHOD}
+    flat = replace(head.dump(found.tensors["fc.weight"].dtype), source=found.source)
+    return packed(head, flat, about, target, engine)
 
 
 class DFlashBlocks(MaskedBlocks):
@@ -60,5 +73,5 @@ class DFlashDrafter(BlockDrafter):
     def load(cls, source: Source, target: Model, tokenizer: Tokenizer | None) -> DFlashDrafter:
         del tokenizer  # a head has none of its own
         head = DFlashHead.read(folder(source))
-        fitting(str(source), target, vocab=head.layout.sizes.vocab_size, hidden=head.layout.sizes.hidden_size)
+        fitting(str(source), target.hf.config, vocab=head.layout.sizes.vocab_size, hidden=head.layout.sizes.hidden_size)
         return cls(DFlashBlocks(head, target), head.layout.states)

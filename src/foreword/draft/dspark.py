@@ -6,7 +6,7 @@ Knows the checkpoints of the method and its two small extra parts; the head that
 from __future__ import annotations
 
 from collections.abc import Sequence as List
-from pathlib import Path
+from dataclasses import replace
 
 import torch
 from jaxtyping import Float, Int
@@ -14,14 +14,19 @@ from torch import Tensor, nn
 
 from foreword.draft.base import Source
 from foreword.draft.block import BlockDrafter, fitting, folder
-from foreword.draft.masked import Layout, MaskedBlocks, MaskedHead, fill
+from foreword.draft.masked import Layout, MaskedBlocks, MaskedHead, fill, packed
+from foreword.draft.parcel import SPECULATORS, Parcel, unserved
 from foreword.errors import ModelError
 from foreword.model import Model, Tokenizer
 from foreword.model.checkpoint import Checkpoint
 from foreword.model.linear import MIN_ROWS
+from foreword.model.parts import HFConfig
 
-ARCHITECTURES, SPECULATORS = ("Qwen3DSparkModel", "DSparkDraftModel"), "dspark"
+ARCHITECTURES, METHOD = ("Qwen3DSparkModel", "DSparkDraftModel"), "dspark"
+"""What configs call it: alone, and in the layout of speculators."""
 VANILLA = "vanilla"
+EXTRAS = ("markov_rank", "markov_head_type", "enable_confidence_head", "confidence_head_with_markov")
+"""What configs say of its two small parts."""
 
 
 class Markov(nn.Module):
@@ -68,7 +73,7 @@ class DSparkHead(MaskedHead):
         """From a checkpoint, flat or of speculators. Raises ModelError for another kind, or where a part is missing."""
         config = found.config
         kinds = [*(config.get("architectures") or ()), config.get("speculators_model_type")]
-        if not {*ARCHITECTURES, SPECULATORS} & set(kinds):
+        if not {*ARCHITECTURES, METHOD} & set(kinds):
             raise ModelError(f"{found.source} does not hold a {ARCHITECTURES[0]}, but {kinds}")
         rank, kind = config.get("markov_rank"), config.get("markov_head_type", VANILLA)
         if not isinstance(rank, int) or rank < 1 or kind != VANILLA:
@@ -84,8 +89,8 @@ class DSparkHead(MaskedHead):
         fill(head, found)
         return head
 
-    def write(self, folder: Path, dtype: torch.dtype) -> None:
-        """Save in the flat layout."""
+    def dump(self, dtype: torch.dtype) -> Checkpoint:
+        """The head in the flat layout."""
         config = {
             "architectures": [ARCHITECTURES[0]],
             **self.layout.as_config(),
@@ -99,7 +104,20 @@ class DSparkHead(MaskedHead):
             "dtype": str(dtype).removeprefix("torch."),
         }
         tensors = {name: tensor.detach().to("cpu", dtype) for name, tensor in self.state_dict().items()}
-        Checkpoint(str(folder), config, tensors).write(folder)
+        return Checkpoint("", config, tensors)
+
+
+def pack(found: Checkpoint, target: HFConfig, engine: str) -> Parcel:
+    """A head for another engine. Raises ModelError for another target's, InvalidRequest for what it does not know."""
+    head = DSparkHead.read(found)
+    if not head.layout.anchored and engine != SPECULATORS:
+        raise unserved(f"a head whose first row says nothing ({found.source})", engine, (SPECULATORS,))
+    flat = replace(head.dump(found.tensors["fc.weight"].dtype), source=found.source)
+    about = {"architectures": ["DSparkSpeculator"], "speculators_model_type": METHOD}
+    about |= {name: flat.config[name] for name in EXTRAS}
+    own = ["markov_head.markov_w1.weight", "markov_head.markov_w2.weight"]
+    own += ["confidence_head.proj.weight", "confidence_head.proj.bias"] if head.confidence_head is not None else []
+    return packed(head, flat, about, target, engine, own)
 
 
 class DSparkBlocks(MaskedBlocks):
@@ -125,5 +143,5 @@ class DSparkDrafter(BlockDrafter):
     def load(cls, source: Source, target: Model, tokenizer: Tokenizer | None) -> DSparkDrafter:
         del tokenizer  # a head has none of its own
         head = DSparkHead.read(folder(source))
-        fitting(str(source), target, vocab=head.layout.sizes.vocab_size, hidden=head.layout.sizes.hidden_size)
+        fitting(str(source), target.hf.config, vocab=head.layout.sizes.vocab_size, hidden=head.layout.sizes.hidden_size)
         return cls(DSparkBlocks(head, target), head.layout.states)

@@ -13,15 +13,34 @@ import torch
 from torch import Tensor
 
 from foreword.draft.eagle_head import EagleConfig, EagleHead
+from foreword.draft.parcel import SGLANG, SPECULATORS, VERSION, VLLM, Parcel, proposals, sglang, unserved, vllm
 from foreword.errors import ModelError
 from foreword.model.checkpoint import Checkpoint
 from foreword.model.parts import HFConfig, LlamaConfig
 
 ARCHITECTURE = "LlamaForCausalLMEagle3"
-SPECULATORS = "eagle3"
+KIND, GUESSES = "eagle3", 5
+"""What other engines call it, and in how many steps they are told to guess."""
 UNKNOWN = ("norm_before_fc", "fc_norm")
 """What some heads do and this one does not."""
 IDS = "eagle_aux_hidden_state_layer_ids"
+OUTER = (
+    "draft_vocab_size",
+    "target_hidden_size",
+    "tie_word_embeddings",
+    "norm_before_residual",
+    "norm_output",
+    "torch_dtype",
+)
+"""What speculators' layout says beside the sizes of the layer, not among them."""
+EMBEDDINGS = "embed_tokens.weight"
+TENSORS = (
+    "fc.weight", "norm.weight", "lm_head.weight", "d2t", "t2d",
+    *("{layer}." + norm + ".weight" for norm in ("input_layernorm", "hidden_norm", "post_attention_layernorm")),
+    *("{layer}.self_attn." + part + "_proj.weight" for part in "qkvo"),
+    *("{layer}.mlp." + part + "_proj.weight" for part in ("gate", "up", "down")),
+)  # fmt: skip
+"""What every reader looks for."""
 
 
 def usual_states(layers: int) -> tuple[int, ...]:
@@ -41,8 +60,11 @@ def outspoken(found: Checkpoint, layers: int) -> Checkpoint:
 
 def load(source: str | Path, target: HFConfig) -> EagleHead:
     """A head for this target, float32 on the CPU. Raises ModelError where it was made for another, or is incomplete."""
-    found = Checkpoint.read(source)
-    llama = _llama(found)
+    return _made(Checkpoint.read(source), target)
+
+
+def _made(found: Checkpoint, target: HFConfig) -> EagleHead:
+    source, llama = found.source, _llama(found)
     about, name = target.get_text_config(), target.name_or_path or "the target"
     tensors = {_ours(key): tensor for key, tensor in found.tensors.items()}
     states = tuple(found.config.get(IDS) or usual_states(about.num_hidden_layers))
@@ -118,9 +140,44 @@ def dump(head: EagleHead, dtype: torch.dtype, target: HFConfig) -> Checkpoint:
     return Checkpoint("", about, tensors)
 
 
+def pack(found: Checkpoint, target: HFConfig, engine: str) -> Parcel:
+    """A head for another engine. Raises ModelError for another target's, InvalidRequest for what it does not know."""
+    head = _made(found, target)
+    made = dump(head, found.tensors["fc.weight"].dtype, target)
+    if engine == SPECULATORS:
+        made = _speculators(made, head, target)
+    elif engine == SGLANG and head.config.norm_before_residual:
+        raise unserved(
+            f"{found.source}, whose residual begins normed (norm_before_residual)", engine, (VLLM, SPECULATORS)
+        )
+    first = "layers.0" if engine == SPECULATORS else "midlayer"
+    options = {VLLM: vllm(KIND, GUESSES), SGLANG: sglang(KIND.upper()), SPECULATORS: "vllm serve {folder}"}
+    names = {name.format(layer=first) for name in TENSORS} | ({EMBEDDINGS} if head.embed_tokens is not None else set())
+    return Parcel(write=made.write, names=frozenset(names), options=options[engine])
+
+
+def _speculators(flat: Checkpoint, head: EagleHead, target: HFConfig) -> Checkpoint:
+    """The layout of the speculators library."""
+    inner = {name: value for name, value in flat.config.items() if name not in ("architectures", *OUTER)}
+    about = {
+        "architectures": ["Eagle3Speculator"],
+        "speculators_model_type": KIND,
+        "speculators_version": VERSION,
+        "speculators_config": proposals(KIND, GUESSES, target),
+        "transformer_layer_config": inner,
+        **{name: flat.config[name] for name in OUTER if name in flat.config},
+        "norm_before_fc": False,
+        "fc_norm": False,
+        "embed_requires_grad": False,
+        IDS: list(head.config.states),
+    }
+    tensors = {name.replace("midlayer.", "layers.0.", 1): tensor for name, tensor in flat.tensors.items()}
+    return Checkpoint("", about, tensors)
+
+
 def _llama(found: Checkpoint) -> LlamaConfig:
     config = found.config
-    speculators = config.get("speculators_model_type") == SPECULATORS
+    speculators = config.get("speculators_model_type") == KIND
     if not speculators and ARCHITECTURE not in (config.get("architectures") or ()):
         said = config.get("speculators_model_type") or config.get("architectures") or config.get("model_type")
         raise ModelError(f"{found.source} is no EAGLE-3 head: its config says {said!r}, not {ARCHITECTURE!r}")

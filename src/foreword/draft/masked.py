@@ -15,16 +15,27 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from foreword.draft.block import Blocks, Wanted
+from foreword.draft.block import Blocks, Wanted, fitting
+from foreword.draft.parcel import SGLANG, SPECULATORS, VERSION, VLLM, Parcel, proposals, sglang, vllm
 from foreword.errors import ModelError
 from foreword.model import Model
 from foreword.model.cache import Extent, KVPool
 from foreword.model.checkpoint import Checkpoint
 from foreword.model.layer import Attend, Layer, Qwen3Config, Rotary, as_config, norm, sizes
 from foreword.model.linear import MIN_ROWS
+from foreword.model.parts import HFConfig
 
 SHARED = ("embed_tokens.weight", "lm_head.weight")
 """Tensors of the target that some checkpoints repeat."""
+TENSORS = (
+    *(f"self_attn.{part}_proj.weight" for part in "qkvo"),
+    *(f"mlp.{part}_proj.weight" for part in ("gate", "up", "down")),
+    *(
+        f"{norm}.weight"
+        for norm in ("input_layernorm", "post_attention_layernorm", "self_attn.q_norm", "self_attn.k_norm")
+    ),
+)
+"""Those of a layer that other engines look for."""
 Memory = tuple[Float[Tensor, "rows kv dim"], Float[Tensor, "rows kv dim"]]
 """Keys and values."""
 
@@ -181,6 +192,40 @@ class MaskedBlocks(Blocks):
         places = [start + place for start, span in zip(starts, positions, strict=True) for place in span]
         both = torch.tensor([places, [place for span in positions for place in span]], device=self.target.device)
         return both[0], both[1]
+
+
+def packed(
+    head: MaskedHead, flat: Checkpoint, about: Mapping[str, Any], target: HFConfig, engine: str, own: Iterable[str] = ()
+) -> Parcel:
+    """A head for another engine. Raises ModelError where it is of another target.
+
+    flat: what those get who read flat layouts. about: what the kind adds to the layout of speculators, its name among
+    it. own: its tensors besides those that all such heads have.
+    """
+    layout, method = head.layout, about["speculators_model_type"]
+    sizes = layout.sizes
+    fitting(flat.source, target, vocab=sizes.vocab_size, hidden=sizes.hidden_size)
+    listed = {
+        **about,
+        "speculators_version": VERSION,
+        "speculators_config": proposals(method, layout.guesses, target),
+        "transformer_layer_config": {"model_type": "qwen3", **as_config(sizes)},
+        "draft_vocab_size": sizes.vocab_size,
+        "block_size": layout.block,
+        "aux_hidden_state_layer_ids": list(layout.states),
+        "mask_token_id": layout.mask,
+        "sample_from_anchor": layout.anchored,
+        "tie_word_embeddings": False,
+    }
+    made = Checkpoint(flat.source, listed, flat.tensors) if engine == SPECULATORS else flat
+    options = {
+        VLLM: vllm(method, layout.guesses),
+        SGLANG: sglang(method.upper()),
+        SPECULATORS: "vllm serve {folder}",
+    }
+    inner = (f"layers.{layer}.{part}" for layer in range(sizes.num_hidden_layers) for part in TENSORS)
+    names = frozenset(("fc.weight", "hidden_norm.weight", "norm.weight", *inner, *own))
+    return Parcel(write=made.write, names=names, options=options[engine])
 
 
 def fill(head: MaskedHead, found: Checkpoint) -> None:

@@ -6,7 +6,6 @@ Knows the heads and their checkpoints; how guesses are read from a block is in b
 from __future__ import annotations
 
 from collections.abc import Sequence as List
-from pathlib import Path
 from typing import cast
 
 import torch
@@ -84,8 +83,8 @@ class MedusaHeads(nn.ModuleList):
         found.fill(made)
         return made
 
-    def write(self, folder: Path, dtype: torch.dtype) -> None:
-        """Save under the original's names."""
+    def dump(self, dtype: torch.dtype) -> Checkpoint:
+        """The heads under the original's names."""
         config = {
             "architectures": [ARCHITECTURE],
             "medusa_num_heads": len(self),
@@ -95,7 +94,7 @@ class MedusaHeads(nn.ModuleList):
             "dtype": str(dtype).removeprefix("torch."),
         }
         tensors = {name: tensor.detach().to("cpu", dtype) for name, tensor in self.state_dict().items()}
-        Checkpoint(str(folder), config, tensors).write(folder)
+        return Checkpoint("", config, tensors)
 
 
 class MedusaBlocks(Blocks):
@@ -135,5 +134,5 @@ class MedusaDrafter(BlockDrafter):
     def load(cls, source: Source, target: Model, tokenizer: Tokenizer | None) -> MedusaDrafter:
         del tokenizer  # heads have none of their own
         heads = MedusaHeads.read(folder(source))
-        fitting(str(source), target, hidden=heads.hidden_size, vocab=heads.vocab)
+        fitting(str(source), target.hf.config, hidden=heads.hidden_size, vocab=heads.vocab)
         return cls(MedusaBlocks(heads, target), (target.hf.config.get_text_config().num_hidden_layers,))

@@ -1,4 +1,4 @@
-"""The model card of a trained draft, in Markdown. Knows a report; knows nothing about how it was measured."""
+"""The model card of a trained drafter, in Markdown. Knows a report; knows nothing about how it was measured."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from foreword.train.figures import Figures, Interval, Report
 CARD = """\
 ---
 library_name: transformers
-tags: [speculative-decoding, draft-model]
+tags: [speculative-decoding]
 ---
 
-# A draft model for {target}
+# A drafter for {target}
 
 {parameters:,} parameters, trained on {learnt:,} tokens (each counted as often as it was learnt). It guesses what its
 target will say; the target checks every guess, so the text is the target's own.

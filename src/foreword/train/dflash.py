@@ -36,7 +36,7 @@ class DFlashTask(Filling):
         return spoken(self.target, hidden)
 
     def save(self, folder: Path) -> None:
-        self._made.write(folder, self.target.dtype)
+        self._made.dump(self.target.dtype).write(folder)
 
 
 def _head(setting: Setting, student: DFlashStudent) -> DFlashHead:

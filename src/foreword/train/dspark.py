@@ -55,7 +55,7 @@ class DSparkTask(Filling):
         return super().figures(said) | {"promise_error": wrong.abs().mean(), "promise_bias": wrong.mean()}
 
     def save(self, folder: Path) -> None:
-        self._made.write(folder, self.target.dtype)
+        self._made.dump(self.target.dtype).write(folder)
 
 
 def _head(setting: Setting, student: DSparkStudent) -> DSparkHead:

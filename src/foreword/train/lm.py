@@ -15,8 +15,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
 
+from foreword.draft.parcel import SGLANG, SPECULATORS, VLLM, Parcel, sglang, unserved, vllm
 from foreword.errors import InvalidRequest, ModelError
 from foreword.model import HFModel, check_same, load_tokenizer
+from foreword.model.checkpoint import Checkpoint
+from foreword.model.parts import HFConfig
 from foreword.train.losses import agreement, overlap
 from foreword.train.onpolicy import Writer
 from foreword.train.pack import Block
@@ -100,6 +103,22 @@ class Distillation:
             target = self.target(**read).logits[:, :-1][learnt]
         draft = module(**read).logits[:, :-1][learnt]
         return target[:, : self._vocab].float(), draft[:, : self._vocab].float()
+
+
+def pack(found: Checkpoint, target: HFConfig, engine: str) -> Parcel:
+    """A draft model is a checkpoint of transformers already: it is copied, with its tokenizer."""
+    if engine == SPECULATORS:
+        raise unserved(f"a draft model of its own ({found.source}) in this layout", engine, (VLLM, SGLANG))
+    model, tokenizer = load(found.source, next(iter(found.tensors.values())).dtype), load_tokenizer(found.source)
+    if target.name_or_path:
+        check_same(load_tokenizer(target.name_or_path), tokenizer)
+
+    def write(folder: Path) -> None:
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+
+    options = {VLLM: vllm("draft_model", 5), SGLANG: sglang("STANDALONE")}
+    return Parcel(write=write, names=frozenset(found.tensors), options=options[engine])
 
 
 def _beginning(setting: Setting, student: SmallModel) -> HFModel:

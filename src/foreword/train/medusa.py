@@ -48,7 +48,7 @@ class MedusaTask(Ahead):
         return self._made.speak(hidden, depth) if self._made.own else spoken(self.target, hidden)
 
     def save(self, folder: Path) -> None:
-        self._made.write(folder, self.target.dtype)
+        self._made.dump(self.target.dtype).write(folder)
 
 
 def _heads(setting: Setting, student: MedusaStudent) -> MedusaHeads:

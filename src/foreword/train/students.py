@@ -29,6 +29,8 @@ class Student:
     """The options that a good first try has."""
     task: ClassVar[str]
     """Where its task is, made with (setting, student)."""
+    pack: ClassVar[str | None]
+    """Where it is packed for other engines; None where none of them serves it."""
 
     def begin(self, setting: Setting) -> Pupil:
         """Make it, with what it starts from. Raises InvalidRequest or ModelError where it does not fit the target."""
@@ -48,6 +50,7 @@ class SmallModel(Student):
     summary = "Distil a small language model: it learns the law of the target's next token."
     example = "--layers 1 --hidden 192"
     task = "foreword.train.lm:Distillation"
+    pack = "foreword.train.lm:pack"
 
     draft: str | None = _wish(None, "Begin with this model. Default: a new one, of the target's kind.", "MODEL")
     layers: int = _wish(1, "Layers of a new model.", least=1)
@@ -63,6 +66,7 @@ class EagleStudent(Student):
     summary = "Train an EAGLE-3 head: one layer that goes on from the target's own thoughts."
     example = "--steps 4000 --unroll 5"
     task = "foreword.train.eagle:HeadTraining"
+    pack = "foreword.draft.eagle_files:pack"
 
     draft: str | None = _wish(None, "Begin with this head. Default: a new one.", "HEAD")
     unroll: int = _wish(5, "Guesses in a row that it learns to make.", least=1)
@@ -91,6 +95,7 @@ class DFlashStudent(MaskedBlock):
     summary = "Train a head that foresees a block of tokens at once, from the target's hidden states."
     example = "--layers 2 --block 8"
     task = "foreword.train.dflash:DFlashTask"
+    pack = "foreword.draft.dflash:pack"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +106,7 @@ class DSparkStudent(MaskedBlock):
     summary = "Train a head that foresees a block of tokens, each bettered by the one before it."
     example = "--layers 2 --block 7 --loss kl-l1"
     task = "foreword.train.dspark:DSparkTask"
+    pack = "foreword.draft.dspark:pack"
 
     rank: int = _wish(64, "Numbers through which the token before speaks.", least=1)
 
@@ -113,6 +119,7 @@ class MedusaStudent(Student):
     summary = "Train heads that foresee a token each, from the target's last hidden state."
     example = "--heads 4"
     task = "foreword.train.medusa:MedusaTask"
+    pack = None
 
     draft: str | None = _wish(None, "Begin with these heads. Default: new ones.", "HEADS")
     heads: int = _wish(4, "How many; each makes a guess.", least=1)

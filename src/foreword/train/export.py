@@ -1,0 +1,99 @@
+"""Drafters for other engines: written, read again and compared before the folder appears.
+
+Knows which method a folder serves and where its layouts are; knows nothing about any layout.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from tempfile import mkdtemp
+
+import torch
+from transformers import AutoConfig
+
+from foreword.draft import usual
+from foreword.draft.parcel import ENGINES, Parcel
+from foreword.errors import InvalidRequest, ModelError
+from foreword.model.checkpoint import Checkpoint
+from foreword.model.parts import HFConfig
+from foreword.train.students import STUDENTS
+
+Pack = Callable[[Checkpoint, HFConfig, str], Parcel]
+"""(what there is, the target's config, the engine) -> what the engine gets. Raises InvalidRequest or ModelError."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What was written."""
+
+    folder: Path
+    method: str
+    tensors: int
+    command: str
+    """How the engine is started with it."""
+
+
+def export(source: str | Path, target: str | Path, engine: str, out: Path) -> Exported:
+    """Write the drafter in `source` for another engine; `out` appears when it is complete and was read again.
+
+    source, target: folders or hub ids. Raises InvalidRequest for an engine that does not exist or cannot serve such a
+    drafter, and where `out` is there already; ModelError for a drafter that is incomplete or of another target.
+    """
+    if engine not in ENGINES:
+        raise InvalidRequest(f"there is no engine {engine!r} to write for; choose one of {', '.join(ENGINES)}")
+    if out.exists():
+        raise InvalidRequest(f"{out} is there already; remove it or name another folder")
+    method = usual(source)
+    pack, config = _pack(method, source, engine), _config(target)
+    parcel = pack(Checkpoint.read(source), config, engine)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    begun = Path(mkdtemp(prefix=f".{out.name}-", dir=out.parent))
+    try:
+        parcel.write(begun)
+        _check(begun, parcel, pack, config, engine)
+        begun.chmod(0o755)  # mkdtemp's are for their owner alone
+        begun.rename(out)
+    finally:
+        shutil.rmtree(begun, ignore_errors=True)
+    command = parcel.options.format(folder=out.resolve(), target=target)
+    return Exported(out, method, len(parcel.names), command)
+
+
+def _pack(method: str, source: str | Path, engine: str) -> Pack:
+    student = next((one for one in STUDENTS if one.method == method), None)
+    if student is None or student.pack is None:
+        raise InvalidRequest(f"{source} is for the method {method}, which {engine} does not have; only we serve it")
+    module, _, name = student.pack.partition(":")
+    return getattr(import_module(module), name)
+
+
+def _config(target: str | Path) -> HFConfig:
+    try:
+        return AutoConfig.from_pretrained(target)
+    except (OSError, ValueError) as error:
+        said = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ModelError(
+            f"cannot read the config of {str(target)!r}: {said}. Give the target that it was made for"
+        ) from error
+
+
+def _check(folder: Path, parcel: Parcel, pack: Pack, config: HFConfig, engine: str) -> None:
+    """Raises ModelError unless the folder holds what the engine looks for, and says the same when it is read."""
+    found = Checkpoint.read(folder)
+    if found.tensors.keys() != parcel.names:
+        wrong = ", ".join(sorted(found.tensors.keys() ^ parcel.names))
+        raise ModelError(f"what was written for {engine} is not what it looks for: {wrong}. Nothing was kept")
+    with_less = Path(mkdtemp(prefix=".again-", dir=folder.parent))
+    try:
+        pack(found, config, engine).write(with_less)
+        again = Checkpoint.read(with_less)
+    finally:
+        shutil.rmtree(with_less, ignore_errors=True)
+    if again.config != found.config or any(
+        not torch.equal(tensor, again.tensors[name]) for name, tensor in found.tensors.items()
+    ):
+        raise ModelError(f"what was written for {engine} reads as something else; nothing was kept")

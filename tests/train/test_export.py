@@ -1,0 +1,135 @@
+"""Drafters for other engines: what each looks for is there and nothing else, and it is read as what it was."""
+
+import json
+import shutil
+
+import pytest
+import torch
+
+from foreword import family
+from foreword.cli.export import Engine
+from foreword.draft import method, usual
+from foreword.draft.eagle_files import load
+from foreword.draft.parcel import ENGINES
+from foreword.errors import InvalidRequest, ModelError
+from foreword.model import Model
+from foreword.model.checkpoint import Checkpoint, kinds
+from foreword.train.export import export
+from foreword.train.students import DFlashStudent, DSparkStudent, EagleStudent, MedusaStudent
+from running import shelf, target
+
+EAGLE = EagleStudent(unroll=2, draft_vocab=400)
+DFLASH = DFlashStudent(layers=1, block=5, anchors=24)
+DSPARK = DSparkStudent(layers=1, block=4, anchors=24, rank=16)
+LAYER = {
+    *(f"self_attn.{part}_proj.weight" for part in "qkvo"), "input_layernorm.weight", "post_attention_layernorm.weight",
+    *(f"mlp.{part}_proj.weight" for part in ("gate", "up", "down")),
+}  # fmt: skip
+BLOCK = {
+    "fc.weight", "hidden_norm.weight", "norm.weight",
+    *(f"layers.0.{name}" for name in (*LAYER, "self_attn.q_norm.weight", "self_attn.k_norm.weight")),
+}  # fmt: skip
+MARKOV = {"markov_head.markov_w1.weight", "markov_head.markov_w2.weight"}
+SURE = {"confidence_head.proj.weight", "confidence_head.proj.bias"}
+
+
+def fused(layer: str) -> set[str]:
+    own = {f"{layer}.{name}" for name in (*LAYER, "hidden_norm.weight")}
+    return {"fc.weight", "norm.weight", "lm_head.weight", "d2t", "t2d"} | own
+
+
+def test_the_command_line_offers_these_engines():
+    assert [engine.value for engine in Engine] == list(ENGINES)
+
+
+@pytest.mark.parametrize(
+    ("student", "engine", "names"),
+    [
+        (EAGLE, "vllm", fused("midlayer")),
+        (EAGLE, "sglang", fused("midlayer")),
+        (EAGLE, "speculators", fused("layers.0")),
+        *((DFLASH, engine, BLOCK) for engine in ENGINES),
+        *((DSPARK, engine, BLOCK | MARKOV | SURE) for engine in ENGINES),
+    ],
+    ids=lambda value: getattr(value, "method", None) or (value if isinstance(value, str) else ""),
+)
+def test_a_head_is_written_with_the_names_that_the_engine_looks_for_and_serves_here_too(
+    student, engine, names, tmp_path
+):
+    done = export(shelf(student), family.target(), engine, tmp_path / "out")
+    found = Checkpoint.read(tmp_path / "out")
+    assert set(found.tensors) == names
+    assert (done.method, done.tensors) == (student.method, len(names))
+    assert str((tmp_path / "out").resolve()) in done.command
+    original = Checkpoint.read(shelf(student))
+    for name, tensor in found.tensors.items():
+        before = original.tensors.get(name)
+        assert torch.equal(
+            tensor, original.tensors[name.replace("layers.0.", "midlayer.")] if before is None else before
+        )
+    assert [path.name for path in tmp_path.iterdir()] == ["out"], "nothing half written is left"
+    assert usual(tmp_path / "out") == student.method
+    assert method(student.method).load(tmp_path / "out", target(), None).wants
+
+
+def test_the_layout_of_speculators_says_all_that_its_readers_would_guess_wrongly(tmp_path):
+    export(shelf(EAGLE), family.target(), "speculators", tmp_path / "out")
+    config = Checkpoint.read(tmp_path / "out").config
+    assert kinds(tmp_path / "out")[0] == "eagle3"
+    assert "model_type" not in config, "vLLM takes a folder for speculators' only where there is none"
+    assert config["norm_before_residual"] is False, "a missing one is True to vLLM and False to speculators"
+    assert config["eagle_aux_hidden_state_layer_ids"] == [2, 4, 5]
+    assert config["transformer_layer_config"]["model_type"] == "llama"
+    assert config["draft_vocab_size"] == 400
+    assert config["speculators_config"]["verifier"]["architectures"] == ["LlamaForCausalLM"]
+    again = load(tmp_path / "out", target().hf.config)
+    before = load(shelf(EAGLE), target().hf.config)
+    assert again.config.states == before.config.states
+
+
+def test_block_heads_say_their_states_as_each_layout_counts_them(tmp_path):
+    flat = Checkpoint.read(shelf(DFLASH)).config["dflash_config"]["target_layer_ids"]
+    export(shelf(DFLASH), family.target(), "speculators", tmp_path / "out")
+    config = Checkpoint.read(tmp_path / "out").config
+    assert config["aux_hidden_state_layer_ids"] == [layer + 1 for layer in flat]
+    assert config["sample_from_anchor"] is False
+    assert config["block_size"] == 5
+    proposal = config["speculators_config"]["proposal_methods"][0]
+    assert proposal["speculative_tokens"] == 4
+
+
+def test_a_draft_model_is_copied_with_its_tokenizer(tmp_path):
+    done = export(family.draft(), family.target(), "sglang", tmp_path / "out")
+    assert "--speculative-algorithm STANDALONE" in done.command
+    assert Model.load(tmp_path / "out").vocab == target().vocab
+    assert (tmp_path / "out" / "tokenizer.json").exists()
+    with pytest.raises(InvalidRequest, match="speculators cannot serve a draft model"):
+        export(family.draft(), family.target(), "speculators", tmp_path / "other")
+
+
+def test_what_cannot_be_served_elsewhere_is_refused_and_nothing_is_left(tmp_path):
+    with pytest.raises(InvalidRequest, match=r"vllm does not have; only we serve it"):
+        export(shelf(MedusaStudent()), family.target(), "vllm", tmp_path / "out")
+    with pytest.raises(InvalidRequest, match="no engine 'tgi'"):
+        export(shelf(EAGLE), family.target(), "tgi", tmp_path / "out")
+    with pytest.raises(ModelError, match="cannot read the config"):
+        export(shelf(EAGLE), tmp_path / "nowhere", "vllm", tmp_path / "out")
+    anchored = copied(shelf(DFLASH), tmp_path / "anchored", sample_from_anchor=True)
+    with pytest.raises(InvalidRequest, match=r"vllm cannot serve a head whose first row guesses .*; speculators can"):
+        export(anchored, family.target(), "vllm", tmp_path / "out")
+    normed = copied(shelf(EAGLE), tmp_path / "normed", norm_before_residual=True)
+    with pytest.raises(InvalidRequest, match=r"sglang cannot serve .*norm_before_residual.*; vllm and speculators can"):
+        export(normed, family.target(), "sglang", tmp_path / "out")
+    other = copied(shelf(DSPARK), tmp_path / "other", vocab_size=64)
+    with pytest.raises(ModelError):
+        export(other, family.target(), "vllm", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    assert not list(tmp_path.glob(".out*"))
+
+
+def copied(source, place, **changed):
+    """The folder with another config."""
+    shutil.copytree(source, place)
+    config = json.loads((place / "config.json").read_text())
+    (place / "config.json").write_text(json.dumps(config | changed))
+    return place
