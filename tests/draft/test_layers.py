@@ -14,7 +14,6 @@ from foreword.draft.layers import (
     load,
     neighbour,
     save,
-    search,
 )
 from foreword.draft.own import SPARE
 from foreword.errors import InvalidRequest
@@ -27,26 +26,6 @@ from running import Request, engine, finish, plain, prompts, target
 def requests(length: int = 40) -> list[Request]:
     settings = [SamplingParams(temperature=t, seed=5, max_tokens=length, ignore_eos=True) for t in (0.0, 1.0)]
     return [Request(prompt, params) for prompt in prompts() for params in settings]
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_the_search_finds_a_planted_mask(seed):
-    planted = frozenset({1, 4, 9, 10, 15, 20})
-    best, value = search(lambda mask: -len(mask ^ planted), 24, 600, seed=seed)
-    assert (best, value) == (planted, 0)
-
-
-def test_the_search_counts_its_trials_and_never_forgets_the_best():
-    seen = {}
-
-    def evaluate(mask):
-        seen[len(seen)] = mask
-        return 1.0 if len(seen) == 3 else 0.0
-
-    best, value = search(evaluate, 8, 10, start=frozenset({2}))
-    assert len(seen) == 10
-    assert seen[0] == {2}
-    assert (best, value) == (seen[2], 1.0)
 
 
 def test_a_neighbour_is_another_mask_of_the_same_halves():

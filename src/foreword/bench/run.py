@@ -151,7 +151,7 @@ def _requests(entrants: Lineup, prompts: list[Prompt], options: Options) -> dict
 
 def rendered(prompt: Prompt, tokenizer: Tokenizer, context: int, options: Options) -> tuple[int, ...]:
     """Token ids of a prompt. Raises InvalidRequest where the answer after it exceeds the target's context."""
-    tokens = _render(tokenizer, prompt)
+    tokens = render(tokenizer, prompt)
     if len(tokens) + options.tokens > context:
         raise InvalidRequest(
             f"{prompt.id} has {len(tokens)} tokens, and max_tokens={options.tokens} after it exceeds the target's "
@@ -160,7 +160,7 @@ def rendered(prompt: Prompt, tokenizer: Tokenizer, context: int, options: Option
     return tokens
 
 
-def _render(tokenizer: Tokenizer, prompt: Prompt) -> tuple[int, ...]:
+def render(tokenizer: Tokenizer, prompt: Prompt) -> tuple[int, ...]:
     """The conversation in the target's chat template; without one, its turns as paragraphs."""
     turns = [dict(message) for message in prompt.messages]
     if tokenizer.chat_template:

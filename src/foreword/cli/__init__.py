@@ -23,6 +23,7 @@ from foreword.cli.inspect import inspect
 from foreword.cli.methods import methods
 from foreword.cli.options import examples
 from foreword.cli.train import train
+from foreword.cli.tune import tune
 
 WRITE, LOOK, MEASURE, LEARN = "Write", "Look", "Measure", "Learn"
 
@@ -91,6 +92,7 @@ for panel, command, example in (
 for group, example in (
     (train, ("foreword train lm --data answers.jsonl --out draft",)),
     (data, ("foreword data regenerate --data chats.jsonl --out answers.jsonl",)),
+    (tune, ("foreword tune layers --model path/or/hub-id --data chats.jsonl --out mask.json",)),
 ):
     app.add_typer(group, rich_help_panel=LEARN, epilog=examples(*example))
 

@@ -6,7 +6,6 @@ Knows which halves to leave out and how to search for them; how they are left ou
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from collections.abc import Sequence as List
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,24 +26,6 @@ ENOUGH = 64
 """Judged guesses that compare two masks; they see the same texts, so that chance cancels."""
 DEEPEST = 8
 """Longest chain that `gain` looks at."""
-
-
-def search(
-    evaluate: Callable[[Mask], float], halves: int, trials: int, *, seed: int = 0, start: Mask = frozenset()
-) -> tuple[Mask, float]:
-    """The best mask of `trials` that were tried, and its value: a walk from the best so far, with some random masks.
-
-    Draft & Verify (Zhang et al. 2024, section 3.2) asks a Gaussian process over 2L numbers in [0, 1]. Neighbouring
-    masks differ by one half and their values are alike, which is all that a walk needs; it has no dependency.
-    """
-    dice = Random(seed)
-    best, value = start, evaluate(start)
-    for _ in range(trials - 1):
-        mask = neighbour(best, halves, dice)
-        found = evaluate(mask)
-        if found > value:
-            best, value = mask, found
-    return best, value
 
 
 def neighbour(mask: Mask, halves: int, dice: Random) -> Mask:
@@ -75,7 +56,7 @@ def exit_after(layers: int, of: int) -> Mask:
 
 def save(mask: Mask, path: str | Path) -> None:
     """Write a mask to a JSON file, for `draft=`."""
-    skip = _skip(mask)
+    skip = skipped(mask)
     Path(path).write_text(json.dumps({"attention": sorted(skip.attention), "mlp": sorted(skip.mlp)}) + "\n")
 
 
@@ -195,7 +176,7 @@ class LayersDrafter(SelfDrafter):
 
     def _use(self, mask: Mask) -> None:
         assert isinstance(self.model.driver, Skipping)
-        self.model.driver.skip(_skip(mask))
+        self.model.driver.skip(skipped(mask))
 
 
 def first(layers: int) -> Mask:
@@ -203,7 +184,8 @@ def first(layers: int) -> Mask:
     return frozenset(range(4, 2 * (layers - 2), 4))
 
 
-def _skip(mask: Mask) -> Skip:
+def skipped(mask: Mask) -> Skip:
+    """The same halves, by the numbers of their layers."""
     return Skip(
         frozenset(half // 2 for half in mask if half % 2 == 0), frozenset(half // 2 for half in mask if half % 2)
     )
