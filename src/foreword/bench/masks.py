@@ -114,10 +114,9 @@ class Examiner:
 
     @property
     def sample(self) -> Read:
-        """Some tokens of the first text, to time forwards with."""
+        """A token of the first text, to time forwards with."""
         text = self.texts[0]
-        tokens = (text.tokens[text.prompt :] * (1 + DEEPEST))[: 1 + DEEPEST]
-        return Read(FIRST, text.prompt, tokens)
+        return Read(FIRST, text.prompt, text.tokens[text.prompt : text.prompt + 1])
 
     def values(self, mask: Mask, prices: Prices) -> Iterator[float]:
         """What a mask is worth, by the first text alone, by the first two … and at last by all."""

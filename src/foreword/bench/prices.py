@@ -6,16 +6,21 @@ Knows models and clocks; knows nothing about texts or how masks are found.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from statistics import median
 from time import perf_counter
 from typing import cast
+
+import numpy as np
 
 from foreword.draft.layers import DEEPEST, Mask, costs
 from foreword.model import Model, Read
 from foreword.model.view import Skip, Skipping
 
-TURNS = 15
-"""Forwards of every kind, in turn; the median of each counts."""
+TURNS = (9, 200)
+"""Forwards of every kind, in turn: at least, and at most."""
+SECONDS = 10.0
+"""Time for the forwards beyond the least."""
+LUCK = 0.1
+"""The quantile of its times that a forward counts with: what disturbs one only ever makes it longer."""
 LEAST = 0.02
 """No reading is cheaper than this: embedding, head and the call itself stay."""
 
@@ -40,30 +45,27 @@ def counted(target: Model) -> Prices:
 
 
 def timed(target: Model, twin: Model, read: Read) -> Prices:
-    """By the clock, on this machine. `read` is `DEEPEST` + 1 tokens of an open sequence, `twin` a view of `target`.
+    """By the clock, on this machine. `read` is a token of an open sequence, `twin` a view of `target`.
 
-    All attentions are thought to cost the same, and all MLPs: a mask's price is then a sum, and as steady as these
-    medians, while the times of single masks scatter by more than masks differ.
+    All attentions are thought to cost the same, and all MLPs: the price of a mask is then a sum, and as steady as three
+    figures, while the times of single masks scatter by more than masks differ. What checks cost the model knows.
     """
     layers = target.hf.config.get_text_config().num_hidden_layers
-    skips = {"attention": Skip(attention=frozenset(range(layers))), "mlp": Skip(mlp=frozenset(range(layers)))}
-    times: dict[str | int, list[float]] = {key: [] for key in (*range(1, len(read.tokens) + 1), *skips)}
-    for turn in range(TURNS + 1):
-        with target.steady():
-            for rows in range(1, len(read.tokens) + 1):
-                few = Read(read.id, read.past, read.tokens[:rows], keep=rows)
-                times[rows].append(_seconds(target, few))
-            one = Read(read.id, read.past, read.tokens[:1])
-            for name, skip in skips.items():
-                cast("Skipping", twin.driver).skip(skip)
-                times[name].append(_seconds(twin, one))
-        if not turn:  # it found everything cold
-            times = {key: [] for key in times}
-    of = {key: median(found) for key, found in times.items()}
-    attention, mlp = (max(0.0, (of[1] - of[name]) / of[1] / layers) for name in skips)
-    return Prices(
-        (attention, mlp) * layers, tuple(max(1.0, of[rows] / of[1]) for rows in range(1, 1 + len(read.tokens)))
-    )
+    half = frozenset(range(0, layers, 2))  # without all of them the rest might fit into a cache
+    skips = (Skip(), Skip(attention=half), Skip(mlp=half))
+    times: list[list[float]] = [[] for _ in skips]
+    started = perf_counter()
+    for turn in range(1 + TURNS[1]):
+        if turn > TURNS[0] and perf_counter() - started > SECONDS:
+            break
+        for skip, found in zip(skips, times, strict=True):
+            cast("Skipping", twin.driver).skip(skip)
+            with target.steady():
+                found.append(_seconds(twin, read))
+    whole, *without = (float(np.quantile(found[1:], LUCK)) for found in times)  # the first found everything cold
+    attention, mlp = (max(0.0, (whole - seconds) / whole / len(half)) for seconds in without)
+    one = target.cost(0)
+    return Prices((attention, mlp) * layers, tuple(max(1.0, target.cost(k) / one) for k in range(1 + DEEPEST)))
 
 
 def _seconds(model: Model, read: Read) -> float:

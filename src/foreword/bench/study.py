@@ -53,15 +53,14 @@ class MaskStudy:
         search = _Search(self.layers, Random(self.seed + len(self.file.tried)), trials)
         for before in self.file.tried:
             search.learn(before)
-        while True:
+        try:
             watch(len(self.file.tried), self.file.best)
-            if len(self.file.tried) >= trials:
-                return True
-            try:
-                found = search.attempt(values, self.file.best)
-            except KeyboardInterrupt:
-                return False
-            self.file.add(found)
+            while len(self.file.tried) < trials:
+                self.file.add(search.attempt(values, self.file.best))
+                watch(len(self.file.tried), self.file.best)
+        except KeyboardInterrupt:
+            return False
+        return True
 
 
 class _Search:

@@ -1,0 +1,124 @@
+"""`foreword tune layers`: what it says and writes, that it can be stopped, and what it refuses."""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import foreword
+from foreword.draft.layers import load
+
+HEAVY = ("torch", "transformers", "numpy", "jaxtyping", "safetensors", "optuna")
+SMALL = "--prompts 1 --max-tokens 8 --device cpu".split()
+
+
+@pytest.fixture
+def data(shell) -> Path:
+    path = shell.folder / "data.jsonl"
+    texts = [{"text": f"Count to {number}: one, two, three, four, and so on, up to {number}."} for number in range(9)]
+    chats = [{"messages": [{"role": "user", "content": f"Say {number} twice."}]} for number in range(3)]
+    path.write_text("".join(json.dumps(record) + "\n" for record in (*texts, *chats)))
+    return path
+
+
+@pytest.mark.parametrize("command", [("tune",), ("tune", "layers")], ids=" ".join)
+def test_help_imports_nothing_heavy_and_shows_examples(command):
+    code = (
+        "import sys; from foreword.cli import app\n"
+        f"try: app({[*command, '--help']!r})\n"
+        f"finally: print([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"PYTHONPATH": str(Path(foreword.__file__).parents[1])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert found.returncode == 0
+    assert found.stderr.strip() == "[]"
+    assert re.search(r"Examples\s+\$ foreword tune layers", found.stdout)
+
+
+def test_it_says_what_it_measured_and_writes_a_mask_that_serves(here):
+    found = here("tune", "layers", "--out", "mask.json", "--trials", "3", *SMALL)
+    assert found.returncode == 0, found.stderr
+    assert re.search(r"^measured\s+\d\.\d\dx plain decoding \(95%: [\d.]+ to [\d.]+\)", found.stdout, re.MULTILINE)
+    assert re.search(r"^trials\s+3, of which \d were given up early", found.stdout, re.MULTILINE)
+    mask = load(here.folder / "mask.json")
+    said = found.stderr.splitlines()[-1]
+    assert said.startswith("no mask pays") or "use it with --method layers" in said
+    words = ("generate", "Hello", "-t", "0", "--max-tokens", "8", "--raw", "--no-stats")
+    plain = here(*words, "--method", "none").stdout
+    assert mask
+    assert here(*words, "--method", "layers", "--draft", "mask.json").stdout == plain
+
+
+def test_a_search_is_stopped_and_goes_on(shell, data):
+    words = ["tune", "layers", "--data", "data.jsonl", "--out", "mask.json", *SMALL, "--json"]
+    process = shell.start(*words, "--trials", "100000")
+    said = ""
+    for line in process.stderr:
+        said += line
+        if line.startswith("50 trials"):
+            process.send_signal(signal.SIGINT)
+            break
+    out, err = shell.rest(process)
+    assert process.returncode == 130, said + err
+    assert "Traceback" not in err
+    assert "holds the best so far" in err or json.loads(out)["runoff"] is None
+    tried = json.loads(out)
+    assert tried["trials"] >= 50
+    assert {name: tried[name] for name in ("attention", "mlp")} == json.loads((shell.folder / "mask.json").read_text())
+    found = shell(*words, "--trials", str(tried["trials"] + 1), "--resume")
+    assert found.returncode == 0, found.stderr
+    facts = json.loads(found.stdout)
+    assert facts["trials"] == tried["trials"] + 1
+    low, mid, high = (facts["runoff"]["over_plain"][name] for name in ("low", "mid", "high"))
+    assert 0 < low <= mid <= high
+    assert facts["pays"] == (low > 1)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--out", "mask.json", "--data", "nothing.jsonl"), "there is no file nothing.jsonl"),
+        (("--out", "mask.json", "--data", "bad.jsonl"), "bad.jsonl:1: not JSON"),
+        (("--out", "mask.json", "--data", "few.jsonl"), "at least 3 texts, got 1"),
+        (
+            (
+                "--out",
+                "no/mask.json",
+            ),
+            "cannot be written",
+        ),
+        (
+            (
+                "--out",
+                "bad.jsonl",
+            ),
+            "bad.jsonl exists already; go on with --resume",
+        ),
+        (("--out", "mask.json", "--temperature", "-1"), "temperature must be"),
+        (("--out", "mask.json", "--model", "nowhere/at/all"), "nowhere/at/all"),
+    ],
+)
+def test_what_cannot_be_done_says_why_and_leaves_nothing(here, words, says):
+    (here.folder / "bad.jsonl").write_text("{\n")
+    (here.folder / "few.jsonl").write_text('{"text": "A single text."}\n')
+    found = here("tune", "layers", *words)
+    assert found.returncode in (1, 2)
+    assert says in " ".join(found.stderr.split())
+    assert "Traceback" not in found.stderr
+    assert {path.name for path in here.folder.iterdir()} == {"bad.jsonl", "few.jsonl"}
+
+
+def test_without_optuna_it_says_what_to_install(here, monkeypatch):
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    found = here("tune", "layers", "--out", "mask.json")
+    assert (found.returncode, found.stdout) == (2, "")
+    assert "pip install 'foreword[tune]'" in found.stderr
