@@ -64,6 +64,9 @@ def timed(target: Model, twin: Model, read: Read) -> Prices:
                 found.append(_seconds(twin, read))
     whole, *without = (float(np.quantile(found[1:], LUCK)) for found in times)  # the first found everything cold
     attention, mlp = (max(0.0, (whole - seconds) / whole / len(half)) for seconds in without)
+    # On a busy machine they may seem to save more than there is: all together, no more than their share of the weights.
+    most = min(1.0, sum(costs(target)) / max(layers * (attention + mlp), LEAST))
+    attention, mlp = attention * most, mlp * most
     one = target.cost(0)
     return Prices((attention, mlp) * layers, tuple(max(1.0, target.cost(k) / one) for k in range(1 + DEEPEST)))
 
