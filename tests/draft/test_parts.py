@@ -66,11 +66,29 @@ def test_who_was_right_counts_more():
     fused, sequence = FusedDrafter([right, wrong]), one()
     for _ in range(30):
         propose(fused, sequence)
-        for part, tree in fused._trees.pop(sequence.id).items():
-            fused.judge(part, tree, [1])
+        fused.judge(fused._trees.pop(sequence.id), [1])
     found = chances(propose(fused, sequence))
     assert found[(1,)] > 0.58
     assert found[(2,)] < 0.02
+
+
+def test_who_is_right_for_longer_does_not_pay_for_every_further_token():
+    """A long guess gives each of its tokens a chance below 1; one that is wrong at once says nothing of the others."""
+    long = Says((1, -1, 0.5), (2, 0, 0.25), (3, 1, 0.12), (4, 2, 0.06))
+    brief = Says((9, -1, 0.9))
+    fused, sequence = FusedDrafter([long, brief]), one()
+    for _ in range(5):
+        propose(fused, sequence)
+        fused.judge(fused._trees.pop(sequence.id), [1, 2, 3, 8])
+    assert chances(propose(fused, sequence))[(1,)] > 0.45
+
+
+def test_one_that_was_silent_keeps_its_standing():
+    fused, sequence = FusedDrafter([Says((1, -1, 0.6)), Says()]), one()
+    for said in ([1], [7], [7], [1]):
+        propose(fused, sequence)
+        fused.judge(fused._trees.pop(sequence.id), said)
+    assert fused._worth == [0.0, 0.0], "nobody was heard beside whom the first could be judged"
 
 
 def test_one_that_says_no_chances_is_believed_as_often_as_it_is_right():
@@ -78,8 +96,7 @@ def test_one_that_says_no_chances_is_believed_as_often_as_it_is_right():
     fused, sequence = FusedDrafter([mute, Says()]), one()
     for turn in range(200):
         propose(fused, sequence)
-        for part, tree in fused._trees.pop(sequence.id).items():
-            fused.judge(part, tree, [1, 9] if turn % 2 else [1, 2, 7])
+        fused.judge(fused._trees.pop(sequence.id), [1, 9] if turn % 2 else [1, 2, 7])
     assert chances(propose(fused, sequence)) == pytest.approx({(1,): 1.0, (1, 2): 0.5}, abs=0.05)
 
 

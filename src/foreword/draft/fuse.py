@@ -6,6 +6,7 @@ Knows trees and chances; knows nothing about how a part guesses.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from collections.abc import Sequence as List
 
 from foreword.draft.base import Drafter
@@ -16,14 +17,17 @@ FADE = 0.98
 """Weight of the past, per round, in what a part's guesses were worth."""
 UNSAID = 0.02
 """The chance that a part is thought to have given to a token that it did not name."""
+LEAST = -5.0
+"""Log of the least that a part's word counts, beside the best one's."""
 
 
 class FusedDrafter(Parts):
     """Merges what its parts guess into one tree with as many guesses as were asked for.
 
     After each guess the chance of the next is a mean of what the parts say that have come this way, weighted by how
-    well each has foreseen the text so far (a mixture of experts with weights by likelihood: Hedge, Freund and Schapire
-    1997, with log loss). A token that two parts name is likelier than one that only one of them does.
+    well each has foreseen the text so far (a mixture of experts with weights by likelihood, of whom not all speak at
+    every token: Freund, Schapire, Singer, Warmuth 1997, "Using and combining predictors that specialize"). A token that
+    two parts name is likelier than one that only one of them does.
     """
 
     summary = "several methods at once, the best guesses of all in one tree"
@@ -31,7 +35,7 @@ class FusedDrafter(Parts):
     def __init__(self, drafters: List[Drafter]) -> None:
         super().__init__(drafters)
         self._worth = [0.0] * len(self.parts)
-        """Log-likelihood of the text under each part, the past fading."""
+        """What each part has gained in log-likelihood over all that spoke beside it, the past fading."""
 
     def propose(self, batch: Batch, nodes: List[int]) -> Draft:
         if batch.draws.wants_probs:
@@ -41,24 +45,36 @@ class FusedDrafter(Parts):
         trees = [self._merged(row).cut(most, batch.floor) for row, most in zip(rows, nodes, strict=True)]
         return Draft(trees if batch.trees else [tree.straight() for tree in trees])
 
-    def judge(self, part: int, tree: Tree, said: List[int]) -> None:
-        super().judge(part, tree, said)
-        node, reached, gained = -1, 1.0, 0.0
+    def judge(self, trees: Mapping[int, Tree], said: List[int]) -> None:
+        """A part gains by what it gave to a token over what the mean of all gave that said anything there.
+
+        One that says nothing, or was wrong before, neither gains nor loses. Else whoever is right for long would pay
+        for every further token.
+        """
+        super().judge(trees, said)
+        standing, gained = dict.fromkeys(trees, -1), dict.fromkeys(trees, 0.0)
+        weights = self._weights
         for token in said:
-            children = tree.children(node)
-            if not children:
+            children = {part: trees[part].children(node) for part, node in standing.items()}
+            speaking = [part for part, found in children.items() if found]
+            if not speaking:
                 break
-            named = children.get(token)
-            gained += math.log(max(tree.chances[named] / reached if named is not None else 0.0, UNSAID))
-            if named is None:
-                break
-            node, reached = named, max(tree.chances[named], 1e-9)
-        self._worth[part] = FADE * self._worth[part] + gained
+            shares = {part: _share(trees[part], standing[part], children[part].get(token)) for part in speaking}
+            mean = sum(weights[part] * shares[part] for part in speaking) / sum(weights[part] for part in speaking)
+            for part, share in shares.items():
+                gained[part] += math.log(share / mean)
+            standing = {part: children[part][token] for part in speaking if token in children[part]}
+        for part, gain in gained.items():
+            self._worth[part] = FADE * self._worth[part] + gain
+
+    @property
+    def _weights(self) -> list[float]:
+        """What each part's word counts."""
+        best = max(self._worth)
+        return [math.exp(max(worth - best, LEAST)) for worth in self._worth]
 
     def _merged(self, trees: List[Tree]) -> Tree:
-        best = max(self._worth)
-        weights = [math.exp(max(worth - best, -5.0)) for worth in self._worth]
-        merged = Tree()
+        weights, merged = self._weights, Tree()
         # A place in the merged tree, and where the parts that have come this way stand.
         open_: list[tuple[int, dict[int, int]]] = [(-1, dict.fromkeys(range(len(trees)), -1))]
         offspring = [tree.offspring() for tree in trees]
@@ -77,3 +93,9 @@ class FusedDrafter(Parts):
             for token, share in odds.items():
                 open_.append((merged.add(token, place, reached * min(share, 1.0)), heads[token]))
         return merged
+
+
+def _share(tree: Tree, parent: int, child: int | None) -> float:
+    """The chance that a tree gives to a token after one of its guesses."""
+    reached = tree.chances[parent] if parent >= 0 else 1.0
+    return max(tree.chances[child] / max(reached, 1e-9) if child is not None else 0.0, UNSAID)

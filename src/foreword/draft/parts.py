@@ -5,6 +5,7 @@ Knows drafters and outcomes; knows nothing about how any of them guesses, nor by
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from collections.abc import Sequence as List
 
 import torch
@@ -39,8 +40,7 @@ class Parts(Drafter):
 
     def observe(self, batch: Batch, draft: Draft, verdict: Verdict, scores: Scores) -> None:
         for sequence, tokens in zip(batch.sequences, verdict.said(draft), strict=True):
-            for part, tree in self._trees.pop(sequence.id, {}).items():
-                self.judge(part, tree, tokens)
+            self.judge(self._trees.pop(sequence.id, {}), tokens)
         for drafter in self.parts:
             drafter.observe(batch, draft, verdict, scores)
 
@@ -55,8 +55,12 @@ class Parts(Drafter):
         for drafter in self.parts:
             drafter.release(sequence)
 
-    def judge(self, part: int, tree: Tree, said: List[int]) -> None:
-        """Learn how often a part is right: the target wrote `said` where it had guessed `tree`."""
+    def judge(self, trees: Mapping[int, Tree], said: List[int]) -> None:
+        """Learn how often each part is right: the target wrote `said` where they had guessed these trees."""
+        for part, tree in trees.items():
+            self._judge(part, tree, said)
+
+    def _judge(self, part: int, tree: Tree, said: List[int]) -> None:
         node = -1
         for depth, token in enumerate(said):
             children = tree.children(node)
