@@ -18,7 +18,9 @@ SOURCE = ROOT / "src" / "foreword"
 REGISTRY = SOURCE / "draft" / "__init__.py"
 STUDENTS = SOURCE / "train" / "students.py"
 FILES = sorted(SOURCE.rglob("*.py"))
-CORE = "types params errors noise draws sampling model draft verify commit scheduler width engine reader llm".split()
+CORE = """
+types params prompts errors noise draws sampling model draft verify commit scheduler width engine reader llm
+""".split()
 SPINE = ("__init__", "base", "lm", "tree", "match", "rejection", "measured", "costs", "making")
 """Of the methods, rules and widths, what the loop itself needs to be of use."""
 COMMON_WORDS = {"none", "lm", "layers", "predicted", "quantized"}

@@ -5,7 +5,6 @@ Knows text; knows nothing about models' insides, rules or methods by name.
 
 from __future__ import annotations
 
-import reprlib
 import secrets
 import warnings
 from collections import deque
@@ -14,10 +13,9 @@ from collections.abc import Sequence as List
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
-from numbers import Integral
 from pathlib import Path
 from threading import RLock
-from typing import TypeGuard, cast
+from typing import cast
 
 from transformers import BatchEncoding
 
@@ -31,14 +29,13 @@ from foreword.engine import NODES, Engine
 from foreword.errors import InvalidRequest, VocabularyMismatch
 from foreword.model import Mode, Model, load_tokenizer, measure
 from foreword.params import whole
+from foreword.prompts import Prompt, is_list, listed, token_ids
 from foreword.reader import TextReader
 from foreword.scheduler import Scheduler
 from foreword.types import Completion, Delta, SamplingParams, Sequence, TokenLogprob
 from foreword.verify import rule as find_rule
 from foreword.width import Fixed, Width, policy
 
-Prompt = str | List[int]
-"""Text, or its token ids."""
 Message = Mapping[str, str]
 """{"role": "user", "content": "…"}, as chat templates take it."""
 
@@ -125,8 +122,8 @@ class LLM:
         `params` are for all prompts, or a list with one for each. Raises InvalidRequest before any work starts when a
         prompt or a parameter cannot be served.
         """
-        many = _prompts(prompts)
-        wishes = cast("List[SamplingParams]", params if _is_list(params) else [params] * len(many))
+        many = listed(prompts)
+        wishes = cast("List[SamplingParams]", params if is_list(params) else [params] * len(many))
         if len(wishes) != len(many):
             raise InvalidRequest(f"{len(many)} prompts need one set of parameters or {len(many)}, got {len(wishes)}")
         sequences = [self._sequence(prompt, wish) for prompt, wish in zip(many, wishes, strict=True)]
@@ -213,7 +210,7 @@ class LLM:
         if not isinstance(params, SamplingParams):
             raise InvalidRequest(f"params must be SamplingParams, or a list with one for each prompt, got {params!r}")
         with self._lock:  # a tokenizer serves one thread at a time
-            tokens = self.tokenizer(prompt)["input_ids"] if isinstance(prompt, str) else _token_ids(prompt)
+            tokens = self.tokenizer(prompt)["input_ids"] if isinstance(prompt, str) else token_ids(prompt)
             self._check(tokens, params)
             if params.bad_words:
                 params = replace(params, bad_word_ids=params.bad_word_ids + self._bad_word_ids(params.bad_words))
@@ -256,33 +253,6 @@ class LLM:
         spellings = [spelling for word in words for spelling in (word, " " + word.lstrip())]
         ids = (self.tokenizer(spelling, add_special_tokens=False)["input_ids"] for spelling in spellings)
         return tuple(dict.fromkeys(tuple(word) for word in ids if word))
-
-
-def _prompts(prompts: Prompt | List[Prompt]) -> List[Prompt]:
-    """All prompts, where one may have been given without a list around it."""
-    if isinstance(prompts, str) or (_is_list(prompts) and prompts and all(isinstance(p, Integral) for p in prompts)):
-        return [cast("Prompt", prompts)]
-    if not _is_list(prompts):
-        raise _refusal(prompts)
-    return cast("List[Prompt]", prompts)
-
-
-def _token_ids(prompt: object) -> list[int]:
-    """Token ids as plain ints; those of numpy are welcome in a list."""
-    if not _is_list(prompt) or not all(isinstance(token, Integral) and not isinstance(token, bool) for token in prompt):
-        raise _refusal(prompt)
-    return [int(token) for token in cast("List[int]", prompt)]
-
-
-def _is_list(value: object) -> TypeGuard[List[object]]:
-    return isinstance(value, List) and not isinstance(value, str | bytes | bytearray)
-
-
-def _refusal(prompt: object) -> InvalidRequest:
-    shown = reprlib.repr(prompt)
-    return InvalidRequest(
-        f"a prompt is a text or a list of token ids (whole numbers), not {type(prompt).__name__}: {shown}"
-    )
 
 
 def _completion(sequence: Sequence, deltas: list[Delta]) -> Completion:

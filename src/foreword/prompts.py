@@ -1,0 +1,41 @@
+"""What a prompt may be: a text or a list of token ids, one or many. Knows kinds of values; knows no tokenizer."""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Sequence as List
+from numbers import Integral
+from typing import TypeGuard, cast
+
+from foreword.errors import InvalidRequest
+
+Prompt = str | List[int]
+"""Text, or its token ids."""
+
+
+def listed(prompts: Prompt | List[Prompt]) -> List[Prompt]:
+    """All prompts, where one may have been given without a list around it."""
+    if isinstance(prompts, str) or (is_list(prompts) and prompts and all(isinstance(p, Integral) for p in prompts)):
+        return [cast("Prompt", prompts)]
+    if not is_list(prompts):
+        raise _refusal(prompts)
+    return cast("List[Prompt]", prompts)
+
+
+def token_ids(prompt: object) -> list[int]:
+    """Token ids as plain ints; those of numpy are welcome in a list."""
+    if not is_list(prompt) or not all(isinstance(token, Integral) and not isinstance(token, bool) for token in prompt):
+        raise _refusal(prompt)
+    return [int(token) for token in cast("List[int]", prompt)]
+
+
+def is_list(value: object) -> TypeGuard[List[object]]:
+    """A list or a tuple, but no text."""
+    return isinstance(value, List) and not isinstance(value, str | bytes | bytearray)
+
+
+def _refusal(prompt: object) -> InvalidRequest:
+    shown = reprlib.repr(prompt)
+    return InvalidRequest(
+        f"a prompt is a text or a list of token ids (whole numbers), not {type(prompt).__name__}: {shown}"
+    )
