@@ -31,6 +31,15 @@ class PackedLinear(nn.Module):
         # Model code asks a projection for its dtype; an empty tensor answers without holding the weight twice.
         self.weight = nn.Parameter(weight.new_empty(0), requires_grad=False)
 
+    @property
+    def dense(self) -> Float[Tensor, "out_features in_features"]:
+        """The weight row by row, a copy."""
+        return self._packed.to_dense()
+
+    def refill(self, weight: Float[Tensor, "out_features in_features"]) -> None:
+        """Multiply by another weight from now on, of the same dtype."""
+        self._packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous())
+
     def forward(self, x: Float[Tensor, "*rows in_features"]) -> Float[Tensor, "*rows out_features"]:
         return torch.ops.mkldnn._linear_pointwise(x, self._packed, self.bias, "none", [], "")
 

@@ -20,6 +20,7 @@ from foreword.errors import ModelError
 from foreword.model.cache import Extent, Extents, grown
 from foreword.model.driver import Mode
 from foreword.model.linear import drop_weights
+from foreword.model.panels import LANES, products, vectors
 from foreword.model.plan import Read
 from foreword.model.unpack import restore
 from foreword.native import llama, tree
@@ -29,7 +30,6 @@ from foreword.native.tree import Ask, Grown
 SUPPORTED = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 ROPES = ("default", "linear", "llama3", "yarn")
 """Rotary embeddings whose angles depend on the position alone."""
-LANES = 16
 MOST_DIM, MOST_DEEP, QUERIES = 256, 256, 4
 SHARE = 4 * 2**20
 """Bytes of weights that make one more thread worth its coming."""
@@ -84,9 +84,9 @@ class NativeDriver:
         self._weight_bytes = sum(held.nbytes for held in self._held)
         self._scratch = _Scratch(self._model)
 
-    def restore(self) -> None:
-        """Give the model its weights back, for another way to drive it."""
-        restore(self._hf, self._model, self._held)
+    def restore(self, model: PreTrainedModel | None = None) -> None:
+        """Give the model its weights back, for another way to drive it; or give them to another one of its kind."""
+        restore(self._hf if model is None else model, self._model, self._held)
 
     def open(self, id: int, capacity: int) -> None:
         self._extents[id] = self._pool.reserve(capacity + self.spare)
@@ -211,23 +211,14 @@ class NativeDriver:
         )  # fmt: skip
 
     def _describe_layer(self, described: llama.Layer, layer: Any) -> None:
-        attention, mlp = layer.self_attn, layer.mlp
-        projections = (attention.q_proj, attention.k_proj, attention.v_proj)
-        described.qkv = self._pack(torch.cat([projection.weight for projection in projections]))
-        described.out = self._pack(attention.o_proj.weight)
-        gate, up = (p.weight.reshape(-1, LANES, p.in_features) for p in (mlp.gate_proj, mlp.up_proj))
-        described.gate_up = self._pack(torch.stack([gate, up], dim=1).flatten(0, 2))  # panels of the two alternate
-        described.down = self._pack(mlp.down_proj.weight)
-        if attention.q_proj.bias is not None:
-            described.qkv_bias = self._keep(torch.cat([p.bias for p in projections]).float())
-        described.norm = self._keep(layer.input_layernorm.weight.detach().float())
-        described.mlp_norm = self._keep(layer.post_attention_layernorm.weight.detach().float())
-        if getattr(attention, "q_norm", None) is not None:
-            described.query_norm = self._keep(attention.q_norm.weight.detach().float())
-            described.key_norm = self._keep(attention.k_norm.weight.detach().float())
+        for name, weight in products(layer).items():
+            setattr(described, name, self._pack(weight))
+        for name, vector in vectors(layer).items():
+            setattr(described, name, self._keep(vector))
         if self._owned:
             drop_weights(layer)
         # Where a layer does not say whether its window is open, all layers of the model have the same.
+        attention = layer.self_attn
         described.window = getattr(attention, "sliding_window", getattr(attention.config, "sliding_window", None)) or 0
 
     def _pack(self, weight: Tensor) -> int:

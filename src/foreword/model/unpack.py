@@ -12,9 +12,8 @@ from jaxtyping import BFloat16
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from foreword.model.panels import LANES
 from foreword.native import llama
-
-LANES = 16
 
 
 def unpacked(packed: BFloat16[Tensor, "outputs depth"]) -> BFloat16[Tensor, "outputs depth"]:

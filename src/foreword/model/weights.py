@@ -1,0 +1,124 @@
+"""The weights of a model that is being driven: a copy that can learn, and others put in their place.
+
+Knows how every driver holds weights; knows nothing about what makes them better.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import shutil
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from foreword.errors import InvalidRequest, ModelError
+from foreword.model.linear import PackedLinear
+from foreword.model.model import Model
+from foreword.model.native import NativeDriver
+from foreword.model.panels import products, vectors
+from foreword.model.vocabulary import Tokenizer
+
+
+@torch.no_grad()
+def copied(model: Model) -> PreTrainedModel:
+    """A model of its own with the same weights, in float32 on the same device, driven by nobody.
+
+    Raises ModelError where some weights are held in a form that cannot be read back.
+    """
+    config = copy.deepcopy(model.hf.config)
+    attention = "sdpa" if getattr(model.hf, "_supports_sdpa", False) else "eager"
+    with torch.random.fork_rng(devices=[]):  # weights are drawn first, and must not use up somebody's numbers
+        made: Any = type(model.hf)._from_config(config, dtype=torch.float32, attn_implementation=attention)
+    nn.Module.to(made, model.device)
+    filled: set[str] = set()
+    if isinstance(model.driver, NativeDriver):
+        model.driver.restore(made)  # all linear layers, in bfloat16
+        filled |= {f"{name}.weight" for name, layer in made.named_modules() if isinstance(layer, nn.Linear)}
+        nn.Module.float(made)
+    for name, layer in model.hf.named_modules():
+        if isinstance(layer, PackedLinear):
+            made.get_submodule(name).weight.copy_(layer.dense)
+            filled.add(f"{name}.weight")
+    own = made.state_dict()
+    for name, tensor in model.hf.state_dict().items():
+        if name not in filled and name in own and own[name].shape == tensor.shape:
+            own[name].copy_(tensor)
+            filled.add(name)
+    missing = sorted(set(own) - filled)
+    if missing:
+        raise ModelError(f"the weights of {model.name} cannot be read back from how it is driven: {missing[0]}")
+    return made.eval().requires_grad_(True)
+
+
+@torch.no_grad()
+def replace(model: Model, by: PreTrainedModel) -> None:
+    """Let a model guess with the weights of another one of its kind, in its own dtype, from its next forward on.
+
+    They are written where the old ones lie, so that whoever points to those finds them. What it has read of texts so
+    far stays as the old weights understood it.
+    """
+    given: Any = by
+    own = model.hf.state_dict()
+    for name, tensor in given.state_dict().items():
+        if own[name].shape == tensor.shape:
+            own[name].copy_(tensor)
+    for name, layer in model.hf.named_modules():
+        if isinstance(layer, PackedLinear):
+            layer.refill(given.get_submodule(name).weight.to(model.dtype))
+    if isinstance(model.driver, NativeDriver):
+        _repack(model.driver, by)
+
+
+def save(module: PreTrainedModel, folder: Path, like: Model, tokenizer: Tokenizer) -> None:
+    """Write these weights as a checkpoint of transformers, in the dtype of the model that they are for.
+
+    The folder is there whole or not at all. Raises InvalidRequest where there is something already.
+    """
+    folder = folder.expanduser()
+    if folder.exists():
+        raise InvalidRequest(f"{folder} exists already; give the name of a new folder")
+    stored: Any = nn.Module.to(copy.deepcopy(module), like.dtype)
+    stored.generation_config = like.hf.generation_config
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        stored.save_pretrained(partial)
+        tokenizer.save_pretrained(partial)
+        partial.chmod(0o755)  # that of mkdtemp is for its owner alone
+        for path in (*partial.iterdir(), partial):
+            _sync(path)
+        partial.rename(folder)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    _sync(folder.parent)
+
+
+def _repack(driver: NativeDriver, by: PreTrainedModel) -> None:
+    """The C side goes on pointing to the same memory, which holds other numbers then."""
+    model: Any = by.model
+    described, held = driver._model, {tensor.data_ptr(): tensor for tensor in driver._held}
+    pack = driver._library.foreword_pack
+    for layer, places in zip(model.layers, described.layer[: described.layers], strict=True):
+        for name, weight in products(layer).items():
+            rows = weight.bfloat16().contiguous()
+            pack(rows.data_ptr(), getattr(places, name), *rows.shape)
+        for name, vector in vectors(layer).items():
+            held[getattr(places, name)].copy_(vector)
+    head = by.lm_head.weight.bfloat16().contiguous()
+    pack(head.data_ptr(), described.head, *head.shape)
+    held[described.norm].copy_(model.norm.weight)
+    held[described.embedding].copy_(model.embed_tokens.weight)
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,110 @@
+"""Weights taken out of a driven model and put into it, however it is driven; and the checkpoint that is written."""
+
+import copy
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import architectures
+from foreword import family
+from foreword.errors import InvalidRequest, ModelError
+from foreword.model import Model, Read, load_tokenizer
+from foreword.model.weights import copied, replace, save
+from foreword.native.llama import library
+
+KINDS = ["family", "llama-gqa", "qwen2", "qwen3", "gpt2"]
+"""Tied weights, shared key heads, biases, norms of queries and keys; and layers that are not linear ones of torch's."""
+TEXT = [5, 90, 23, 7, 61, 44, 30, 2, 19]
+
+
+def built(kind: str, dtype: torch.dtype):
+    if kind == "family":
+        return AutoModelForCausalLM.from_pretrained(family.draft(), dtype=dtype).eval()
+    return architectures.build(kind).to(dtype).eval()
+
+
+def read(model: Model, id: int = 1):
+    model.open(id, 64)
+    try:
+        return model.read([Read(id, 0, TEXT, keep=len(TEXT))]).float().clone()
+    finally:
+        model.close(id)
+
+
+@pytest.fixture(params=["float32", "bfloat16"])
+def dtype(request):
+    return getattr(torch, request.param)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_copy_has_the_weights_of_the_model(kind, dtype):
+    hf = built(kind, dtype)
+    truth = {name: weight.float().clone() for name, weight in hf.state_dict().items()}
+    before = torch.get_rng_state()
+    made = copied(Model(hf))
+    assert torch.equal(torch.get_rng_state(), before)
+    assert made.state_dict().keys() == truth.keys()
+    for name, weight in made.state_dict().items():
+        assert weight.dtype == torch.float32
+        assert torch.equal(weight, truth[name]), name
+    assert all(parameter.requires_grad for parameter in made.parameters())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_model_reads_with_the_weights_that_were_put_into_it(kind, dtype):
+    other = built(kind, dtype)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.add_(0.02 * torch.randn_like(parameter))
+    new = copy.deepcopy(other).float()
+    wanted = read(Model(other))
+    model = Model(built(kind, dtype))
+    was = read(model)
+    addresses = [held.data_ptr() for held in getattr(model.driver, "_held", ())]
+    replace(model, new)
+    assert torch.equal(read(model, 2), wanted)
+    assert not torch.equal(was, wanted)
+    assert [held.data_ptr() for held in getattr(model.driver, "_held", ())] == addresses
+    again = copied(model).state_dict()
+    assert all(torch.equal(again[name], weight.to(dtype).float()) for name, weight in new.state_dict().items())
+
+
+@pytest.mark.skipif(isinstance(library(), str), reason=f"no native kernel here: {library()}")
+def test_the_family_is_driven_natively_where_that_is_tried():
+    assert Model(built("family", torch.bfloat16)).capability.way == "native"
+
+
+def test_weights_that_are_nowhere_to_be_found_are_missed():
+    hf = built("llama-gqa", torch.float32)
+    model = Model(hf)
+    hf.model.norm.weight = torch.nn.Parameter(torch.empty(0))
+    with pytest.raises(ModelError, match=r"norm\.weight"):
+        copied(model)
+
+
+def test_what_is_saved_is_a_checkpoint_that_loads(tmp_path):
+    model, tokenizer = Model.load(family.draft(), dtype="float32"), load_tokenizer(family.target())
+    made = copied(model)
+    with torch.no_grad():
+        made.model.norm.weight.mul_(2)
+    save(made, tmp_path / "new" / "draft", model, tokenizer)
+    found = AutoModelForCausalLM.from_pretrained(tmp_path / "new" / "draft", dtype="auto")
+    assert found.dtype == torch.float32
+    assert torch.equal(found.model.norm.weight, made.model.norm.weight)
+    assert found.generation_config.eos_token_id == model.hf.generation_config.eos_token_id
+    assert AutoTokenizer.from_pretrained(tmp_path / "new" / "draft").get_vocab() == tokenizer.get_vocab()
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["draft"]
+    with pytest.raises(InvalidRequest, match="exists already"):
+        save(made, tmp_path / "new" / "draft", model, tokenizer)
+
+
+def test_a_folder_is_not_there_where_writing_failed(tmp_path, monkeypatch):
+    def full(folder):
+        raise OSError("no space left on device")
+
+    model, tokenizer = Model.load(family.draft(), dtype="float32"), load_tokenizer(family.target())
+    monkeypatch.setattr(tokenizer, "save_pretrained", full)
+    with pytest.raises(OSError, match="no space"):
+        save(copied(model), tmp_path / "draft", model, tokenizer)
+    assert list(tmp_path.iterdir()) == []
