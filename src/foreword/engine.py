@@ -6,6 +6,8 @@ Knows tokens; knows nothing about text or about any method by name.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import pairwise, zip_longest
 from time import perf_counter
 
@@ -56,6 +58,9 @@ class Engine:
     def step(self) -> list[Delta]:
         """One round: guess, score once, decide, keep. Returns what each sequence that wrote has written."""
         with self.target.steady():
+            if not self.failed:
+                with self._forgiving():
+                    self.drafter.rest(self.clock.total)
             return self._round()
 
     def _round(self) -> list[Delta]:
@@ -125,6 +130,14 @@ class Engine:
             return 0
         return max(0, min(self.width.nodes(sequence, len(batch) - 1), NODES if batch.trees else reach))
 
+    @contextmanager
+    def _forgiving(self) -> Iterator[None]:
+        """Whatever a drafter does wrong inside, the text goes on."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - as in _guess
+            self._turn_off(error)
+
     def _turn_off(self, error: Exception) -> None:
         if self.failed:
             return
@@ -132,7 +145,7 @@ class Engine:
         warnings.warn(
             f"the drafter failed and is off from here on; the text is not affected, only slower. {self.failed}",
             RuntimeWarning,
-            stacklevel=4,
+            stacklevel=6,
         )
 
     # ---- score
@@ -171,22 +184,18 @@ class Engine:
     def _observe(self, batch: Batch, draft: Draft, verdict: Verdict, logits: list[Tensor]) -> None:
         if self.failed or not len(batch):
             return
-        try:
+        with self._forgiving():
             self.drafter.observe(batch, draft, verdict, Scores(tuple(logits)))
-        except Exception as error:  # noqa: BLE001 - as in _guess
-            self._turn_off(error)
 
     def _share(self, turns: list[Turn], verdict: Verdict, hidden: list[Tensor]) -> None:
         """Tell the drafter what the target thought at every token that stays; writers come first among the turns."""
         if self.failed or not hidden:
             return
-        try:
+        with self._forgiving():
             for turn, nodes, states in zip_longest(turns, verdict.kept, hidden):
                 kept = [*range(turn.read), *(turn.read + node for node in nodes or ())]
                 states = states if len(kept) == len(states) else states[kept]
                 self.drafter.hear(turn.sequence, turn.sequence.cached, states)
-        except Exception as error:  # noqa: BLE001 - as in _guess
-            self._turn_off(error)
 
     # ---- keep
 
@@ -229,10 +238,8 @@ class Engine:
         self.target.close(sequence.id)
         self.draws.forget(sequence)
         self.width.release(sequence)
-        try:
+        with self._forgiving():
             self.drafter.release(sequence)
-        except Exception as error:  # noqa: BLE001 - as in _guess
-            self._turn_off(error)
 
 
 def _checked(draft: Draft, asked: list[int], target: Model) -> Draft:

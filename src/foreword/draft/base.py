@@ -36,6 +36,9 @@ class Drafter(ABC):
     draws: ClassVar[bool] = False
     """Its guesses are drawn from a law that comes with them, where the rule compares laws."""
 
+    learns: ClassVar[bool] = False
+    """It guesses with a model of its own, whose weights may change between rounds; see `pupil`."""
+
     wants: tuple[int, ...] = ()
     """The target's hidden states that it guesses from, numbered as transformers does: 0 = the embeddings, i = after
     i layers, and the last after the final norm too. See `hear`."""
@@ -64,6 +67,17 @@ class Drafter(ABC):
 
         Called after every forward, with each token that stays, once and in order; prompts come in parts.
         """
+
+    def rest(self, took: float) -> None:  # noqa: B027 - a hook, empty by default
+        """Called between rounds, when nothing is being guessed or judged. `took`: seconds of the last round.
+
+        The only moment in which what later guesses are drawn from may change; requests wait meanwhile.
+        """
+
+    @property
+    def pupil(self) -> Model | None:
+        """The model that guesses, where it `learns`."""
+        return None
 
     def release(self, sequence: Sequence) -> None:  # noqa: B027 - a hook, empty by default
         """The sequence has ended; forget it."""

@@ -60,7 +60,7 @@ class LanguageModelDrafter(GrowingDrafter):
     """Drafts with any causal model that shares the target's tokenizer."""
 
     summary = "a smaller model with the same tokenizer writes ahead"
-    takes, needs = MODEL, True
+    takes, needs, learns = MODEL, True, True
 
     def __init__(self, model: Model, vocab: int | None = None) -> None:
         """`vocab` is the target's, if larger: families pad their embeddings to different sizes, without new tokens."""
@@ -85,6 +85,10 @@ class LanguageModelDrafter(GrowingDrafter):
                 "they must share one tokenizer, or use a drafter that needs no model"
             )
         return cls(model, target.vocab)
+
+    @property
+    def pupil(self) -> Model | None:
+        return self.model if self.learns else None
 
     def release(self, sequence: Sequence) -> None:
         super().release(sequence)

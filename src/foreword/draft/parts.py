@@ -15,6 +15,7 @@ from torch import Tensor
 from foreword.draft.base import Drafter
 from foreword.draft.trust import Trust
 from foreword.errors import InvalidRequest
+from foreword.model import Model
 from foreword.types import Batch, Draft, Scores, Sequence, Tree, Verdict
 
 HOPE = 0.5
@@ -49,6 +50,14 @@ class Parts(Drafter):
         for drafter in self.parts:
             if drafter.wants:
                 drafter.hear(sequence, start, torch.cat([states[layer] for layer in drafter.wants], -1))
+
+    def rest(self, took: float) -> None:
+        for drafter in self.parts:
+            drafter.rest(took)
+
+    @property
+    def pupil(self) -> Model | None:
+        return next((drafter.pupil for drafter in self.parts if drafter.learns), None)
 
     def release(self, sequence: Sequence) -> None:
         self._trees.pop(sequence.id, None)

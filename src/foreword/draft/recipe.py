@@ -43,6 +43,10 @@ class Recipe:
     def draws(self) -> bool:
         return any(part.draws for _, part in self.parts)
 
+    @property
+    def learns(self) -> bool:
+        return any(part.learns for _, part in self.parts)
+
     def load(self, source: Sources, target: Model, tokenizer: Tokenizer | None) -> Drafter:
         """Make every part. One source goes to the part that needs it; several are given by name.
 

@@ -20,6 +20,7 @@ class IntersectionDrafter(LanguageModelDrafter):
 
     summary = "a smaller model with another tokenizer writes ahead in shared tokens"
     takes, needs = MODEL, True
+    learns = False  # what it says is of another vocabulary
 
     def __init__(self, pair: Pair) -> None:
         super().__init__(translated(pair.model, pair.translation))
