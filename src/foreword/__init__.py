@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from foreword.draft.learning import Learning
     from foreword.errors import (
         DraftError,
         ForewordError,
@@ -22,6 +23,7 @@ __version__ = "0.1.0"
 
 _HOME = {
     "LLM": "llm",
+    "Learning": "draft.learning",
     "SamplingParams": "types",
     "Completion": "types",
     "Delta": "types",
@@ -45,6 +47,7 @@ __all__ = [
     "DraftError",
     "ForewordError",
     "InvalidRequest",
+    "Learning",
     "ModelError",
     "SamplingParams",
     "Stats",

@@ -23,11 +23,14 @@ from foreword import family
 from foreword.draft import MODEL, PLAIN, WITH_DRAFT, Recipe, usual
 from foreword.draft import method as find_method
 from foreword.draft.base import Drafter, Source
+from foreword.draft.course import Progress
+from foreword.draft.learning import Learner, Learning, teaching
 from foreword.draft.pairing import load_anyhow
 from foreword.draft.recipe import Sources
 from foreword.engine import NODES, Engine
 from foreword.errors import InvalidRequest, VocabularyMismatch
 from foreword.model import Mode, Model, load_tokenizer, measure
+from foreword.model.weights import save
 from foreword.params import whole
 from foreword.prompts import Prompt, is_list, listed, token_ids
 from foreword.reader import TextReader
@@ -61,6 +64,8 @@ class LLM:
     rule: how guesses are judged. "match" gives the same text as plain decoding with the same seed; the others the same
         distribution. Or what is to be kept, "same-text" or "same-distribution", by the rule that keeps most guesses.
     width: what decides how much is guessed; docs/widths.md has the names.  nodes: instead, so many in every round.
+    learn: keep distilling the draft model from what the target says, between rounds (docs/online.md): True, or Learning
+        with its share of the time. No text depends on it.
     dtype, device: see `Model.load`.  slots: sequences that run at a time.  chunk: prompt tokens read in one round.
 
     Threads may share one LLM: their requests run together, round by round, and one thread at a time runs a round. An
@@ -80,6 +85,7 @@ class LLM:
         device: str = "auto",
         slots: int = 8,
         chunk: int = 512,
+        learn: bool | Learning = False,
     ) -> None:
         scheduler, _ = Scheduler(slots=slots, chunk=chunk), find_rule(rule)  # a wrong name is refused at once
         decides = policy(width, whole(0, NODES, optional=True)("nodes", nodes))
@@ -91,23 +97,27 @@ class LLM:
         drafter = find_method(self.method)
         if drafter.needs and draft is None:
             raise InvalidRequest(f"the method {self.method} needs {drafter.takes}: give draft='folder or hub id'")
+        settings = teaching(learn, drafter, self.method)
         if drafter.takes == MODEL and isinstance(draft, str | Path):
             load_tokenizer(draft)  # what is missing is missed in a moment, not after a large target was read
         self.target = Model.load(target, dtype=dtype, device=device)
         self.tokenizer = load_tokenizer(target)
         wide = Fixed(0) if self.method == PLAIN else decides(partial(measure, self.target))
-        made = self._drafter(drafter, draft, anyhow=method is None)
+        made = self._drafter(drafter, draft, settings, anyhow=method is None)
         found = find_rule(rule, draws=drafter.draws, trees=self.target.mode is Mode.TREE)
         self.engine = Engine(self.target, made, found, wide, scheduler)
         self._ids = count(1)
         self._lock = RLock()
         self._requests: dict[int, _Request] = {}
 
-    def _drafter(self, kind: type[Drafter] | Recipe, source: Sources, *, anyhow: bool) -> Drafter:
+    def _drafter(
+        self, kind: type[Drafter] | Recipe, source: Sources, learning: Learning | None, *, anyhow: bool
+    ) -> Drafter:
         """A drafter that cannot be had costs speed, not text: the target carries on alone, and says so."""
         load = partial(load_anyhow, kind) if anyhow else kind.load
         try:
-            return load(cast("Source", source), self.target, self.tokenizer)
+            made = load(cast("Source", source), self.target, self.tokenizer)
+            return made if learning is None else Learner(made, self.target, learning)
         except (InvalidRequest, VocabularyMismatch):
             raise  # asked for wrongly, which nobody wants to find out from a warning
         except Exception as error:  # noqa: BLE001 - whatever is wrong with a drafter, the target can do without
@@ -145,6 +155,22 @@ class LLM:
     def chat(self, messages: List[Message], params: SamplingParams | None = None) -> Completion:
         """Answer a conversation, in the model's own chat template."""
         return self.generate([self.render(messages)], params)[0]
+
+    def save_draft(self, folder: str | Path) -> None:
+        """Write the draft model with what it has learnt, as a checkpoint that `draft=` takes; whole or not at all.
+
+        Raises InvalidRequest where there is no draft model, or something of that name already.
+        """
+        model = self.engine.drafter.pupil
+        if model is None:
+            raise InvalidRequest(f"the method {self.method} has no draft model that learns, so there is none to save")
+        with self._lock:
+            save(model, Path(folder), self.tokenizer)
+
+    @property
+    def progress(self) -> Progress | None:
+        """How learning goes; None where nothing learns."""
+        return self.engine.drafter.progress if isinstance(self.engine.drafter, Learner) else None
 
     def render(self, messages: List[Message]) -> list[int]:
         """Token ids of a conversation up to where the assistant speaks. Raises InvalidRequest without a template."""

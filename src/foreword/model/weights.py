@@ -74,16 +74,16 @@ def replace(model: Model, by: PreTrainedModel) -> None:
         _repack(model.driver, by)
 
 
-def save(module: PreTrainedModel, folder: Path, like: Model, tokenizer: Tokenizer) -> None:
-    """Write these weights as a checkpoint of transformers, in the dtype of the model that they are for.
+def save(model: Model, folder: Path, tokenizer: Tokenizer) -> None:
+    """Write the weights that a model reads with as a checkpoint of transformers, in its dtype.
 
     The folder is there whole or not at all. Raises InvalidRequest where there is something already.
     """
     folder = folder.expanduser()
     if folder.exists():
         raise InvalidRequest(f"{folder} exists already; give the name of a new folder")
-    stored: Any = nn.Module.to(copy.deepcopy(module), like.dtype)
-    stored.generation_config = like.hf.generation_config
+    stored: Any = nn.Module.to(copied(model), model.dtype)
+    stored.generation_config = model.hf.generation_config
     folder.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
