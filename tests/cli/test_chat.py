@@ -52,3 +52,14 @@ def test_ctrl_c_stops_the_answer_and_the_second_one_leaves(shell):
     assert process.returncode == 130
     assert out.endswith("\n")
     assert "Traceback" not in err
+
+
+def test_what_a_draft_learns_in_a_talk_is_saved(shell):
+    found = shell("chat", "--learn", "better", "--max-tokens", "24", typed="Who wrote Hamlet?\n")
+    assert found.returncode == 0, found.stderr
+    assert "--draft better" in found.stderr
+    again = shell("generate", "Hello", "--draft", "better", "--max-tokens", "4", "--temperature", "0")
+    assert again.returncode == 0, again.stderr
+    refused = shell("chat", "--learn", "better", typed="")
+    assert refused.returncode == 2
+    assert "exists already" in refused.stderr

@@ -83,20 +83,21 @@ def test_weights_that_are_nowhere_to_be_found_are_missed():
         copied(model)
 
 
-def test_what_is_saved_is_a_checkpoint_that_loads(tmp_path):
-    model, tokenizer = Model.load(family.draft(), dtype="float32"), load_tokenizer(family.target())
+def test_what_is_saved_is_a_checkpoint_that_loads(tmp_path, dtype):
+    model, tokenizer = Model.load(family.draft(), dtype=dtype), load_tokenizer(family.target())
     made = copied(model)
     with torch.no_grad():
-        made.model.norm.weight.mul_(2)
-    save(made, tmp_path / "new" / "draft", model, tokenizer)
+        made.model.layers[0].mlp.up_proj.weight.mul_(2)
+    replace(model, made)
+    save(model, tmp_path / "new" / "draft", tokenizer)
     found = AutoModelForCausalLM.from_pretrained(tmp_path / "new" / "draft", dtype="auto")
-    assert found.dtype == torch.float32
-    assert torch.equal(found.model.norm.weight, made.model.norm.weight)
+    assert found.dtype == dtype
+    assert all(torch.equal(found.state_dict()[name].float(), weight) for name, weight in made.state_dict().items())
     assert found.generation_config.eos_token_id == model.hf.generation_config.eos_token_id
     assert AutoTokenizer.from_pretrained(tmp_path / "new" / "draft").get_vocab() == tokenizer.get_vocab()
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["draft"]
     with pytest.raises(InvalidRequest, match="exists already"):
-        save(made, tmp_path / "new" / "draft", model, tokenizer)
+        save(model, tmp_path / "new" / "draft", tokenizer)
 
 
 def test_a_folder_is_not_there_where_writing_failed(tmp_path, monkeypatch):
@@ -106,5 +107,5 @@ def test_a_folder_is_not_there_where_writing_failed(tmp_path, monkeypatch):
     model, tokenizer = Model.load(family.draft(), dtype="float32"), load_tokenizer(family.target())
     monkeypatch.setattr(tokenizer, "save_pretrained", full)
     with pytest.raises(OSError, match="no space"):
-        save(copied(model), tmp_path / "draft", model, tokenizer)
+        save(model, tmp_path / "draft", tokenizer)
     assert list(tmp_path.iterdir()) == []

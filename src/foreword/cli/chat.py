@@ -11,6 +11,8 @@ from foreword.cli import edge, options, show
 from foreword.errors import InvalidRequest
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from foreword.llm import LLM
     from foreword.types import SamplingParams
 
@@ -27,6 +29,7 @@ def chat(
     rule: options.RuleName = "match",
     width: options.WidthName = None,
     nodes: options.Nodes = None,
+    learn: options.Learn = None,
     temperature: options.Temperature = 1.0,
     top_p: options.TopP = 1.0,
     top_k: options.TopK = 0,
@@ -49,17 +52,34 @@ def chat(
     )
     if max_tokens is not None:
         params = replace(params, max_tokens=max_tokens)
-    llm = LLM(model, draft=draft, method=method, rule=rule, width=width, nodes=nodes, dtype=dtype, device=device)
+    learns = _new(learn)
+    llm = LLM(
+        model,
+        draft=draft,
+        method=method,
+        rule=rule,
+        width=width,
+        nodes=nodes,
+        dtype=dtype,
+        device=device,
+        learn=learns,
+    )
     if not llm.tokenizer.chat_template:
         raise InvalidRequest(f"{llm.target.name} has no chat template; use `foreword generate --raw`")
     told = [{"role": "system", "content": system}] if system is not None else []
     colour = show.wants_colour(color)
     talk = Talk(llm, params, max_tokens, told, colour, stats)
-    if sys.stdin.isatty():
-        edge.note(COMMANDS)
-        if colour:
-            show.stderr().print(show.legend())
     talk.run()
+    if learn is not None:
+        llm.save_draft(learn)
+        edge.note(f"{learn} holds the draft model with what it has learnt; --draft {learn} serves it")
+
+
+def _new(folder: Path | None) -> bool:
+    """Whether there is to be such a folder. Raises InvalidRequest where it is there already."""
+    if folder is not None and folder.exists():
+        raise InvalidRequest(f"{folder} exists already; give --learn the name of a new folder")
+    return folder is not None
 
 
 @dataclass(slots=True)
@@ -77,6 +97,10 @@ class Talk:
 
     def run(self) -> None:
         """Read lines until the end of input or /exit."""
+        if sys.stdin.isatty():
+            edge.note(COMMANDS)
+            if self.colour:
+                show.stderr().print(show.legend())
         while (line := _line()) is not None:
             word, _, rest = line.strip().partition(" ")
             if not word:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -50,6 +51,12 @@ WidthName = Annotated[
         "--width",
         "How much to guess: measured (the default; none while guesses lose), heuristic, confidence, svip, adaedl.",
         "NAME",
+    ),
+]
+Learn = Annotated[
+    Path | None,
+    _option(
+        GUESSING, "--learn", "Let the draft model learn from what is said; a new folder gets it in the end.", "DIR"
     ),
 ]
 Nodes = Annotated[int | None, _option(GUESSING, "--nodes -n", "Instead of --width: guesses in every round.", "N")]
