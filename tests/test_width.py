@@ -11,6 +11,7 @@ from foreword.draft.base import chosen
 from foreword.errors import InvalidRequest, UnknownMethod
 from foreword.types import Clock, Draft, SamplingParams, Sequence, Tree
 from foreword.width import WIDTHS, AdaEdl, Confidence, Costs, Fixed, Heuristic, Measured, Outcome, Svip, Width, policy
+from foreword.width.acceptance import Acceptance, Forecast, Odds
 from foreword.width.making import Making
 from foreword.width.measured import LIMIT, PATIENCE, PURSE, SHARE
 
@@ -50,7 +51,7 @@ def test_a_policy_is_made_by_its_name_and_measures_only_where_it_must():
         return FLAT
 
     for name, kind in WIDTHS.items():
-        assert type(policy(name)(measure)) is kind
+        assert kind.takes or type(policy(name)(measure)) is kind
     assert type(policy()(measure)) is Measured
     assert len(measured) == 2
     assert policy(nodes=3)(measure).nodes(sequence(), 0) == 3
@@ -104,6 +105,30 @@ def test_a_chain_ends_before_a_guess_that_is_too_uncertain(ends: Width, most: in
     assert [ends.stops(sequence(), 1, even(tokens)) for tokens in range(1, 10)] == [n > most for n in range(1, 10)]
     assert not ends.stops(sequence(), 0, even(9)), "one guess is always made"
     assert ends.nodes(sequence(), 0) == 40
+
+
+def test_a_chain_ends_where_all_of_it_are_hardly_kept(tmp_path):
+    odds = Odds((0.0,) * 20, (1.0,) * 20, (1.0, *(0.0,) * 20))  # as likely as the likeliest token is drawn
+    sure = Odds((0.0,) * 20, (1.0,) * 20, (*(0.0,) * 20, 9.0))
+    Forecast(sure, odds).write(tmp_path / "odds")
+    ends = policy(f"acceptance:{tmp_path / 'odds'}")(lambda: FLAT)
+    assert isinstance(ends, Acceptance)
+    one = sequence()
+    half = [ends.stops(one, depth, even(2)) for depth in range(3)]
+    assert half == [False, True, True], "0.5, 0.25, 0.125: the second is kept with less than 0.3"
+    assert [ends.stops(one, depth, even(1)) for depth in range(9)] == [False] * 9, "it begins again with each chain"
+    greedy = Sequence(9, [1], 1, SamplingParams(temperature=0), seed=0)
+    assert [ends.stops(greedy, depth, even(2)) for depth in range(9)] == [False] * 9, "temperature 0 has its own odds"
+    ends.release(one)
+    ends.release(one)
+    for name, said in (("acceptance", "write acceptance:PATH"), ("svip:x", "nothing after its name")):
+        with pytest.raises(InvalidRequest, match=said):
+            policy(name)
+    with pytest.raises(InvalidRequest, match="holds no odds of acceptance"):
+        policy(f"acceptance:{tmp_path}")
+    (tmp_path / "odds" / "acceptance.json").write_text('{"greedy": {"mean": [1], "spread": [1], "weights": [1]}}')
+    with pytest.raises(InvalidRequest, match="do not belong together"):
+        policy(f"acceptance:{tmp_path / 'odds'}")
 
 
 def test_the_threshold_follows_what_was_kept():

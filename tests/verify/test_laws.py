@@ -13,7 +13,8 @@ from foreword.verify.block import prefix_acceptance, prefix_weight
 from foreword.verify.rejection import acceptance, chain_laws, chain_verdict, ratios
 from foreword.verify.traversal import ascend
 from foreword.verify.without_replacement import descend, residual, untried
-from foreword.width import AdaEdl, Confidence, Svip, Width
+from foreword.width import Acceptance, AdaEdl, Confidence, Svip, Width
+from foreword.width.acceptance import Forecast, Odds
 
 from .laws import bias, chi_square, plain_law, surprise
 from .worlds import Guesses, Guessing, World, changed, chosen, chosen_tree, drawn, drawn_tree, repeat
@@ -50,7 +51,14 @@ def last_dropped(guessing: Guessing) -> Guessing:
     return dropping
 
 
-POLICIES = {"confidence": Confidence(0.6), "svip": Svip(), "adaedl": AdaEdl(0.65)}
+STRAIGHT = Odds((0.0,) * 20, (1.0,) * 20, (1.0, *(0.0,) * 20))
+"""A guess is kept as often as its law's likeliest token is drawn."""
+POLICIES = {
+    "confidence": Confidence(0.6),
+    "svip": Svip(),
+    "adaedl": AdaEdl(0.65),
+    "acceptance": Acceptance(Forecast(STRAIGHT, STRAIGHT), 0.7),
+}
 """What ends a chain, with thresholds that these worlds come to."""
 
 
@@ -75,7 +83,7 @@ def ended_by_its_guess(name: str) -> Guessing:
         draft, likely = drawn(world)
         assert draft.probs is not None
         own = draft.probs.gather(2, draft.tokens[..., None])[..., 0]
-        told = own if name == "confidence" else -own.log()
+        told = -own.log() if name in ("svip", "adaedl") else own
         on = [[not policy.doubts(value) for value in row] for row in told.tolist()]
         return Guesses(changed(draft, count=torch.tensor(on).long().cumprod(dim=1).sum(dim=1)), likely)
 

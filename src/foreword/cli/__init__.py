@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from foreword.cli import edge
+from foreword.cli.acceptance import acceptance
 from foreword.cli.bench import bench
 from foreword.cli.chat import chat
 from foreword.cli.data import data
@@ -88,6 +89,14 @@ for panel, command, example in (
     ),
 ):
     app.command(rich_help_panel=panel, epilog=examples(*example))(command)
+
+train.command(
+    epilog=examples(
+        "foreword train acceptance --data answers.jsonl --out odds",
+        "foreword train acceptance --target path/or/hub-id --draft path/or/hub-id --data answers.jsonl --out odds",
+        'foreword generate "…" --width acceptance:odds',
+    )
+)(acceptance)
 
 for group, example in (
     (train, ("foreword train lm --data answers.jsonl --out draft",)),

@@ -49,7 +49,8 @@ WidthName = Annotated[
     _option(
         GUESSING,
         "--width",
-        "How much to guess: measured (the default; none while guesses lose), heuristic, confidence, svip, adaedl.",
+        "How much to guess: measured (the default; none while guesses lose), heuristic, confidence, svip, adaedl, "
+        "acceptance:DIR.",
         "NAME",
     ),
 ]

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from difflib import get_close_matches
 
 from foreword.errors import InvalidRequest, UnknownMethod
+from foreword.width.acceptance import Acceptance
 from foreword.width.adaedl import AdaEdl
 from foreword.width.base import Fixed, Measure, Outcome, Width
 from foreword.width.confidence import Confidence
@@ -20,6 +21,7 @@ from foreword.width.svip import Svip
 __all__ = [
     "USUAL",
     "WIDTHS",
+    "Acceptance",
     "AdaEdl",
     "Confidence",
     "Costs",
@@ -39,6 +41,7 @@ WIDTHS: dict[str, type[Width]] = {
     "confidence": Confidence,
     "svip": Svip,
     "adaedl": AdaEdl,
+    "acceptance": Acceptance,
 }
 USUAL = "measured"
 """What decides when nobody says who."""
@@ -57,9 +60,16 @@ def policy(asked: str | Width | None = None, nodes: int | None = None) -> Callab
         return lambda _: Fixed(nodes)
     if isinstance(asked, Width):
         return lambda _: asked
-    name = asked or USUAL
+    name, _, source = (asked or USUAL).partition(":")
     if name not in WIDTHS:
         close = get_close_matches(name, WIDTHS, n=1)
         hint = f"did you mean {close[0]!r}? " if close else ""
         raise UnknownMethod(f"there is no width {name!r}; {hint}choose one of {', '.join(WIDTHS)}")
-    return WIDTHS[name].made
+    kind = WIDTHS[name]
+    if bool(source) != bool(kind.takes):
+        takes = f"{kind.takes}: write {name}:PATH" if kind.takes else "nothing after its name"
+        raise InvalidRequest(f"the width {name} takes {takes}, got {asked!r}")
+    if source:
+        made = kind.read(source)
+        return lambda _: made
+    return kind.made

@@ -13,6 +13,7 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
+from foreword.errors import InvalidRequest
 from foreword.types import Clock, Draft, Sequence
 
 Measure = Callable[[], Mapping[int, float]]
@@ -28,6 +29,8 @@ class Width(ABC):
 
     summary: ClassVar[str] = ""
     """One line for those who choose."""
+    takes: ClassVar[str] = ""
+    """What is named after its name and a colon; empty where nothing is."""
     chains: ClassVar[bool] = False
     """It decides after every guess whether there is to be another (`stops`), so chains are guessed, no trees."""
 
@@ -36,6 +39,11 @@ class Width(ABC):
         """One for a target whose forwards `measure` measures. The default has no use for that."""
         del measure
         return cls()
+
+    @classmethod
+    def read(cls, source: str) -> Width:
+        """One from what it `takes`. Raises InvalidRequest where it takes nothing, or `source` is none of it."""
+        raise InvalidRequest(f"this width takes nothing after its name, got {source!r}")
 
     @property
     def floor(self) -> float:
