@@ -51,7 +51,7 @@ def test_a_policy_is_made_by_its_name_and_measures_only_where_it_must():
         return FLAT
 
     for name, kind in WIDTHS.items():
-        assert kind.takes or type(policy(name)(measure)) is kind
+        assert kind is Acceptance or type(policy(name)(measure)) is kind
     assert type(policy()(measure)) is Measured
     assert len(measured) == 2
     assert policy(nodes=3)(measure).nodes(sequence(), 0) == 3
@@ -121,7 +121,7 @@ def test_a_chain_ends_where_all_of_it_are_hardly_kept(tmp_path):
     assert [ends.stops(greedy, depth, even(2)) for depth in range(9)] == [False] * 9, "temperature 0 has its own odds"
     ends.release(one)
     ends.release(one)
-    for name, said in (("acceptance", "write acceptance:PATH"), ("svip:x", "nothing after its name")):
+    for name, said in (("acceptance", "takes a folder .* acceptance:DIR"), ("svip:x", "nothing after its name")):
         with pytest.raises(InvalidRequest, match=said):
             policy(name)
     with pytest.raises(InvalidRequest, match="holds no odds of acceptance"):

@@ -110,14 +110,12 @@ class LLM:
         self._lock = RLock()
         self._requests: dict[int, _Request] = {}
 
-    def _drafter(
-        self, kind: type[Drafter] | Recipe, source: Sources, learning: Learning | None, *, anyhow: bool
-    ) -> Drafter:
+    def _drafter(self, kind: type[Drafter] | Recipe, source: Sources, how: Learning | None, *, anyhow: bool) -> Drafter:
         """A drafter that cannot be had costs speed, not text: the target carries on alone, and says so."""
         load = partial(load_anyhow, kind) if anyhow else kind.load
         try:
             made = load(cast("Source", source), self.target, self.tokenizer)
-            return made if learning is None else Learner(made, self.target, learning)
+            return made if how is None else Learner(made, self.target, how)
         except (InvalidRequest, VocabularyMismatch):
             raise  # asked for wrongly, which nobody wants to find out from a warning
         except Exception as error:  # noqa: BLE001 - whatever is wrong with a drafter, the target can do without

@@ -53,9 +53,7 @@ def policy(asked: str | Width | None = None, nodes: int | None = None) -> Callab
     Raises UnknownMethod, with the names there are, for other names, and InvalidRequest where both are given.
     """
     if asked is not None and nodes is not None:
-        raise InvalidRequest(
-            f"nodes={nodes} fixes how much is guessed, and width={asked!r} decides it; give one of them"
-        )
+        raise InvalidRequest(f"nodes={nodes} fixes how much is guessed, and width={asked!r} decides it; give one")
     if nodes is not None:
         return lambda _: Fixed(nodes)
     if isinstance(asked, Width):
@@ -65,11 +63,4 @@ def policy(asked: str | Width | None = None, nodes: int | None = None) -> Callab
         close = get_close_matches(name, WIDTHS, n=1)
         hint = f"did you mean {close[0]!r}? " if close else ""
         raise UnknownMethod(f"there is no width {name!r}; {hint}choose one of {', '.join(WIDTHS)}")
-    kind = WIDTHS[name]
-    if bool(source) != bool(kind.takes):
-        takes = f"{kind.takes}: write {name}:PATH" if kind.takes else "nothing after its name"
-        raise InvalidRequest(f"the width {name} takes {takes}, got {asked!r}")
-    if source:
-        made = kind.read(source)
-        return lambda _: made
-    return kind.made
+    return WIDTHS[name].told(source)

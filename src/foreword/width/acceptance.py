@@ -6,7 +6,7 @@ Knows the law that follows a prefix, never what is drawn from it; how the odds a
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from itertools import combinations_with_replacement
 from pathlib import Path
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from foreword.errors import InvalidRequest
 from foreword.types import Sequence
-from foreword.width.base import Width
+from foreword.width.base import Measure, Width
 
 DOUBT = 0.7
 """A chain ends where the chance that any of its guesses is refused is larger. As in the paper, section 4."""
@@ -119,7 +119,6 @@ class Acceptance(Width):
     """
 
     summary = "on while all guesses are likely to be kept, by odds that were learnt: acceptance:DIR"
-    takes = "a folder that `foreword train acceptance` wrote"
     chains = True
 
     def __init__(self, forecast: Forecast, doubt: float = DOUBT, most: int = MOST) -> None:
@@ -128,8 +127,11 @@ class Acceptance(Width):
         """The chance that all guesses of the chain so far are kept."""
 
     @classmethod
-    def read(cls, source: str) -> Acceptance:
-        return cls(Forecast.read(source))
+    def told(cls, source: str) -> Callable[[Measure], Width]:
+        if not source:
+            raise InvalidRequest("this width takes a folder that `foreword train acceptance` wrote: acceptance:DIR")
+        made = cls(Forecast.read(source))
+        return lambda _: made
 
     def nodes(self, sequence: Sequence, company: int) -> int:
         return self.most

@@ -29,8 +29,6 @@ class Width(ABC):
 
     summary: ClassVar[str] = ""
     """One line for those who choose."""
-    takes: ClassVar[str] = ""
-    """What is named after its name and a colon; empty where nothing is."""
     chains: ClassVar[bool] = False
     """It decides after every guess whether there is to be another (`stops`), so chains are guessed, no trees."""
 
@@ -41,9 +39,11 @@ class Width(ABC):
         return cls()
 
     @classmethod
-    def read(cls, source: str) -> Width:
-        """One from what it `takes`. Raises InvalidRequest where it takes nothing, or `source` is none of it."""
-        raise InvalidRequest(f"this width takes nothing after its name, got {source!r}")
+    def told(cls, source: str) -> Callable[[Measure], Width]:
+        """What makes one, of what stands after its name and a colon. Raises InvalidRequest where that is of no use."""
+        if source:
+            raise InvalidRequest(f"this width takes nothing after its name, got {source!r}")
+        return cls.made
 
     @property
     def floor(self) -> float:
