@@ -67,7 +67,7 @@ def test_the_report_lies_beside_the_draft(trained):
     assert {figure["domain"] for figure in written["figures"]} == {"all", "words", "notes"}
     assert {figure["temperature"] for figure in written["figures"]} == {0.0, 1.0}
     assert written["learnt"] == sum(row.tokens for row in rows)
-    assert "# A draft model" in (out / "README.md").read_text()
+    assert "# A drafter" in (out / "README.md").read_text()
     assert (out / "acceptance.png").read_bytes().startswith(b"\x89PNG")
     assert notes[0] == "12 records to learn from, 4 held out"
 
