@@ -142,6 +142,8 @@ class Measured(Width):
         """
         self._rows = 1
         """Sequences in this round."""
+        self._plain = 0.0
+        """Seconds that it would have taken without guesses: its own, for what a table says may be from another hour."""
 
     @classmethod
     def made(cls, measure: Measure) -> Measured:
@@ -178,9 +180,9 @@ class Measured(Width):
         return Draft(tree.pruned(range(count)) for tree, count in zip(draft.trees, kept, strict=True))
 
     def clocked(self, rows: int, clock: Clock) -> None:
+        self._plain = (clock.total - clock.guess) * self.costs.seconds(self._rows) / self.costs.seconds(rows)
         self.costs.correct(rows, clock.score)
-        if not self._asked:
-            self._lost = max(self._lost - SHARE * clock.total, 0.0)
+        self._lost = max(self._lost - (0.0 if self._asked else SHARE * clock.total), 0.0)
         self._since, self._asked = self._since + 1 if self._asked else 0, False
         self._first, self._fresh = self._fresh, False
         if self._odds.made is not None and not self._first:
@@ -192,7 +194,8 @@ class Measured(Width):
         record = self._records.setdefault(sequence.id, _Record())
         if not outcome.asked:
             return
-        gained = (outcome.accepted + 1) * record.plainly - outcome.seconds
+        # The first guesses of a process take longer than any others will.
+        gained = (outcome.accepted + 1) * self._plain - outcome.seconds + (not self._all.spent) * outcome.guess
         self._lost = max(self._lost - gained / self._rows, 0.0)
         if self._first:
             # What the drafter took to read the text is spent, whatever is done now.
@@ -213,17 +216,16 @@ class Measured(Width):
         record = self._records.setdefault(sequence.id, _Record())
         self._rows = company + 1
         record.plainly = plainly = self.costs.seconds(self._rows) + self._rest
-        spent = self._lost > PURSE * plainly and self._all.loses(plainly)
+        empty = self._lost > PURSE * plainly and self._all.loses(plainly)
         record.pause = max(record.pause - 1, 0)
-        if record.pause or self._since >= REMINDER or (spent and not record.spent):
+        if record.pause or self._since >= REMINDER or (empty and not record.spent):
             return 0
         best = self._odds.most if self._odds.known else self._best(record, self._rows)
         if record.loses(plainly) if self._odds.known else not best:
             # Losing now is no reason to lose for good: try it, then pause, and longer each time.
-            if spent:
-                return 0
-            record.rest()
-            return max(best, 1)
+            if not empty:
+                record.rest()
+            return 0 if empty else max(best, 1)
         return best
 
     def _best(self, record: _Record, rows: int) -> int:
