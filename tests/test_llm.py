@@ -298,7 +298,7 @@ def test_the_whole_context_can_be_used():
         ({"nodes": 65}, InvalidRequest, r"nodes must be None or a whole number in \[0, 64\], got 65"),
         ({"nodes": -1}, InvalidRequest, r"nodes must be None or a whole number in \[0, 64\], got -1"),
         ({"width": "svpi", "nodes": None}, UnknownMethod, "did you mean 'svip'"),
-        ({"width": "svip", "nodes": 4}, InvalidRequest, "give one of them"),
+        ({"width": "svip", "nodes": 4}, InvalidRequest, "give one"),
         ({"slots": 0}, InvalidRequest, "slots must be a whole number >= 1, got 0"),
         ({"chunk": 0}, InvalidRequest, "chunk must be a whole number >= 1, got 0"),
         ({"dtype": "int3"}, ModelError, "float32, bfloat16, float16"),

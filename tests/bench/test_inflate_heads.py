@@ -19,8 +19,8 @@ from running import Request, engine, finish, prompts, shelf, target, tokenizer
 WIDE = Shape("wide", hidden=448, layers=9, heads=8, kv_heads=4, head_dim=64, intermediate=1088)
 STUDENTS = (
     EagleStudent(unroll=2, draft_vocab=400),
-    DFlashStudent(layers=1, block=5, anchors=24),
     DSparkStudent(layers=1, block=4, anchors=24, rank=16),
+    DFlashStudent(layers=1, block=5, anchors=24),
     MedusaStudent(),
     MedusaStudent(heads=2, own=True),
 )
@@ -36,7 +36,9 @@ def large(original) -> Model:
     return Model(inflate(copy.deepcopy(original), WIDE), "wide")
 
 
-@pytest.mark.parametrize("student", STUDENTS, ids=lambda student: f"{student.method}-{student.settings()}"[:20])
+@pytest.mark.parametrize(
+    "student", [*STUDENTS[:2], *(pytest.param(one, marks=pytest.mark.slow) for one in STUDENTS[2:])]
+)
 def test_the_same_guesses_come_true_on_the_inflated_target(student, original, large, tmp_path):
     inflate_head(shelf(student), shape_of(original.config), WIDE).write(tmp_path)
     counts = []

@@ -183,6 +183,7 @@ def test_prices_are_timed_on_the_model_itself():
     assert 0 <= sum(prices.halves) <= 2
 
 
+@pytest.mark.slow
 def test_layers_that_do_nothing_are_found(spare, asked, tmp_path):
     """By agreement and counted weights: no clock decides this."""
     llm = LLM(str(spare), method="none", dtype="float32")

@@ -58,6 +58,7 @@ def test_it_says_what_it_measured_and_writes_a_mask_that_serves(here):
     assert here(*words, "--method", "layers", "--draft", "mask.json").stdout == plain
 
 
+@pytest.mark.slow
 def test_a_search_is_stopped_and_goes_on(shell, data):
     words = ["tune", "layers", "--data", "data.jsonl", "--out", "mask.json", *SMALL, "--json"]
     process = shell.start(*words, "--trials", "100000")

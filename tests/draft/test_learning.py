@@ -75,7 +75,7 @@ def study(pupil: Learner, seeds: range, dtype: str = FAST, rule: str = "match") 
 # ---- the text
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", [pytest.param("float32", marks=pytest.mark.slow), "bfloat16"])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_no_text_depends_on_what_is_learnt(temperature, dtype):
     asked = requests(temperature, range(1), tokens=64)
@@ -108,7 +108,7 @@ class Watched(LanguageModelDrafter):
         self.rounds[-1].append(self._seen())
 
 
-@pytest.mark.parametrize("rule", ["match", "rejection", "block"])
+@pytest.mark.parametrize("rule", ["match", "block", pytest.param("rejection", marks=pytest.mark.slow)])
 def test_weights_change_between_rounds_only(rule):
     """A rule that compares laws is exact where a guess comes with the law it was drawn from, whatever that law is."""
     watched = Watched(harmed())
