@@ -388,7 +388,7 @@ def test_what_is_remembered_keeps_no_model_alive():
 
     model, before = architectures.build("llama"), len(module._KNOWN)
     with loan(model):
-        assert len(module._KNOWN) == before + 1
+        assert model in module._KNOWN  # others may be freed meanwhile, so a count says nothing
     del model
     import gc
 
