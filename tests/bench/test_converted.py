@@ -82,6 +82,15 @@ def test_what_breaks_off_leaves_nothing(draft, cache):
     assert (converted("format", draft, Writer(), print) / "model").read_text() == "all of it"
 
 
+def test_what_another_run_wrote_meanwhile_is_taken(draft, cache):
+    def late(out: Path) -> None:
+        (out / "model").write_text("late")
+        converted("format", draft, Writer(), print)
+
+    assert (converted("format", draft, late, print) / "model").read_text() == "all of it"
+    assert len(list(cache.iterdir())) == 1
+
+
 def test_models_that_nobody_can_write_are_refused(draft):
     with pytest.raises(ModelError, match="only a Llama can be converted, and it is a Qwen"):
         source("it", build("qwen3"), draft.tokenizer)

@@ -17,7 +17,7 @@ def test_the_command_says_how_to_start_the_engine(here, tmp_path):
     assert told == {"method": "eagle3", "model": str(out), "num_speculative_tokens": 5}
     again = here("export", str(shelf(HEAD)), "--for", "vllm", "--out", str(out))
     assert again.returncode == 2
-    assert "is there already" in again.stderr
+    assert "exists already" in again.stderr
 
 
 def test_json_has_the_same_facts(here, tmp_path):

@@ -8,17 +8,16 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any, cast
 
 import torch
 from transformers import LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
-from foreword.errors import ModelError
+from foreword.disk import appearing
+from foreword.errors import InvalidRequest, ModelError
 
 WRITERS = 1
 """To be raised when what is written for the same weights changes: nothing kept before is then found."""
@@ -79,14 +78,12 @@ def converted(kind: str, what: Source, write: Callable[[Path], None], note: Call
     if kept.is_dir():
         return kept
     note(f"writing {what.name} for {kind} into {kept}, where it is found again the next time")
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    begun = Path(mkdtemp(prefix="unfinished-", dir=kept.parent))
     try:
-        write(begun)
-        if not kept.is_dir():
-            begun.rename(kept)
-    finally:
-        shutil.rmtree(begun, ignore_errors=True)
+        with appearing(kept) as begun:
+            write(begun)
+    except InvalidRequest:
+        if not kept.is_dir():  # or else another run was faster
+            raise
     return kept
 
 

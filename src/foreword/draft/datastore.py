@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
-import tempfile
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -20,6 +18,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int, UInt
 
+from foreword.disk import appearing
 from foreword.errors import InvalidRequest, ModelError, VocabularyMismatch
 from foreword.model import Tokenizer
 
@@ -138,24 +137,15 @@ def build(
 
     Raises InvalidRequest where `out` exists or the texts hold nothing to look up.
     """
-    out = Path(out)
-    if out.exists():
-        raise InvalidRequest(f"{out} exists already; remove it or name another folder")
     vocab = max(tokenizer.get_vocab().values()) + 1
-    out.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
-    try:
+    with appearing(Path(out)) as begun:
         meta = Meta(VERSION, vocab, 0, 0, fingerprint(tokenizer), {})
-        meta = _write_tokens(texts, tokenizer, meta, unfinished / TOKENS)
-        places = _write_order(np.memmap(unfinished / TOKENS, meta.token, "r"), meta, unfinished / ORDER, progress)
+        meta = _write_tokens(texts, tokenizer, meta, begun / TOKENS)
+        places = _write_order(np.memmap(begun / TOKENS, meta.token, "r"), meta, begun / ORDER, progress)
         if not places:
             raise InvalidRequest("there is nothing to look up: no text has two tokens")
         meta = replace(meta, places=places)
-        (unfinished / META).write_text(json.dumps(asdict(meta), indent=2) + "\n", encoding="utf-8")
-        unfinished.chmod(0o755)
-        unfinished.rename(out)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
+        (begun / META).write_text(json.dumps(asdict(meta), indent=2) + "\n", encoding="utf-8")
     return meta
 
 

@@ -6,17 +6,15 @@ Knows how every driver holds weights; knows nothing about what makes them better
 from __future__ import annotations
 
 import copy
-import os
-import shutil
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any
 
 import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from foreword.errors import InvalidRequest, ModelError
+from foreword.disk import appearing
+from foreword.errors import ModelError
 from foreword.model.linear import PackedLinear
 from foreword.model.model import Model
 from foreword.model.native import NativeDriver
@@ -79,24 +77,11 @@ def save(model: Model, folder: Path, tokenizer: Tokenizer) -> None:
 
     The folder is there whole or not at all. Raises InvalidRequest where there is something already.
     """
-    folder = folder.expanduser()
-    if folder.exists():
-        raise InvalidRequest(f"{folder} exists already; give the name of a new folder")
-    stored: Any = nn.Module.to(copied(model), model.dtype)
-    stored.generation_config = model.hf.generation_config
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-    try:
-        stored.save_pretrained(partial)
-        tokenizer.save_pretrained(partial)
-        partial.chmod(0o755)  # that of mkdtemp is for its owner alone
-        for path in (*partial.iterdir(), partial):
-            _sync(path)
-        partial.rename(folder)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
-    _sync(folder.parent)
+    with appearing(folder.expanduser()) as begun:
+        stored: Any = nn.Module.to(copied(model), model.dtype)
+        stored.generation_config = model.hf.generation_config
+        stored.save_pretrained(begun)
+        tokenizer.save_pretrained(begun)
 
 
 def _repack(driver: NativeDriver, by: PreTrainedModel) -> None:
@@ -114,11 +99,3 @@ def _repack(driver: NativeDriver, by: PreTrainedModel) -> None:
     pack(head.data_ptr(), described.head, *head.shape)
     held[described.norm].copy_(model.norm.weight)
     held[described.embedding].copy_(model.embed_tokens.weight)
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+
+from foreword.disk import sync
 
 KEEP = 2
 PREFIX, PARTIAL = "step-", ".partial-"
@@ -41,15 +42,6 @@ def clean(folder: Path) -> None:
     """Remove what an interrupted save or removal left."""
     for rest in folder.glob(f"{PARTIAL}*"):
         shutil.rmtree(rest)
-
-
-def sync(path: Path) -> None:
-    """See to it that a file, or the list of names in a folder, is on the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _remove(whole: Path) -> None:

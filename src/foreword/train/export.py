@@ -5,16 +5,16 @@ Knows which method a folder serves and where its layouts are; knows nothing abou
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 
 import torch
 from transformers import AutoConfig
 
+from foreword.disk import appearing
 from foreword.draft import usual
 from foreword.draft.parcel import ENGINES, Parcel
 from foreword.errors import InvalidRequest, ModelError
@@ -45,20 +45,12 @@ def export(source: str | Path, target: str | Path, engine: str, out: Path) -> Ex
     """
     if engine not in ENGINES:
         raise InvalidRequest(f"there is no engine {engine!r} to write for; choose one of {', '.join(ENGINES)}")
-    if out.exists():
-        raise InvalidRequest(f"{out} is there already; remove it or name another folder")
     method = usual(source)
     pack, config = _pack(method, source, engine), _config(target)
-    parcel = pack(Checkpoint.read(source), config, engine)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    begun = Path(mkdtemp(prefix=f".{out.name}-", dir=out.parent))
-    try:
+    with appearing(out) as begun:
+        parcel = pack(Checkpoint.read(source), config, engine)
         parcel.write(begun)
         _check(begun, parcel, pack, config, engine)
-        begun.chmod(0o755)  # mkdtemp's are for their owner alone
-        begun.rename(out)
-    finally:
-        shutil.rmtree(begun, ignore_errors=True)
     command = parcel.options.format(folder=out.resolve(), target=target)
     return Exported(out, method, len(parcel.names), command)
 
@@ -87,12 +79,9 @@ def _check(folder: Path, parcel: Parcel, pack: Pack, config: HFConfig, engine: s
     if found.tensors.keys() != parcel.names:
         wrong = ", ".join(sorted(found.tensors.keys() ^ parcel.names))
         raise ModelError(f"what was written for {engine} is not what it looks for: {wrong}. Nothing was kept")
-    with_less = Path(mkdtemp(prefix=".again-", dir=folder.parent))
-    try:
-        pack(found, config, engine).write(with_less)
-        again = Checkpoint.read(with_less)
-    finally:
-        shutil.rmtree(with_less, ignore_errors=True)
+    with TemporaryDirectory(dir=folder.parent) as written:
+        pack(found, config, engine).write(Path(written))
+        again = Checkpoint.read(written)
     if again.config != found.config or any(
         not torch.equal(tensor, again.tensors[name]) for name, tensor in found.tensors.items()
     ):

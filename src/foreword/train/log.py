@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from foreword.train.checkpoint import sync
+from foreword.disk import sync
 
 
 @dataclass(slots=True)
