@@ -3,17 +3,30 @@
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
 import foreword
+from foreword.cli import app
 
-COMMANDS = ("generate", "chat", "index", "methods", "inspect", "env", "demo", "bench")
-HEAVY = ("torch", "transformers", "numpy", "jaxtyping", "safetensors", "matplotlib")
+HEAVY = ("torch", "transformers", "numpy", "jaxtyping", "safetensors", "matplotlib", "accelerate", "optuna")
 
 
-@pytest.mark.parametrize("command", [(), *((name,) for name in COMMANDS)], ids=lambda c: c[0] if c else "foreword")
+def commands(command: Any, *words: str) -> Iterator[tuple[str, ...]]:
+    """The words of a command and of all below it."""
+    yield words
+    for name, below in getattr(command, "commands", {}).items():
+        yield from commands(below, *words, name)
+
+
+ALL = [*commands(typer.main.get_command(app))]
+
+
+@pytest.mark.parametrize("command", ALL, ids=lambda words: " ".join(("foreword", *words)))
 def test_help_imports_nothing_heavy_and_shows_examples(command):
     code = (
         "import sys; from foreword.cli import app\n"
@@ -34,7 +47,9 @@ def test_help_imports_nothing_heavy_and_shows_examples(command):
 
 def test_no_command_is_forgotten(shell):
     found = shell("--help")
-    assert [name for name in COMMANDS if not re.search(rf"^│ {name}\s", found.stdout, re.MULTILINE)] == []
+    listed = re.findall(r"^│ (\w+)\s", found.stdout, re.MULTILINE)
+    assert {words[0] for words in ALL if words} <= set(listed)
+    assert {("generate",), ("chat",), ("train", "lm"), ("tune", "layers")} <= set(ALL)
 
 
 def test_version(shell):

@@ -3,16 +3,13 @@
 import json
 import re
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-import foreword
 from foreword.draft.layers import load
 
-HEAVY = ("torch", "transformers", "numpy", "jaxtyping", "safetensors", "optuna")
 SMALL = "--prompts 1 --max-tokens 8 --device cpu".split()
 
 
@@ -23,25 +20,6 @@ def data(shell) -> Path:
     chats = [{"messages": [{"role": "user", "content": f"Say {number} twice."}]} for number in range(3)]
     path.write_text("".join(json.dumps(record) + "\n" for record in (*texts, *chats)))
     return path
-
-
-@pytest.mark.parametrize("command", [("tune",), ("tune", "layers")], ids=" ".join)
-def test_help_imports_nothing_heavy_and_shows_examples(command):
-    code = (
-        "import sys; from foreword.cli import app\n"
-        f"try: app({[*command, '--help']!r})\n"
-        f"finally: print([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)"
-    )
-    found = subprocess.run(
-        [sys.executable, "-c", code],
-        env={"PYTHONPATH": str(Path(foreword.__file__).parents[1])},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert found.returncode == 0
-    assert found.stderr.strip() == "[]"
-    assert re.search(r"Examples\s+\$ foreword tune layers", found.stdout)
 
 
 def test_it_says_what_it_measured_and_writes_a_mask_that_serves(here):
