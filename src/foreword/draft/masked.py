@@ -19,7 +19,7 @@ from foreword.draft.block import Blocks, Wanted, fitting
 from foreword.draft.parcel import SGLANG, SPECULATORS, VERSION, VLLM, Parcel, proposals, sglang, vllm
 from foreword.errors import ModelError
 from foreword.model import Model
-from foreword.model.cache import Extent, KVPool
+from foreword.model.cache import KVPool
 from foreword.model.checkpoint import Checkpoint
 from foreword.model.layer import Attend, Layer, Qwen3Config, Rotary, as_config, norm, sizes
 from foreword.model.linear import MIN_ROWS
@@ -136,19 +136,18 @@ class MaskedBlocks(Blocks):
         super().__init__(head, target, head.layout.guesses)
         self.head, self.layout = head, head.layout
         self._pool = KVPool()
-        self._extents: dict[int, Extent] = {}
+        self._pool.spare = self.layout.block
         self._lengths: dict[int, int] = {}
 
     def open(self, id: int, capacity: int) -> None:
         super().open(id, capacity)
-        self._extents[id] = self._pool.reserve(capacity + self.layout.block)
+        self._pool.open(id, capacity)
         self._lengths[id] = 0
 
     def close(self, id: int) -> None:
         super().close(id)
         self._lengths.pop(id, None)
-        if id in self._extents:
-            self._pool.release(self._extents.pop(id))
+        self._pool.close(id)
 
     @torch.inference_mode()
     def compute(self, wanted: List[Wanted]) -> Float[Tensor, "wanted guesses vocab"]:
@@ -173,7 +172,7 @@ class MaskedBlocks(Blocks):
         block, masks = self.layout.block, [self.layout.mask] * (self.layout.block - 1)
         tokens = torch.tensor([token for one in wanted for token in (one.anchor, *masks)], device=self.target.device)
         places, positions = self._places({one.id: block for one in wanted})
-        starts = [self._extents[one.id].start for one in wanted]
+        starts = [self._pool[one.id].start for one in wanted]
         held = [slice(start, start + self._lengths[one.id] + block) for start, one in zip(starts, wanted, strict=True)]
 
         def attend(number: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -188,7 +187,7 @@ class MaskedBlocks(Blocks):
     def _places(self, counts: dict[int, int]) -> tuple[Int[Tensor, "rows"], Int[Tensor, "rows"]]:
         """Rows of the pool and positions of so many tokens after each text."""
         positions = [range(self._lengths[one], self._lengths[one] + count) for one, count in counts.items()]
-        starts = [self._extents[one].start for one in counts]
+        starts = [self._pool[one].start for one in counts]
         places = [start + place for start, span in zip(starts, positions, strict=True) for place in span]
         both = torch.tensor([places, [place for span in positions for place in span]], device=self.target.device)
         return both[0], both[1]

@@ -45,7 +45,23 @@ class Extents:
 
     def __init__(self, rows: int = 1024) -> None:
         self.rows = rows
+        self.spare = 0
+        """Rows to keep beyond every sequence's capacity, for a drafter that guesses in the same memory."""
         self._free: list[Extent] = [Extent(0, rows)]
+        self._of: dict[int, Extent] = {}
+
+    def __getitem__(self, id: int) -> Extent:
+        """The run of a sequence that is open."""
+        return self._of[id]
+
+    def open(self, id: int, capacity: int) -> None:
+        """Make room for a sequence of at most `capacity` tokens, guesses included."""
+        self._of[id] = self.reserve(capacity + self.spare)
+
+    def close(self, id: int) -> None:
+        """Forget a sequence. Unknown ids are ignored."""
+        if id in self._of:
+            self.release(self._of.pop(id))
 
     def reserve(self, tokens: int) -> Extent:
         """A run of at least `tokens` rows."""

@@ -17,7 +17,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from foreword.errors import ModelError
-from foreword.model.cache import Extent, Extents, grown
+from foreword.model.cache import Extents, grown
 from foreword.model.driver import Mode
 from foreword.model.linear import drop_weights
 from foreword.model.panels import LANES, products, vectors
@@ -74,9 +74,6 @@ class NativeDriver:
         self._library = made
         self._hf, self._owned = model, owned
         self._pool = _Rows(model)
-        self._extents: dict[int, Extent] = {}
-        self.spare = 0
-        """Places to keep beyond every sequence's capacity, for a drafter that guesses in the same memory."""
         self._held: list[Tensor] = []  # what the C side points to, always
         self._alive: list[object] = []  # and what it points to during one forward
         self._model = self._describe(model)
@@ -89,14 +86,13 @@ class NativeDriver:
         restore(self._hf if model is None else model, self._model, self._held)
 
     def open(self, id: int, capacity: int) -> None:
-        self._extents[id] = self._pool.reserve(capacity + self.spare)
+        self._pool.open(id, capacity)
 
     def close(self, id: int) -> None:
-        if id in self._extents:
-            self._pool.release(self._extents.pop(id))
+        self._pool.close(id)
 
     def move(self, id: int, source: list[int], start: int) -> None:
-        base = self._extents[id].start
+        base = self._pool[id].start
         for i, held in enumerate(source):
             if held != start + i:
                 self._library.foreword_move(byref(self._model), base + held, base + start + i)
@@ -135,7 +131,7 @@ class NativeDriver:
         """Read the end of a text, then grow a tree of guesses after it, in one call."""
         if read.keep != 1 or (ask.noise is not None and ask.noise.shape < (ask.deep, self._model.vocab)):
             raise ModelError("a tree grows after one kept row, and needs noise for every level and token")
-        room = self._extents[read.id].capacity - read.start - len(read.tokens)
+        room = self._pool[read.id].capacity - read.start - len(read.tokens)
         ask = replace(ask, reads=max(0, min(ask.reads, room)))
         logits = torch.empty(ask.width + 1, self._model.vocab)
         forward = self._prepare([read], logits, rows=ask.width, beyond=ask.reads)
@@ -172,7 +168,7 @@ class NativeDriver:
         return llama.Forward(len(tokens), len(spans), len(kept), *pointers, spans, logits.data_ptr(), *scratch)
 
     def _describe_span(self, span: llama.Span, read: Read, start: int) -> None:
-        extent = self._extents[read.id]
+        extent = self._pool[read.id]
         if len(read.parents or ()) > MOST_DEEP:
             raise ModelError(f"a tree may hold {MOST_DEEP} guesses, got {len(read.parents or ())}")
         if read.start + len(read.tokens) > extent.capacity:

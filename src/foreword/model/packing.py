@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from foreword.errors import ModelError
-from foreword.model.cache import Extent, KVPool
+from foreword.model.cache import KVPool
 from foreword.model.plan import Plan, Read, Span
 from foreword.native.openmp import all_threads
 
@@ -47,22 +47,18 @@ class Packing:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._pool = KVPool()
-        self._extents: dict[int, Extent] = {}
-        self.spare = 0
-        """Places to keep beyond every sequence's capacity, for a drafter that guesses in the same memory."""
 
     def open(self, id: int, capacity: int) -> None:
         """Make room for a sequence of at most `capacity` tokens, guesses included."""
-        self._extents[id] = self._pool.reserve(capacity + self.spare)
+        self._pool.open(id, capacity)
 
     def close(self, id: int) -> None:
         """Forget a sequence. Unknown ids are ignored."""
-        if id in self._extents:
-            self._pool.release(self._extents.pop(id))
+        self._pool.close(id)
 
     def move(self, id: int, source: list[int], start: int) -> None:
         """Make the keys of an accepted branch contiguous: position source[i] moves to start + i."""
-        base = self._extents[id].start
+        base = self._pool[id].start
         pairs = [(base + held, base + start + i) for i, held in enumerate(source) if held != start + i]
         if pairs:
             moves = torch.tensor(pairs, device=self._device)
@@ -76,7 +72,7 @@ class Packing:
         kept: list[int] = []
         spans: list[Span] = []
         for read in reads:
-            extent, depths = self._extents[read.id], read.depths
+            extent, depths = self._pool[read.id], read.depths
             start, stop = len(tokens), len(tokens) + len(read.tokens)
             if read.start + len(read.tokens) > extent.capacity:
                 raise ModelError(f"sequence {read.id} outgrew its room of {extent.capacity} tokens")

@@ -75,7 +75,7 @@ def view(target: Model, *, skip: Skip | None = None, bits: int = 16, spare: int 
         raise InvalidRequest(
             f"{target.name} is driven the way '{target.capability.way}', which cannot leave out halves of layers"
         )
-    driver.spare = max(driver.spare, spare)
+    driver._pool.spare = max(driver._pool.spare, spare)
     twin = copy(target)
     way = f"{target.capability.way}, {bits} bits, without {sorted(skip.attention)} and {sorted(skip.mlp)}"
     twin.driver, twin.capability, twin._cost = made, replace(target.capability, way=way), None  # it has its own cost
@@ -87,9 +87,8 @@ class NativeView(NativeDriver):
 
     def __init__(self, base: NativeDriver, skip: Skip, bits: int, *, shares: bool) -> None:
         self._base, self._shares = base, shares
-        self._library, self._hf, self.spare = base._library, base._hf, 0
+        self._library, self._hf = base._library, base._hf
         self._pool = base._pool if shares else _Rows(base._hf)
-        self._extents = base._extents if shares else {}
         self._held, self._alive = [], []
         self._angles = (torch.empty(0), torch.empty(0))
         self._layers = (llama.Layer * base._model.layers)(*base._model.layer[: base._model.layers])
@@ -143,10 +142,9 @@ class PooledView(PooledDriver):
     def __init__(self, base: PooledDriver, skip: Skip, *, shares: bool) -> None:
         self._layers = _decoder_layers(base._model)
         self._shares = shares
-        self.mode, self.asked, self.spare = base.mode, base.asked, 0
+        self.mode, self.asked = base.mode, base.asked
         self._model, self._device, self._alone = base._model, base._device, base._alone
         self._pool = base._pool if shares else KVPool()
-        self._extents = base._extents if shares else {}
         self._skip = skip
 
     def skip(self, skip: Skip) -> None:
