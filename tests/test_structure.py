@@ -100,7 +100,7 @@ def test_nothing_is_left_to_do_and_only_the_command_line_prints(path):
 
 
 def test_the_core_stays_small():
-    """The loop and what it stands on. What serves one method, rule or width can go with it, and does not count."""
+    """The loop and what it stands on. What serves one method, rule or width, or is only faster, does not count."""
     core = {path for path in FILES if path.relative_to(SOURCE).parts[0].removesuffix(".py") in CORE}
     optional = {path for path in core if path.parent.name in ("draft", "verify", "width") and path.stem not in SPINE}
     optional |= {
@@ -110,6 +110,8 @@ def test_the_core_stays_small():
             "layer",
             "lexicon",
             "listen",
+            "native",
+            "panels",
             "parts",
             "translated",
             "translation",
@@ -119,7 +121,7 @@ def test_the_core_stays_small():
         )
     }
     assert all(path.exists() for path in optional)
-    assert sum(map(written, core - optional)) <= 3300
+    assert sum(map(written, core - optional)) <= 3100
 
 
 @pytest.mark.skipif(not REGISTRY.exists(), reason="there are no drafting methods yet")

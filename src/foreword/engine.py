@@ -18,6 +18,7 @@ from foreword.commit import commit
 from foreword.decide import Decider
 from foreword.draft.base import Drafter, first_chain
 from foreword.draws import KeyedDraws
+from foreword.errors import named
 from foreword.model import Mode, Model, Read
 from foreword.sampling import logprobs
 from foreword.scheduler import Scheduler, Turn
@@ -141,7 +142,7 @@ class Engine:
     def _turn_off(self, error: Exception) -> None:
         if self.failed:
             return
-        self.failed = f"{type(error).__name__}: {error}"
+        self.failed = named(error)
         warnings.warn(
             f"the drafter failed and is off from here on; the text is not affected, only slower. {self.failed}",
             RuntimeWarning,

@@ -33,3 +33,15 @@ class VocabularyMismatch(ModelError):
 
 class DraftError(ForewordError, RuntimeError):
     """A drafter failed. The engine turns it off and carries on with the target alone."""
+
+
+def words(error: BaseException) -> str:
+    """What somebody else's error says, in one line, to stand in a sentence of ours; its name where it says nothing."""
+    said = str(error).strip()
+    return said.splitlines()[0].rstrip(" .:!") if said else type(error).__name__
+
+
+def named(error: BaseException) -> str:
+    """The same after the error's name, where that is needed to make sense of it."""
+    name, said = type(error).__name__, words(error)
+    return name if said == name else f"{name}: {said}"

@@ -2,10 +2,13 @@
 
 import signal
 
+import pytest
+
 from foreword import SamplingParams
 
 
-def test_it_remembers_until_it_is_told_to_forget(shell, llm):
+@pytest.mark.parametrize("leave", ["/exit", "/quit"])
+def test_it_remembers_until_it_is_told_to_forget(shell, llm, leave):
     lines = (
         "Who wrote Hamlet?",
         "/seed 5",
@@ -14,7 +17,7 @@ def test_it_remembers_until_it_is_told_to_forget(shell, llm):
         "And when?",
         "/nonsense",
         "/seed many",
-        "/exit",
+        leave,
         "no",
     )
     words = ("--seed", "4", "--max-tokens", "24", "--system", "Be brief.")

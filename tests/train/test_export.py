@@ -1,6 +1,7 @@
 """Drafters for other engines: what each looks for is there and nothing else, and it is read as what it was."""
 
 import json
+import shlex
 import shutil
 
 import pytest
@@ -56,20 +57,22 @@ def test_the_command_line_offers_these_engines():
 def test_a_head_is_written_with_the_names_that_the_engine_looks_for_and_serves_here_too(
     student, engine, names, tmp_path
 ):
-    done = export(shelf(student), family.target(), engine, tmp_path / "out")
-    found = Checkpoint.read(tmp_path / "out")
+    done = export(shelf(student), family.target(), engine, tmp_path / "a head")
+    found = Checkpoint.read(tmp_path / "a head")
     assert set(found.tensors) == names
     assert (done.method, done.tensors) == (student.method, len(names))
-    assert str((tmp_path / "out").resolve()) in done.command
+    start = shlex.split(done.command)
+    assert any(str((tmp_path / "a head").resolve()) in word for word in start), "a space must not cut it in two"
+    assert (str(family.target()) in start) != (engine == "speculators")
     original = Checkpoint.read(shelf(student))
     for name, tensor in found.tensors.items():
         before = original.tensors.get(name)
         assert torch.equal(
             tensor, original.tensors[name.replace("layers.0.", "midlayer.")] if before is None else before
         )
-    assert [path.name for path in tmp_path.iterdir()] == ["out"], "nothing half written is left"
-    assert usual(tmp_path / "out") == student.method
-    assert method(student.method).load(tmp_path / "out", target(), None).wants
+    assert [path.name for path in tmp_path.iterdir()] == ["a head"], "nothing half written is left"
+    assert usual(tmp_path / "a head") == student.method
+    assert method(student.method).load(tmp_path / "a head", target(), None).wants
 
 
 def test_the_layout_of_speculators_says_all_that_its_readers_would_guess_wrongly(tmp_path):

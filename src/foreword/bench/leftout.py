@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from foreword.errors import ForewordError
+from foreword.errors import ForewordError, named, words
 
 
 class LeftOut:
@@ -30,11 +30,10 @@ class LeftOut:
         except Exception as error:
             if name == self._needed:
                 raise
-            self.reasons[name] = _words(error)
+            self.reasons[name] = _told(error)
             self._progress(f"{name} is left out: {self.reasons[name]}")
 
 
-def _words(error: Exception) -> str:
+def _told(error: Exception) -> str:
     """One line: an error of ours says what was wrong, of others the kind is told too."""
-    said = (str(error).strip() or "it says no more").splitlines()[0]
-    return said if isinstance(error, ForewordError) else f"{type(error).__name__}: {said}"
+    return words(error) if isinstance(error, ForewordError) else named(error)

@@ -36,7 +36,7 @@ from foreword.bench.oracle import NODES, Oracle
 from foreword.bench.trial import Contender
 from foreword.draft import HEAD, METHODS, MODEL, PLAIN, WITH_DRAFT, WITHOUT_DRAFT, Drafter, Recipe, method
 from foreword.engine import Engine
-from foreword.errors import InvalidRequest, ModelError, UnknownMethod
+from foreword.errors import InvalidRequest, ModelError, UnknownMethod, words
 from foreword.model import Model, check_same, load_tokenizer, measure
 from foreword.model.linear import fast_bfloat16
 from foreword.model.model import DTYPES
@@ -201,5 +201,6 @@ def _load(source: str | Path, dtype: torch.dtype) -> PreTrainedModel:
     try:
         return AutoModelForCausalLM.from_pretrained(source, dtype=dtype).eval()
     except (OSError, ValueError, KeyError) as error:
-        reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise ModelError(f"cannot load a model from {str(source)!r}: {reason}. Give a folder or a hub id") from error
+        raise ModelError(
+            f"cannot load a model from {str(source)!r}: {words(error)}. Give a folder or a hub id"
+        ) from error

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from foreword.llm import LLM
     from foreword.types import SamplingParams
 
+LEAVE = ("/exit", "/quit")
 COMMANDS = "/reset forgets the conversation · /seed N makes it repeatable · /seed forgets the seed · /exit leaves"
 
 
@@ -105,7 +106,7 @@ class Talk:
             word, _, rest = line.strip().partition(" ")
             if not word:
                 continue
-            if word == "/exit":
+            if word in LEAVE:
                 return
             if word.startswith("/"):
                 self._obey(word, rest.strip())

@@ -12,7 +12,7 @@ import warnings
 import typer
 
 import foreword
-from foreword.errors import ForewordError, InvalidRequest, UnknownMethod
+from foreword.errors import ForewordError, InvalidRequest, UnknownMethod, named
 
 DEBUG = "FOREWORD_DEBUG"
 QUIET = {
@@ -89,8 +89,7 @@ def _in_words(error: Exception) -> str:
         return str(error)
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
-    said = str(error).strip().partition("\n")[0]
-    return f"{type(error).__name__}: {said}. Run `foreword --debug …` to see where it came from"
+    return f"{named(error)}. Run `foreword --debug …` to see where it came from"
 
 
 def _debugging() -> bool:

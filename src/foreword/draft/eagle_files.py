@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from foreword.draft.eagle_head import EagleConfig, EagleHead
-from foreword.draft.parcel import SGLANG, SPECULATORS, VERSION, VLLM, Parcel, proposals, sglang, unserved, vllm
+from foreword.draft.parcel import FOLDER, SGLANG, SPECULATORS, VERSION, VLLM, Parcel, proposals, sglang, unserved, vllm
 from foreword.errors import ModelError
 from foreword.model.checkpoint import Checkpoint
 from foreword.model.parts import HFConfig, LlamaConfig
@@ -151,9 +151,9 @@ def pack(found: Checkpoint, target: HFConfig, engine: str) -> Parcel:
             f"{found.source}, whose residual begins normed (norm_before_residual)", engine, (VLLM, SPECULATORS)
         )
     first = "layers.0" if engine == SPECULATORS else "midlayer"
-    options = {VLLM: vllm(KIND, GUESSES), SGLANG: sglang(KIND.upper()), SPECULATORS: "vllm serve {folder}"}
+    start = {VLLM: vllm(KIND, GUESSES), SGLANG: sglang(KIND.upper()), SPECULATORS: ("vllm", "serve", FOLDER)}
     names = {name.format(layer=first) for name in TENSORS} | ({EMBEDDINGS} if head.embed_tokens is not None else set())
-    return Parcel(write=made.write, names=frozenset(names), options=options[engine])
+    return Parcel(write=made.write, names=frozenset(names), start=start[engine])
 
 
 def _speculators(flat: Checkpoint, head: EagleHead, target: HFConfig) -> Checkpoint:

@@ -13,7 +13,7 @@ from random import Random
 
 from foreword.draft.base import Source
 from foreword.draft.own import SPARE, SelfDrafter
-from foreword.errors import InvalidRequest
+from foreword.errors import InvalidRequest, named
 from foreword.model import Model, Read, Tokenizer
 from foreword.model.view import Skip, Skipping, view
 from foreword.types import Batch, Draft, Scores, Verdict
@@ -67,7 +67,7 @@ def load(path: str | Path) -> Mask:
         return frozenset([2 * int(n) for n in said["attention"]] + [2 * int(n) + 1 for n in said["mlp"]])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InvalidRequest(
-            f"{path} holds no mask ({type(error).__name__}: {error}); give a JSON file with the numbers of layers, "
+            f"{path} holds no mask ({named(error)}); give a JSON file with the numbers of layers, "
             'such as {"attention": [3, 5], "mlp": [4]}, or leave draft=None to search on the fly'
         ) from error
 

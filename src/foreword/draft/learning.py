@@ -20,7 +20,7 @@ from foreword.draft.base import Drafter
 from foreword.draft.course import Course, Progress
 from foreword.draft.lessons import WINDOW, Lessons
 from foreword.draft.recipe import Recipe
-from foreword.errors import InvalidRequest
+from foreword.errors import InvalidRequest, named
 from foreword.model import Model
 from foreword.model.packing import threads_for
 from foreword.params import whole
@@ -174,7 +174,7 @@ class Learner(Drafter):
             with torch.inference_mode(False), torch.enable_grad():
                 yield
         except Exception as error:  # noqa: BLE001 - learning must never cost a request
-            self.progress.off = f"{type(error).__name__}: {error}"
+            self.progress.off = named(error)
             self._lessons = Lessons(self._model.vocab, self.settings.memory)  # which stays empty
             warnings.warn(
                 f"the draft learns no more; guesses go on with what it has learnt so far. {self.progress.off}",

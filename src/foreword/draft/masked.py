@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from foreword.draft.block import Blocks, Wanted, fitting
-from foreword.draft.parcel import SGLANG, SPECULATORS, VERSION, VLLM, Parcel, proposals, sglang, vllm
+from foreword.draft.parcel import FOLDER, SGLANG, SPECULATORS, VERSION, VLLM, Parcel, proposals, sglang, vllm
 from foreword.errors import ModelError
 from foreword.model import Model
 from foreword.model.cache import KVPool
@@ -217,14 +217,14 @@ def packed(
         "tie_word_embeddings": False,
     }
     made = Checkpoint(flat.source, listed, flat.tensors) if engine == SPECULATORS else flat
-    options = {
+    start = {
         VLLM: vllm(method, layout.guesses),
         SGLANG: sglang(method.upper()),
-        SPECULATORS: "vllm serve {folder}",
+        SPECULATORS: ("vllm", "serve", FOLDER),
     }
     inner = (f"layers.{layer}.{part}" for layer in range(sizes.num_hidden_layers) for part in TENSORS)
     names = frozenset(("fc.weight", "hidden_norm.weight", "norm.weight", *inner, *own))
-    return Parcel(write=made.write, names=names, options=options[engine])
+    return Parcel(write=made.write, names=names, start=start[engine])
 
 
 def fill(head: MaskedHead, found: Checkpoint) -> None:

@@ -16,6 +16,8 @@ from foreword.model.parts import HFConfig
 
 VLLM, SGLANG, SPECULATORS = ENGINES = ("vllm", "sglang", "speculators")
 """Who can be served. The last is the library whose folders `vllm serve FOLDER` reads without being told anything."""
+FOLDER, TARGET = "{folder}", "{target}"
+"""What stands for places that are known later."""
 VERSION = "0.9.0"
 """Of speculators, whose layout is written."""
 
@@ -28,20 +30,20 @@ class Parcel:
     """Fill a folder."""
     names: frozenset[str]
     """Every tensor that the engine looks for, and no other: what it does not know it passes over in silence."""
-    options: str
-    """What the engine's command line needs; `{folder}` stands for where the parcel lies, `{target}` for the target."""
+    start: tuple[str, ...]
+    """The words that start the engine with it; FOLDER and TARGET in them stand for where these lie."""
 
 
-def vllm(method: str, guesses: int) -> str:
-    """Options that have vLLM use a folder."""
-    told = json.dumps({"method": method, "model": "FOLDER", "num_speculative_tokens": guesses})
-    return "vllm serve {target} --speculative-config '" + _braced(told) + "'"
+def vllm(method: str, guesses: int) -> tuple[str, ...]:
+    """What has vLLM use a folder."""
+    told = json.dumps({"method": method, "model": FOLDER, "num_speculative_tokens": guesses})
+    return "vllm", "serve", TARGET, "--speculative-config", told
 
 
-def sglang(algorithm: str) -> str:
-    """Options that have SGLang use a folder; how many guesses it makes it chooses itself."""
-    start = "python -m sglang.launch_server --model-path {target} --speculative-algorithm"
-    return f"{start} {algorithm} --speculative-draft-model-path {{folder}}"
+def sglang(algorithm: str) -> tuple[str, ...]:
+    """What has SGLang use a folder; how many guesses it makes it chooses itself."""
+    begin = ("python", "-m", "sglang.launch_server", "--model-path", TARGET, "--speculative-algorithm", algorithm)
+    return *begin, "--speculative-draft-model-path", FOLDER
 
 
 def proposals(algorithm: str, guesses: int, target: HFConfig) -> dict[str, Any]:
@@ -65,7 +67,3 @@ def unserved(what: str, engine: str, others: tuple[str, ...] = ()) -> InvalidReq
     """The refusal where an engine cannot use a drafter."""
     instead = f"; {' and '.join(others)} can" if others else ""
     return InvalidRequest(f"{engine} cannot serve {what}{instead}")
-
-
-def _braced(text: str) -> str:
-    return text.replace("{", "{{").replace("}", "}}").replace("FOLDER", "{folder}")

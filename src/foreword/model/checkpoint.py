@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers.utils.hub import cached_file
 
-from foreword.errors import ModelError
+from foreword.errors import ModelError, words
 
 CONFIG, WEIGHTS, PICKLED = "config.json", "model.safetensors", "pytorch_model.bin"
 
@@ -38,9 +38,9 @@ class Checkpoint:
             config = json.loads(_file(source, CONFIG).read_text(encoding="utf-8"))
             return cls(str(source), config, _tensors(source))
         except (OSError, ValueError, SafetensorError, pickle.UnpicklingError, RuntimeError) as error:
-            said = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise ModelError(
-                f"cannot load a drafter from {str(source)!r}: {said}. Give a folder that holds {CONFIG} and {WEIGHTS}"
+                f"cannot load a drafter from {str(source)!r}: {words(error)}. Give a folder that holds {CONFIG} and "
+                f"{WEIGHTS}"
             ) from error
 
     def write(self, folder: Path) -> None:

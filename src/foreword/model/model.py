@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from foreword.errors import ModelError
+from foreword.errors import ModelError, words
 from foreword.model.cost import Cost, known
 from foreword.model.driver import Growing, Hearing, Mode
 from foreword.model.linear import Swap, fast_bfloat16, swap_out
@@ -99,10 +99,8 @@ class Model:
                 f"{source} does not fit on {where}: {error}. Try a smaller dtype or another device"
             ) from error
         except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
-            said = str(error).strip()
-            reason = said.splitlines()[0].rstrip(".:!") if said else type(error).__name__
             raise ModelError(
-                f"cannot load a model from {str(source)!r}: {reason}. Give a folder that holds config.json and "
+                f"cannot load a model from {str(source)!r}: {words(error)}. Give a folder that holds config.json and "
                 "safetensors weights, or the id of a model on the hub"
             ) from error
 
@@ -218,8 +216,9 @@ def _device(device: str) -> torch.device:
         found = torch.device(device)
         torch.empty(0, device=found)
     except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise ModelError(f"device {device!r} cannot be used here: {reason}. Use 'auto', 'cpu' or 'cuda'") from error
+        raise ModelError(
+            f"device {device!r} cannot be used here: {words(error)}. Use 'auto', 'cpu' or 'cuda'"
+        ) from error
     return found
 
 

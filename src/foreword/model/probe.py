@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from foreword.errors import named
 from foreword.model.attention import NAME
 from foreword.model.cached import CachedDriver
 from foreword.model.driver import Driver, Mode
@@ -73,7 +74,7 @@ def choose(model: PreTrainedModel, swaps: list[Swap], *, owned: bool = False) ->
         except Exception as error:
             if owned and way == "native" and driver is None:
                 raise  # half of the weights are gone, so nothing else can be tried
-            why_not.append((way, f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"))
+            why_not.append((way, named(error)))
             continue
         reference = references[Mode.TREE if mode is Mode.TREE else Mode.CHAIN]
         deviation = ((found.float() - reference).abs().max() / reference.std()).item()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from foreword.errors import ModelError, VocabularyMismatch
+from foreword.errors import ModelError, VocabularyMismatch, words
 
 Tokenizer = PreTrainedTokenizerBase
 
@@ -19,8 +19,7 @@ def load_tokenizer(source: str | Path) -> Tokenizer:
     try:
         return AutoTokenizer.from_pretrained(source)
     except (OSError, ValueError, KeyError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ModelError(f"{source} has no tokenizer that can be loaded: {reason}") from error
+        raise ModelError(f"{source} has no tokenizer that can be loaded: {words(error)}") from error
 
 
 def check_same(target: Tokenizer, draft: Tokenizer) -> None:

@@ -5,6 +5,7 @@ Knows which method a folder serves and where its layouts are; knows nothing abou
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
@@ -16,8 +17,8 @@ from transformers import AutoConfig
 
 from foreword.disk import appearing
 from foreword.draft import usual
-from foreword.draft.parcel import ENGINES, Parcel
-from foreword.errors import InvalidRequest, ModelError
+from foreword.draft.parcel import ENGINES, FOLDER, TARGET, Parcel
+from foreword.errors import InvalidRequest, ModelError, words
 from foreword.model.checkpoint import Checkpoint
 from foreword.model.parts import HFConfig
 from foreword.train.students import STUDENTS
@@ -51,8 +52,8 @@ def export(source: str | Path, target: str | Path, engine: str, out: Path) -> Ex
         parcel = pack(Checkpoint.read(source), config, engine)
         parcel.write(begun)
         _check(begun, parcel, pack, config, engine)
-    command = parcel.options.format(folder=out.resolve(), target=target)
-    return Exported(out, method, len(parcel.names), command)
+    start = [word.replace(TARGET, str(target)).replace(FOLDER, str(out.resolve())) for word in parcel.start]
+    return Exported(out, method, len(parcel.names), shlex.join(start))
 
 
 def _pack(method: str, source: str | Path, engine: str) -> Pack:
@@ -67,9 +68,8 @@ def _config(target: str | Path) -> HFConfig:
     try:
         return AutoConfig.from_pretrained(target)
     except (OSError, ValueError) as error:
-        said = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ModelError(
-            f"cannot read the config of {str(target)!r}: {said}. Give the target that it was made for"
+            f"cannot read the config of {str(target)!r}: {words(error)}. Give the target that it was made for"
         ) from error
 
 

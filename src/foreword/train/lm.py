@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
 
 from foreword.draft.parcel import SGLANG, SPECULATORS, VLLM, Parcel, sglang, unserved, vllm
-from foreword.errors import InvalidRequest, ModelError
+from foreword.errors import InvalidRequest, ModelError, words
 from foreword.model import HFModel, check_same, load_tokenizer
 from foreword.model.checkpoint import Checkpoint
 from foreword.model.parts import HFConfig
@@ -117,8 +117,8 @@ def pack(found: Checkpoint, target: HFConfig, engine: str) -> Parcel:
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
 
-    options = {VLLM: vllm("draft_model", 5), SGLANG: sglang("STANDALONE")}
-    return Parcel(write=write, names=frozenset(found.tensors), options=options[engine])
+    start = {VLLM: vllm("draft_model", 5), SGLANG: sglang("STANDALONE")}
+    return Parcel(write=write, names=frozenset(found.tensors), start=start[engine])
 
 
 def _beginning(setting: Setting, student: SmallModel) -> HFModel:
@@ -133,8 +133,9 @@ def load(source: str | Path, dtype: torch.dtype) -> HFModel:
     try:
         return AutoModelForCausalLM.from_pretrained(source, dtype=dtype)
     except (OSError, ValueError, KeyError) as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise ModelError(f"cannot load a model from {str(source)!r}: {reason}. Give a folder or a hub id") from error
+        raise ModelError(
+            f"cannot load a model from {str(source)!r}: {words(error)}. Give a folder or a hub id"
+        ) from error
 
 
 def smaller(config: PreTrainedConfig, layers: int = 1, hidden: int | None = None) -> PreTrainedConfig:

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from foreword.errors import InvalidRequest
+from foreword.errors import InvalidRequest, named
 from foreword.types import Sequence
 from foreword.width.base import Measure, Width
 
@@ -95,7 +95,7 @@ class Forecast:
             return cls(Odds.of(said["greedy"]), Odds.of(said["drawn"]), said.get("about", {}))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise InvalidRequest(
-                f"{source} holds no odds of acceptance ({type(error).__name__}: {error}); give a folder that "
+                f"{source} holds no odds of acceptance ({named(error)}); give a folder that "
                 "`foreword train acceptance` wrote"
             ) from error
 
