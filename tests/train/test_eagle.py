@@ -4,8 +4,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import LlamaConfig
 
 from foreword.draft.eagle import EagleDrafter
+from foreword.draft.eagle_files import dump
+from foreword.draft.eagle_head import EagleConfig, EagleHead
 from foreword.errors import InvalidRequest
 from foreword.model import Model, Read
 from foreword.train.devices import OneDevice
@@ -37,7 +40,7 @@ def test_a_step_of_training_reads_what_a_guess_reads():
     task = training(hf)
     (piece,) = drawn(3, 14)
     with torch.no_grad():
-        said = [draft for _, draft in task._logits(task.module, stack([Block.of([piece], 14)]))]
+        said = [step.draft for step in task._steps(task.module, stack([Block.of([piece], 14)]))]
     target = Model(llama(0, layers=3))
     for end in (3, 8):
         drafter = EagleDrafter(training(hf).head, target)
@@ -103,6 +106,50 @@ def test_a_head_learns_what_its_target_says(tmp_path: Path):
     )
     first, last = (row.held_out for row in trainer.run() if row.held_out)
     assert all(last[f"acceptance_{step}"] > first[f"acceptance_{step}"] + 0.05 for step in (1, 2, 3))
+
+
+def test_states_are_compared_with_those_that_the_target_speaks_from():
+    plain, felt = training(), training(feature=2.0)
+    block = stack([Block.of(drawn(0, 20, 9), 32)])
+    with torch.no_grad():
+        gained = (felt.loss(felt.module, block) - plain.loss(plain.module, block)) / 2.0
+        steps = plain._steps(plain.module, block)
+        speech = plain.target.get_output_embeddings().weight
+        for step in steps:
+            torch.testing.assert_close(step.state @ speech.T, step.target, atol=1e-4, rtol=1e-4)
+            torch.testing.assert_close(step.thought @ plain.head.lm_head.weight.T, step.draft, atol=1e-4, rtol=1e-4)
+        off = [(step.thought - step.state).abs() for step in steps]
+        smooth = [torch.where(one < 1, one.square() / 2, one - 0.5).mean(-1).sum() for one in off]
+    wanted = sum(0.8**step * one for step, one in enumerate(smooth)) / sum(0.8**step for step in range(STEPS))
+    torch.testing.assert_close(gained, wanted, atol=1e-4, rtol=1e-4)
+
+
+def test_states_are_learnt(tmp_path: Path):
+    """What a head thinks comes nearer to what its target thinks than it does without being told to."""
+
+    def distance(**options) -> float:
+        task = training(loss="forward-kl", **options)
+        recipe = Recipe(steps=20, batch=2, warmup=3, learning_rate=0.01, evaluate=20)
+        devices, folder = OneDevice(torch.device("cpu")), tmp_path / str(len(options))
+        for _ in Trainer(task, Packer(Bytes(), TEXTS[:30], 64), recipe, folder=folder, devices=devices).run():
+            pass
+        with torch.no_grad():
+            steps = task._steps(task.module, stack(list(Packer(Bytes(), TEXTS[30:], 64).all(2))))
+        return sum(float((step.thought - step.state).square().mean()) for step in steps)
+
+    assert distance(feature=10.0) < 0.9 * distance()
+
+
+def test_states_of_another_size_cannot_be_compared(tmp_path: Path):
+    target = llama(0, layers=3)
+    sizes = LlamaConfig(
+        vocab_size=VOCAB, hidden_size=16, intermediate_size=32, num_attention_heads=4, num_key_value_heads=2
+    )
+    config = EagleConfig(llama=sizes, states=(0, 1, 3), target_hidden=32, draft_vocab=VOCAB, embeds=True)
+    dump(EagleHead(config), torch.float32, target.config).write(tmp_path)
+    training(target, draft=str(tmp_path))
+    with pytest.raises(InvalidRequest, match="states of 16 numbers, which cannot be compared with the target's of 32"):
+        training(target, draft=str(tmp_path), feature=1.0)
 
 
 def test_nothing_to_learn_is_refused():

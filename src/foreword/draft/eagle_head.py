@@ -120,6 +120,10 @@ class EagleHead(nn.Module):
         states = states + layer.mlp(layer.post_attention_layernorm(states))
         return self.norm(states) if config.norm_output else states
 
+    def ready(self, states: Float[Tensor, "*rows hidden"]) -> Float[Tensor, "*rows hidden"]:
+        """What is thought, as it is read to be said."""
+        return states if self.config.norm_output else self.norm(states)
+
     def say(self, states: Float[Tensor, "*rows hidden"]) -> Float[Tensor, "*rows draft_vocab"]:
         """Logits of the tokens that can be guessed, from what is thought."""
-        return self.lm_head(states if self.config.norm_output else self.norm(states))
+        return self.lm_head(self.ready(states))

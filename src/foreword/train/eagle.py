@@ -6,9 +6,11 @@ After Li et al. 2025 (arXiv 2503.01840), section 3. Knows the head and a loss; k
 from __future__ import annotations
 
 from collections.abc import Sequence as List
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from transformers import LlamaConfig, PreTrainedConfig
@@ -39,8 +41,11 @@ class Unrolled(nn.Module):
         states: Float[Tensor, "batch token features"],
         positions: Int[Tensor, "batch token"],
         wanted: List[Bool[Tensor, "batch row"]],
-    ) -> list[Float[Tensor, "wanted draft_vocab"]]:
-        """Logits of each step where they are wanted. Row t of step j says what comes after token t + 1 + j."""
+    ) -> list[tuple[Float[Tensor, "wanted draft_vocab"], Float[Tensor, "wanted hidden"]]]:
+        """Of each step where it is wanted, logits and what they are read from.
+
+        Row t of step j says what comes after token t + 1 + j.
+        """
         rows = embedded.shape[1] - 1
         same = _same_record(positions)[:, :rows, :rows]
         before: list[tuple[Tensor, Tensor]] = []
@@ -55,8 +60,19 @@ class Unrolled(nn.Module):
                 return unrolled_attention(q, before, same)
 
             thoughts = self.head.think(tokens, thoughts, positions[:, :rows] + step, seen)
-            said.append(self.head.say(thoughts[wanted[step]]))
+            ready = self.head.ready(thoughts[wanted[step]])
+            said.append((self.head.lm_head(ready), ready))
         return said
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """Target and head, where a learnt token comes next: float32 logits, and the states that they are read from."""
+
+    target: Float[Tensor, "wanted vocab"]
+    draft: Float[Tensor, "wanted draft_vocab"]
+    state: Float[Tensor, "wanted target_hidden"]
+    thought: Float[Tensor, "wanted hidden"]
 
 
 class HeadTraining:
@@ -67,8 +83,13 @@ class HeadTraining:
         if student.unroll < 1:
             raise InvalidRequest(f"unroll must be at least 1, got {student.unroll}")
         self.target = setting.target.eval().requires_grad_(False)
-        self._loss, self.temperature = setting.loss, setting.temperature
+        self._loss, self.temperature, self._feature = setting.loss, setting.temperature, student.feature
         head = load(student.draft, self.target.config) if student.draft else new(setting, student)
+        if student.feature and head.config.llama.hidden_size != head.config.target_hidden:
+            raise InvalidRequest(
+                f"{student.draft} has states of {head.config.llama.hidden_size} numbers, which cannot be compared with "
+                f"the target's of {head.config.target_hidden}; leave feature at 0"
+            )
         self.head = head
         self.module = Unrolled(head, student.unroll)
 
@@ -87,34 +108,41 @@ class HeadTraining:
         return block
 
     def loss(self, module: nn.Module, block: Block) -> Float[Tensor, ""]:
+        """Of the laws and, if wished, of the states that they are read from (EAGLE-1: Li et al. 2024, section 3.2)."""
         total = torch.zeros((), device=block.tokens.device)
         tokens = self.head.tokens
-        for step, (target, draft) in enumerate(self._logits(module, block)):
-            found = self._loss(target[:, tokens] / self.temperature, draft / self.temperature)
+        for step, one in enumerate(self._steps(module, block)):
+            found = self._loss(one.target[:, tokens] / self.temperature, one.draft / self.temperature)
+            if self._feature:
+                found = found + self._feature * F.smooth_l1_loss(one.thought, one.state, reduction="none").mean(-1)
             total = total + FADE**step * found.sum()
         return total / sum(FADE**step for step in range(self.module.steps))
 
     def measure(self, module: nn.Module, block: Block) -> dict[str, Float[Tensor, ""]]:
         """Acceptance at temperature 1 (1 - TV) and agreement of the likeliest, at every step, given the text before."""
         found: dict[str, Tensor] = {}
-        for step, (target, draft) in enumerate(self._logits(module, block), 1):
-            whole = draft.new_full(target.shape, -torch.inf).index_copy_(1, self.head.tokens, draft)
-            found[f"acceptance_{step}"] = overlap(target, whole).sum()
-            found[f"agreement_{step}"] = agreement(target, whole).float().sum()
+        for step, one in enumerate(self._steps(module, block), 1):
+            whole = one.draft.new_full(one.target.shape, -torch.inf).index_copy_(1, self.head.tokens, one.draft)
+            found[f"acceptance_{step}"] = overlap(one.target, whole).sum()
+            found[f"agreement_{step}"] = agreement(one.target, whole).float().sum()
         return found
 
-    def _logits(self, module: nn.Module, block: Block) -> list[tuple[Tensor, Tensor]]:
-        """Float32 logits of target and head, step by step, where a learnt token comes next."""
-        with torch.no_grad(), listening(self.target, self.head.config.states) as heard:
+    def _steps(self, module: nn.Module, block: Block) -> list[_Step]:
+        config = self.head.config
+        last = self.target.config.get_text_config().num_hidden_layers
+        with torch.no_grad(), listening(self.target, (*config.states, last)) as heard:
             read = {"input_ids": block.tokens, "position_ids": block.positions, "use_cache": False}
             target = self.target(**read).logits
             features = heard().view(*block.tokens.shape, -1).float()
             embedded = self._embed(block.tokens).float()
+        inputs, states = features.split([config.target_hidden * len(config.states), config.target_hidden], -1)
         wanted = [_wanted(block, step) for step in range(self.module.steps)]
-        said = module(embedded, features, block.positions, wanted)
-        # Row t of a step stands for the target's row t + 1 + step.
-        laws = [target[:, 1 + step :][mask[:, : target.shape[1] - 1 - step]] for step, mask in enumerate(wanted)]
-        return [(law.float(), draft.float()) for law, draft in zip(laws, said, strict=True)]
+        steps = []
+        for step, (draft, thought) in enumerate(module(embedded, inputs, block.positions, wanted)):
+            # Row t of a step stands for the target's row t + 1 + step.
+            mask, rows = wanted[step][:, : target.shape[1] - 1 - step], slice(1 + step, None)
+            steps.append(_Step(target[:, rows][mask].float(), draft.float(), states[:, rows][mask], thought.float()))
+        return steps
 
     def _embed(self, tokens: Int[Tensor, "*rows"]) -> Float[Tensor, "*rows hidden"]:
         own = self.head.embed_tokens

@@ -73,6 +73,7 @@ class EagleStudent(Student):
     states: str | None = _wish(None, "Hidden states it reads, like 2,4,5. Default: early, middle, late.", "I,J,K")
     draft_vocab: int = _wish(32000, "Tokens that it can guess, the most frequent of the data.", least=2)
     intermediate: int | None = _wish(None, "Width of its MLP. Default: the target's.", least=1)
+    feature: float = _wish(0.0, "Weight of being unlike the target's own states; in EAGLE-1 10.", "X", least=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
