@@ -33,8 +33,9 @@ def play(
     for _ in range(rounds):
         count = width.nodes(one, 0)
         score = 1.0 + count if steep else 1.0
-        width.clocked(1 + count, Clock(score=score, decide=0.01))
-        width.learn(one, Outcome(count, count, round(count * kept), guess * count, score + 0.01 + guess * count))
+        clock = Clock(guess=guess * count, score=score, decide=0.01)
+        width.clocked(1 + count, clock)
+        width.learn(one, Outcome(count, count, round(count * kept), clock.guess, clock.total))
         asked.append(count)
     return asked
 
@@ -200,6 +201,14 @@ def test_what_some_texts_win_others_may_lose():
     play(width, hard, 60, kept=0.0, guess=2.0)
     play(width, easy, 20, kept=1.0, guess=0.1)
     assert play(width, sequence(3), 1, kept=1.0, guess=0.1)[0] > 0, "guessing wins on the whole: no text waits"
+
+
+def test_what_the_first_guess_of_a_process_takes_is_no_loss():
+    """Everything is slow once. Were that paid from the purse, losing a little would end guessing for a long time."""
+    width, one = Measured(FLAT), sequence()
+    assert play(width, one, 1, kept=0.0, guess=20.0)[0] > 0
+    play(width, one, 20, kept=0.0, guess=0.1)
+    assert any(play(width, sequence(2), 100, kept=1.0, guess=0.1))
 
 
 def test_a_text_that_becomes_easy_is_guessed_at_again():

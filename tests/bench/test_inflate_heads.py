@@ -5,12 +5,14 @@ import json
 
 import pytest
 import torch
+import torch.nn.functional as F
 from transformers import AutoModelForCausalLM
 
 from foreword import SamplingParams, family
 from foreword.bench.inflate import Shape, inflate, shape_of
 from foreword.bench.inflate_heads import inflate_head
 from foreword.draft import method
+from foreword.draft.eagle_files import load
 from foreword.errors import ModelError
 from foreword.model import Model
 from foreword.train.students import DFlashStudent, DSparkStudent, EagleStudent, MedusaStudent
@@ -54,6 +56,26 @@ def test_the_same_guesses_come_true_on_the_inflated_target(student, original, la
         counts.append([(answer.tokens, [delta.origins for delta in answer.deltas]) for answer in answers])
     assert counts[0] == counts[1]
     assert any("accepted" in origins for _, rounds in counts[0] for origins in rounds)
+
+
+def test_what_it_says_is_the_same_number_for_number(original, large, tmp_path):
+    """Guesses alone would not tell: norms that are a tenth too strong leave the likeliest token where it is."""
+    inflate_head(shelf(STUDENTS[0]), shape_of(original.config), WIDE).write(tmp_path)
+    heads = load(shelf(STUDENTS[0]), original.config), load(tmp_path, large.hf.config)
+    torch.manual_seed(0)
+    embedded, states = torch.randn(1, 1, 384), 1e-3 * torch.randn(1, 1, 3, 384)  # so small that eps counts
+
+    def alone(q, k, v):
+        """A row that sees itself only."""
+        return v.repeat_interleave(q.shape[1] // v.shape[1], 1).transpose(1, 2)
+
+    said = []
+    with torch.no_grad():
+        for head, room in zip(heads, (0, 448 - 384), strict=True):
+            given = head.fc(F.pad(states, (0, room)).flatten(-2))
+            thought = head.float().think(F.pad(embedded, (0, room)), given, torch.tensor([[3]]), alone)
+            said.append(head.say(thought))
+    torch.testing.assert_close(*said, atol=1e-3, rtol=1e-3)
 
 
 def test_it_has_the_sizes_of_the_shape(original):
