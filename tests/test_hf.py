@@ -411,6 +411,24 @@ def test_two_threads_take_turns_with_one_model(model):
     assert got == [want] * 3
 
 
+def test_two_threads_that_borrow_the_same_two_models_crosswise_both_get_them():
+    models = [architectures.build("llama") for _ in range(2)]
+    want = [one.generate(**ids(5), max_new_tokens=6, do_sample=False).tolist() for one in models]
+    got, start = {}, threading.Barrier(2, timeout=60)
+
+    def work(mine: int) -> None:
+        options = how("text", models[mine]) | {"drafter": models[1 - mine]}
+        start.wait()
+        got[mine] = [models[mine].generate(**ids(5), max_new_tokens=6, do_sample=False, **options).tolist()]
+
+    threads = [threading.Thread(target=work, args=(mine,), daemon=True) for mine in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    assert [got.get(mine) for mine in range(2)] == [[one] for one in want]
+
+
 # ---- refusals
 
 

@@ -24,7 +24,7 @@ from foreword.draft import MODEL, PLAIN, usual
 from foreword.draft import method as find_method
 from foreword.engine import NODES, Engine
 from foreword.errors import InvalidRequest
-from foreword.hf.loan import loan
+from foreword.hf.loan import alone, loan
 from foreword.hf.refusal import refused_input, refused_option, refused_processor
 from foreword.hf.row import InPlace, Recorder, StopRules, law, split
 from foreword.model import Mode, Model
@@ -221,7 +221,8 @@ def _engine(model: PreTrainedModel, speculation: Speculation, rows: int) -> Iter
     decides = policy(speculation.width, speculation.nodes)
     name = speculation.method or usual(source)
     kind = find_method(name)
-    with loan(model) as (target, known):
+    borrowed = {one for one in (model, source) if isinstance(one, PreTrainedModel)}
+    with alone(*borrowed), loan(model) as (target, known):
         width = Fixed(0) if name == PLAIN else decides(partial(known.cost, target))
         rule = find_rule(speculation.rule, draws=kind.draws, trees=target.mode is Mode.TREE)
         if source is model:

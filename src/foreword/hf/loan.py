@@ -7,7 +7,7 @@ one-token forwards, and a stale copy would be a wrong answer (`weight.data += â€
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from threading import Lock, RLock
 from typing import Any
@@ -57,12 +57,28 @@ _GUARD = Lock()
 
 
 @contextmanager
+def alone(*models: PreTrainedModel) -> Iterator[None]:
+    """While inside, nobody else borrows any of these. Whoever needs several asks here first.
+
+    They are taken in one order, so that two who want the same models never wait for each other.
+    """
+    with ExitStack() as held:
+        for known in sorted(map(_known, models), key=id):
+            held.enter_context(known.lock)
+        yield
+
+
+@contextmanager
 def loan(hf: PreTrainedModel) -> Iterator[tuple[Model, Acquaintance]]:
     """Borrow a model: probed the first time only, and given back as it was, whatever happens."""
-    with _GUARD:
-        known = _KNOWN.setdefault(hf, Acquaintance())
-    with known.lock:
+    with alone(hf):
+        known = _known(hf)
         known.meet(hf)
         with borrow(hf, known.capability) as model:
             known.capability = model.capability
             yield model, known
+
+
+def _known(hf: PreTrainedModel) -> Acquaintance:
+    with _GUARD:
+        return _KNOWN.setdefault(hf, Acquaintance())
