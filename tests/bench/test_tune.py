@@ -12,7 +12,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 
 from foreword.bench.inflate import Shape, inflate, shape_of
 from foreword.bench.masks import Examiner, Reach, Text, gain, written
-from foreword.bench.prices import LEAST, Prices, counted, timed
+from foreword.bench.prices import LEAST, Prices, counted, credible, timed
 from foreword.bench.study import MaskStudy
 from foreword.bench.trials import TrialsFile
 from foreword.bench.tune import Asked, deal, tune
@@ -171,6 +171,13 @@ def test_a_texts_value_does_not_depend_on_the_mask_before():
     assert len(nothing) == len(texts)
 
 
+def test_halves_save_no_more_than_there_is():
+    assert credible((0.02, 0.03), 0.1) == (0.02, 0.03)
+    assert credible((0.3, 0.1), 0.1) == pytest.approx((0.075, 0.025))
+    assert credible((-0.5, 0.05), 0.1) == (0.0, 0.05)
+    assert credible((-0.5, -0.1), 0.1) == (0.0, 0.0)
+
+
 def test_prices_are_timed_on_the_model_itself():
     model = target()
     text = Text(len(prompts()[0]), [*prompts()[0], *range(300, 330)], SamplingParams(temperature=0))
@@ -203,7 +210,10 @@ def test_a_tuning_ends_with_a_file_that_serves_and_goes_on(spare, asked, tmp_pat
     out = tmp_path / "mask.json"
     wishes = Asked(out=out, target=str(spare), trials=6, **FEW)
     found = tune(wishes, asked)
-    assert {entry.width for entry in found.runoff.entries} == {"measured", "confidence", "adaedl"}
+    entries = found.runoff.entries
+    assert {entry.width for entry in entries} == {"measured", "confidence", "adaedl"}
+    fastest = max(entries, key=lambda entry: entry.over_plain)
+    assert (found.runoff.mask, found.runoff.width) == (fastest.mask, fastest.width)
     assert load(out) == found.mask == found.runoff.mask
     assert LayersDrafter.load(out, LLM(str(spare), method="none", dtype="float32").target, None).mask == found.mask
     said = json.loads(json.dumps(found.as_json()))

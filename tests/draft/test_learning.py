@@ -156,6 +156,7 @@ def test_what_foresees_worse_never_serves():
     study(pupil, range(3))
     assert pupil.progress.exams == 2
     assert pupil.progress.published == 0
+    assert pupil._course._rate == 3.0 / 4, "each time that what was learnt is thrown away it learns more slowly"
     assert all(torch.equal(weight, before[name]) for name, weight in copied(model).state_dict().items())
 
 

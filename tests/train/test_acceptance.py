@@ -7,7 +7,11 @@ import torch
 
 from foreword import LLM, SamplingParams, family
 from foreword.errors import InvalidRequest
-from foreword.train.acceptance import Asked, Seen, run
+from foreword.train.acceptance import HEATS, Asked, Seen, looked_at, run
+from foreword.train.data import read
+from foreword.train.job import eos
+from foreword.train.lm import load
+from foreword.train.pack import Encoder, Packer
 from foreword.width.acceptance import FILE, Forecast, features
 from running import prompts, tokenizer
 
@@ -42,6 +46,15 @@ def test_odds_that_promise_too_much_are_seen_to():
     seen = features(3 * torch.randn(2000, 30), 1.0)
     odds = Seen(seen, torch.full((2000,), 0.9)).fit()
     assert Seen(seen, torch.full((2000,), 0.5)).judge(odds)["calibration_error"] == pytest.approx(0.4, abs=0.02)
+
+
+def test_at_temperature_0_a_guess_is_kept_or_not_and_above_it_by_chance(records):
+    pair = tuple(load(source, torch.float32).eval() for source in (family.target(), family.draft()))
+    packer = Packer(Encoder(tokenizer(), eos(pair[0], tokenizer())), read([records]), 128, 0)
+    seen = looked_at(pair, packer, 200, lambda _: None)
+    assert set(seen[0.0].kept.tolist()) == {0.0, 1.0}
+    assert all(len(set(seen[heat].kept.tolist())) > 50 for heat in HEATS)
+    assert len({len(found.kept) for found in seen.values()}) == 1
 
 
 def test_a_forecast_is_learnt_written_and_serves(records, tmp_path):

@@ -3,19 +3,21 @@
 import json
 import shlex
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
+from transformers import AutoConfig
 
 from foreword import family
 from foreword.cli.export import Engine
 from foreword.draft import method, usual
-from foreword.draft.eagle_files import load
+from foreword.draft.eagle_files import load, pack
 from foreword.draft.parcel import ENGINES
 from foreword.errors import InvalidRequest, ModelError
 from foreword.model import Model
 from foreword.model.checkpoint import Checkpoint, kinds
-from foreword.train.export import export
+from foreword.train.export import _check, export
 from foreword.train.students import DFlashStudent, DSparkStudent, EagleStudent, MedusaStudent
 from running import shelf, target
 
@@ -128,6 +130,25 @@ def test_what_cannot_be_served_elsewhere_is_refused_and_nothing_is_left(tmp_path
         export(other, family.target(), "vllm", tmp_path / "out")
     assert not (tmp_path / "out").exists()
     assert not list(tmp_path.glob(".out*"))
+
+
+def test_what_the_engine_would_not_find_or_not_look_for_is_not_kept(tmp_path):
+    config = AutoConfig.from_pretrained(family.target())
+    parcel = pack(Checkpoint.read(shelf(EAGLE)), config, "vllm")
+    parcel.write(tmp_path / "begun")
+    _check(tmp_path / "begun", parcel, pack, config, "vllm")
+    for names in (parcel.names | {"midlayer.gate.weight"}, parcel.names - {"d2t"}):
+        wrong = replace(parcel, names=names)
+        with pytest.raises(ModelError, match=r"not what it looks for: (midlayer\.gate\.weight|d2t)\."):
+            _check(tmp_path / "begun", wrong, pack, config, "vllm")
+
+    def other(found, *args):
+        """Reads one number as another."""
+        tensors = {name: tensor + (name == "norm.weight") for name, tensor in found.tensors.items()}
+        return pack(Checkpoint(found.source, found.config, tensors), *args)
+
+    with pytest.raises(ModelError, match="reads as something else"):
+        _check(tmp_path / "begun", parcel, other, config, "vllm")
 
 
 def copied(source, place, **changed):

@@ -63,12 +63,22 @@ def timed(target: Model, twin: Model, read: Read) -> Prices:
             with target.steady():
                 found.append(_seconds(twin, read))
     whole, *without = (float(np.quantile(found[1:], LUCK)) for found in times)  # the first found everything cold
-    attention, mlp = (max(0.0, (whole - seconds) / whole / len(half)) for seconds in without)
-    # On a busy machine they may seem to save more than there is: all together, no more than their share of the weights.
-    most = min(1.0, sum(costs(target)) / max(layers * (attention + mlp), LEAST))
-    attention, mlp = attention * most, mlp * most
+    saved = tuple((whole - seconds) / whole / len(half) for seconds in without)
     one = target.cost(0)
-    return Prices((attention, mlp) * layers, tuple(max(1.0, target.cost(k) / one) for k in range(1 + DEEPEST)))
+    return Prices(
+        credible(saved, sum(costs(target)) / layers) * layers,
+        tuple(max(1.0, target.cost(k) / one) for k in range(1 + DEEPEST)),
+    )
+
+
+def credible(saved: tuple[float, ...], most: float) -> tuple[float, ...]:
+    """What the halves of a layer save, by the clock: on a busy machine they may seem to save more than there is.
+
+    None costs more than nothing, and together they save no more than `most`, their share of the weights.
+    """
+    real = [max(0.0, one) for one in saved]
+    fit = min(1.0, most / max(sum(real), LEAST * most))
+    return tuple(fit * one for one in real)
 
 
 def _seconds(model: Model, read: Read) -> float:

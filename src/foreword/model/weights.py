@@ -85,7 +85,7 @@ def save(model: Model, folder: Path, tokenizer: Tokenizer) -> None:
 
 
 def _repack(driver: NativeDriver, by: PreTrainedModel) -> None:
-    """The C side goes on pointing to the same memory, which holds other numbers then."""
+    """The C side points to the same memory, which holds other numbers then. Embeddings are the model's own."""
     model: Any = by.model
     described, held = driver._model, {tensor.data_ptr(): tensor for tensor in driver._held}
     pack = driver._library.foreword_pack
@@ -98,4 +98,3 @@ def _repack(driver: NativeDriver, by: PreTrainedModel) -> None:
     head = by.lm_head.weight.bfloat16().contiguous()
     pack(head.data_ptr(), described.head, *head.shape)
     held[described.norm].copy_(model.norm.weight)
-    held[described.embedding].copy_(model.embed_tokens.weight)
