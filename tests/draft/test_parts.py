@@ -83,6 +83,30 @@ def test_who_is_right_for_longer_does_not_pay_for_every_further_token():
     assert chances(propose(fused, sequence))[(1,)] > 0.45
 
 
+def test_who_was_right_for_long_counts_more_until_others_are():
+    ways = [Says((1, -1, 0.6)), Says((2, -1, 0.6))]
+    fused, sequence = FusedDrafter(ways), one()
+
+    def judged(rounds: int, said: int) -> dict[tuple[int, ...], float]:
+        for _ in range(rounds):
+            propose(fused, sequence)
+            fused.judge(fused._trees.pop(sequence.id), [said])
+        return chances(propose(fused, sequence))
+
+    judged(30, 1)
+    after = judged(1, 2)
+    assert after[(1,)] > after[(2,)], "one round does not undo thirty"
+    after = judged(28, 2)
+    assert after[(2,)] > after[(1,)], "but what is long past counts less"
+
+
+def test_one_whose_guesses_ended_keeps_its_standing():
+    fused, sequence = FusedDrafter([Says((1, -1, 0.6), (2, 0, 0.3)), Says((1, -1, 0.6))]), one()
+    propose(fused, sequence)
+    fused.judge(fused._trees.pop(sequence.id), [1, 2, 3])
+    assert fused._worth == [0.0, 0.0], "where the first said more nobody was heard beside it"
+
+
 def test_one_that_was_silent_keeps_its_standing():
     fused, sequence = FusedDrafter([Says((1, -1, 0.6)), Says()]), one()
     for said in ([1], [7], [7], [1]):
