@@ -11,13 +11,10 @@ from typing import Any
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformers import Qwen3Config
-from transformers.models.qwen3.modeling_qwen3 import (
-    Qwen3MLP,
-    Qwen3RotaryEmbedding,
-    rotate_half,
-)
+from transformers.models.qwen3.modeling_qwen3 import Qwen3MLP, rotate_half
 
 from foreword.errors import ModelError
+from foreword.model.parts import Qwen3RotaryEmbedding
 
 Angles = tuple[Float[Tensor, "rows 1 dim"], Float[Tensor, "rows 1 dim"]]
 """Cosines and sines of the positions of some rows."""
