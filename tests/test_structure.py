@@ -107,6 +107,7 @@ def test_the_core_stays_small():
         SOURCE / "model" / f"{name}.py"
         for name in (
             "checkpoint",
+            "kernel",
             "layer",
             "lexicon",
             "listen",

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from foreword.draft.base import HEAD, Source
 from foreword.draft.eagle_files import load
 from foreword.draft.eagle_head import EagleHead
+from foreword.draft.eagle_native import NativeHead, refused
 from foreword.draft.growing import GrowingDrafter
 from foreword.draft.heard import Heard
 from foreword.errors import InvalidRequest
@@ -31,7 +32,10 @@ ROOM = 256
 
 
 class _Asked(Packing):
-    """Reads many sequences through one head, and remembers what it thought at the end of each text and its guesses."""
+    """Reads many sequences through one head, and remembers what it thought at the end of each text and its guesses.
+
+    The plain definition of `NativeHead` in eagle_native.py.
+    """
 
     mode = Mode.TREE
 
@@ -43,6 +47,7 @@ class _Asked(Packing):
         self._given: dict[int, Tensor] = {}
         self._thoughts: dict[int, Tensor] = {}
         """Of the end of a text, then of each guess read after it."""
+        swap_in(head)  # after it was counted
 
     def give(self, id: int, states: Float[Tensor, "tokens features"]) -> None:
         """What the target thought, for the text that is read next."""
@@ -95,8 +100,8 @@ class EagleDrafter(GrowingDrafter):
 
     def __init__(self, head: EagleHead, target: Model) -> None:
         """`head` is in the target's dtype, on its device; its linear layers are packed where that is faster."""
-        self._reader = _Asked(head.eval().requires_grad_(False), target)
-        swap_in(head)  # after it was counted
+        head.eval().requires_grad_(False)
+        self._reader = _Asked(head, target) if refused(head, target) else NativeHead(head, target)
         super().__init__(self._reader)
         self.wants = head.config.states
         self._heard = Heard()

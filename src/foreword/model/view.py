@@ -18,8 +18,9 @@ from torch import Tensor, nn
 
 from foreword.errors import InvalidRequest
 from foreword.model.cache import KVPool
+from foreword.model.kernel import Kernel
 from foreword.model.model import Model
-from foreword.model.native import NativeDriver, _Rows, _Scratch
+from foreword.model.native import NativeDriver, rows_of
 from foreword.model.plan import Read
 from foreword.model.pooled import PooledDriver
 from foreword.native import llama
@@ -86,19 +87,15 @@ class NativeView(NativeDriver):
     """Reads the packed weights of another driver, or coded copies of them; a row's bits are its own here too."""
 
     def __init__(self, base: NativeDriver, skip: Skip, bits: int, *, shares: bool) -> None:
-        self._base, self._shares = base, shares
-        self._library, self._hf = base._library, base._hf
-        self._pool = base._pool if shares else _Rows(base._hf)
-        self._held, self._alive = [], []
-        self._angles = (torch.empty(0), torch.empty(0))
+        Kernel.__init__(self, base._pool if shares else rows_of(base._hf), base._rotary)
+        self._base, self._shares, self._hf = base, shares, base._hf
         self._layers = (llama.Layer * base._model.layers)(*base._model.layer[: base._model.layers])
-        self._model = llama.Model.from_buffer_copy(base._model)
-        self._model.layer = self._layers
+        described = llama.Model.from_buffer_copy(base._model)
+        described.layer = self._layers
         self._pool.attach(self._layers)
         if bits != 16:
-            self._code(CODINGS[bits])
-        self._weight_bytes = sum(held.nbytes for held in self._held) or base._weight_bytes
-        self._scratch = _Scratch(self._model)
+            self._code(described, CODINGS[bits])
+        self.describe(described, base._words, self.bytes or base._weight_bytes)
         self.skip(skip)
 
     def skip(self, skip: Skip) -> None:
@@ -119,8 +116,7 @@ class NativeView(NativeDriver):
         """Memory that the coded copies take."""
         return sum(held.nbytes for held in self._held)
 
-    def _code(self, coding: int) -> None:
-        m = self._model
+    def _code(self, m: llama.Model, coding: int) -> None:
         wide = (m.heads + 2 * m.kv_heads) * m.dim
         for layer in self._layers:
             layer.qkv = self._coded(layer.qkv, wide, m.hidden, coding)

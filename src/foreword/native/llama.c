@@ -21,9 +21,11 @@ typedef uint16_t bf16;
 typedef struct {
     const void *qkv, *out, *gate_up, *down; /* packed, see pack() and quantized.c */
     const float *qkv_bias, *norm, *mlp_norm, *query_norm, *key_norm; /* NULL where the model has none */
+    const float *given_norm; /* not NULL: the row goes on as the state given for it, and attention reads that beside what the row was */
     bf16 *keys, *values;
     int64_t window; /* 0 = none */
     int64_t skipped; /* ATTENTION | MLP */
+    int64_t normed; /* the row goes on as the given state after its norm */
 } Layer;
 
 enum { ATTENTION = 1, MLP = 2 };
@@ -38,6 +40,7 @@ typedef struct {
     const float *cos, *sin; /* [position, dim] */
     const Layer *layer;
     int64_t coding; /* of every packed weight */
+    const int32_t *ids; /* [vocab]: the tokens that the head speaks of; NULL = all, in their order */
 } Model;
 
 /* One sequence's rows of a packed forward. Row r of the span, counted from `start`, may see the pool rows
@@ -53,11 +56,12 @@ typedef struct {
     const Span *span;
     float *logits; /* [kept, vocab] */
     float *residual, *wide, *scores; /* scratch: [rows, hidden], [rows, (heads + 2 kv_heads) dim], [QUERIES threads, longest] */
-    bf16 *narrow; /* scratch: [rows, max(hidden, heads dim) + intermediate] */
+    bf16 *narrow; /* scratch: [rows, max(2 hidden, heads dim) + intermediate] */
     int64_t longest;
-    int64_t heeded; /* layers whose input is wanted as well; one that is `layers` = what the head reads */
+    int64_t heeded; /* layers whose input is wanted as well; one that is `layers` = what the head reads, the next that before its norm */
     const int64_t *heed;
     float *heard; /* [rows, heeded, hidden] */
+    const float **given; /* [rows]: a state of `hidden` numbers for each, where a layer wants one */
 } Forward;
 
 static inline __m512 widen(__m256i half) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16)); }
@@ -428,11 +432,26 @@ static void ready(const Model *m, const Forward *f, int64_t r, bf16 *to) {
 }
 
 static void hear_last(const Model *m, const Forward *f, int64_t r) {
+    hear(m, f, m->layers + 1, r);
     bf16 *normed = f->narrow + r * m->hidden;
     ready(m, f, r, normed);
     for (int64_t i = 0; i < f->heeded; i++)
         for (int64_t at = 0; f->heed[i] == m->layers && at < m->hidden; at += LANES)
             _mm512_storeu_ps(f->heard + (r * f->heeded + i) * m->hidden + at, widen(_mm256_loadu_si256((const __m256i *)(normed + at))));
+}
+
+static inline int64_t depth_of(const Model *m, const Layer *layer) { return layer->given_norm ? 2 * m->hidden : m->hidden; }
+
+/* What attention reads of a row: the row, normed; and beside it the state that was given for it, where the layer wants one. */
+static void enter(const Model *m, const Layer *layer, const Forward *f, int64_t r) {
+    const int64_t depth = depth_of(m, layer);
+    float *x = f->residual + r * m->hidden;
+    bf16 *to = f->narrow + r * depth, *beside = to + m->hidden;
+    rms_norm(x, layer->norm, m->eps, m->hidden, to);
+    if (!layer->given_norm) return;
+    rms_norm(f->given[r], layer->given_norm, m->eps, m->hidden, beside);
+    if (!layer->normed) memcpy(x, f->given[r], m->hidden * sizeof(float));
+    else for (int64_t i = 0; i < m->hidden; i += LANES) _mm512_storeu_ps(x + i, widen(_mm256_loadu_si256((const __m256i *)(beside + i))));
 }
 
 static void place(const Model *m, const Layer *layer, const Forward *f, int64_t r) {
@@ -467,8 +486,8 @@ static void run(const Model *m, const Forward *f, Phase *phase, int me, int thre
         if (l == 0) SHARE(rows, 4, r, embed(m, f, r));
         if (f->heeded) SHARE(rows, 4, r, hear(m, f, l, r));
         if (!(layer->skipped & ATTENTION)) {
-            SHARE(rows, 4, r, rms_norm(f->residual + r * m->hidden, layer->norm, m->eps, m->hidden, f->narrow + r * m->hidden));
-            product(&(Product){f->narrow, layer->qkv, rows, m->hidden, wide, STORE, f->wide, layer->qkv_bias, 0, m->coding}, phase++, threads);
+            SHARE(rows, 4, r, enter(m, layer, f, r));
+            product(&(Product){f->narrow, layer->qkv, rows, depth_of(m, layer), wide, STORE, f->wide, layer->qkv_bias, 0, m->coding}, phase++, threads);
             SHARE(rows, 2, r, place(m, layer, f, r));
             SHARE(units, share, u, attend(m, layer, f, u, tile, f->scores + me * QUERIES * f->longest));
             product(&(Product){f->narrow, layer->out, rows, m->heads * m->dim, m->hidden, ADD, f->residual, 0, 0, m->coding}, phase++, threads);

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 
+from foreword.errors import ModelError
 from foreword.native.compiler import compiled
 
 ATTENTION, MLP = 1, 2
@@ -26,8 +27,9 @@ class Layer(Structure):
     """The weights of a layer, where its keys and values lie, and which of its halves do nothing."""
 
     _fields_ = [(n, c_void_p) for n in ("qkv", "out", "gate_up", "down")]
-    _fields_ += [(n, c_void_p) for n in ("qkv_bias", "norm", "mlp_norm", "query_norm", "key_norm", "keys", "values")]
-    _fields_ += [(n, c_int64) for n in ("window", "skipped")]
+    _fields_ += [(n, c_void_p) for n in ("qkv_bias", "norm", "mlp_norm", "query_norm", "key_norm", "given_norm")]
+    _fields_ += [(n, c_void_p) for n in ("keys", "values")]
+    _fields_ += [(n, c_int64) for n in ("window", "skipped", "normed")]
 
 
 class Model(Structure):
@@ -37,6 +39,7 @@ class Model(Structure):
     _fields_ += [("eps", c_float), ("scale", c_float)]
     _fields_ += [("embedding", c_void_p), ("norm", c_void_p), ("head", c_void_p)]
     _fields_ += [("cos", c_void_p), ("sin", c_void_p), ("layer", POINTER(Layer)), ("coding", c_int64)]
+    _fields_ += [("ids", c_void_p)]
 
 
 class Span(Structure):
@@ -53,7 +56,8 @@ class Forward(Structure):
     _fields_ += [(n, c_void_p) for n in ("tokens", "positions", "keep")]
     _fields_ += [("span", POINTER(Span))]
     _fields_ += [(n, c_void_p) for n in ("logits", "residual", "wide", "scores", "narrow")]
-    _fields_ += [("longest", c_int64), ("heeded", c_int64), ("heed", c_void_p), ("heard", c_void_p)]
+    _fields_ += [("longest", c_int64), ("heeded", c_int64)]
+    _fields_ += [(n, c_void_p) for n in ("heed", "heard", "given")]
 
 
 @cache
@@ -69,4 +73,18 @@ def library() -> ctypes.CDLL | str:
         made.foreword_coded_bytes.restype = c_int64
         made.foreword_quantize.argtypes = [c_void_p, c_void_p, c_int64, c_int64, ctypes.c_int]
         made.foreword_move.argtypes = [POINTER(Model), c_int64, c_int64]
+    return made
+
+
+def reason() -> str | None:
+    """Why there is no kernel here; None where there is one."""
+    made = library()
+    return made if isinstance(made, str) else None
+
+
+def needed() -> ctypes.CDLL:
+    """The compiled kernel. Raises ModelError where there is none."""
+    made = library()
+    if isinstance(made, str):
+        raise ModelError(made)
     return made

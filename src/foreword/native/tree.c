@@ -20,14 +20,14 @@ typedef struct {
 
 /* The `breadth` largest of logits / temperature + noise, best first and the first of equals; returns how they share
  * the mass of all under softmax(. / scale). */
-static void children(const Growth *g, const float *logits, const float *noise, int64_t vocab, float *scratch, int64_t *child, float *value, float *share) {
-    const int64_t most = g->breadth;
+static void children(const Growth *g, const Model *m, const float *logits, const float *noise, float *scratch, int64_t *child, float *value, float *share) {
+    const int64_t most = g->breadth, vocab = m->vocab;
     const __m512 by = _mm512_set1_ps(g->temperature > 0 ? g->temperature : 1.0f);
     for (int64_t i = 0; i < most; i++) child[i] = -1, value[i] = -INFINITY, share[i] = 0;
     __m512 least = _mm512_set1_ps(-INFINITY);
     for (int64_t at = 0; at < vocab; at += LANES) {
         __m512 v = _mm512_div_ps(_mm512_loadu_ps(logits + at), by);
-        if (noise) v = _mm512_add_ps(v, _mm512_loadu_ps(noise + at));
+        if (noise) v = _mm512_add_ps(v, m->ids ? _mm512_i32gather_ps(_mm512_loadu_si512(m->ids + at), noise, 4) : _mm512_loadu_ps(noise + at));
         _mm512_storeu_ps(scratch + at, v);
         for (__mmask16 above = _mm512_cmp_ps_mask(v, least, _CMP_GT_OQ); above; above &= above - 1) {
             int64_t token = at + __builtin_ctz(above), place = most;
@@ -44,7 +44,10 @@ static void children(const Growth *g, const float *logits, const float *noise, i
     for (int64_t at = 0; at < vocab; at += LANES)
         sum = _mm512_add_ps(sum, vexp(_mm512_mul_ps(_mm512_sub_ps(_mm512_loadu_ps(scratch + at), best), slope)));
     float total = _mm512_reduce_add_ps(sum);
-    for (int64_t i = 0; i < most && child[i] >= 0; i++) share[i] = expf((value[i] - value[0]) / g->scale) / total;
+    for (int64_t i = 0; i < most && child[i] >= 0; i++) {
+        share[i] = expf((value[i] - value[0]) / g->scale) / total;
+        if (m->ids) child[i] = m->ids[child[i]];
+    }
 }
 
 /* The chance of the `rank`th likeliest of all guesses so far, counted from 0. */
@@ -79,13 +82,15 @@ static int64_t promising(const Growth *g, int64_t first, int64_t *open) {
 }
 
 /* `f` describes the forward that reads the end of the text, its last row kept; its logits and scratch have room for
- * `width` rows, `scratch` for one row of logits. */
+ * `width` rows, `scratch` for one row of logits. What a guess is given is what was heard at its parent, where anything
+ * is: one state a row, with room for `reads` rows after those of the text. */
 void foreword_grow(const Model *m, const Forward *f, Growth *g, float *scratch, int threads) {
     const Span trunk = *f->span;
     const int64_t past = trunk.past + trunk.held + trunk.stop - trunk.start, base = f->positions[f->rows - 1] + 1;
     int64_t open[g->width], tokens[g->width], positions[g->width], keep[g->width], opened = 1;
     int64_t place[(g->reads + 1) * g->breadth]; /* of a guess among those read */
     int32_t parents[g->reads + 1];
+    const float *given[g->width];
     open[0] = -1;
     g->count = g->held = 0;
     foreword_forward(m, f, threads);
@@ -94,7 +99,7 @@ void foreword_grow(const Model *m, const Forward *f, Growth *g, float *scratch, 
         for (int64_t i = 0; i < opened; i++) {
             int64_t *child = g->child + (row + i) * g->breadth;
             float share[g->breadth];
-            children(g, f->logits + i * m->vocab, g->noise ? g->noise + depth * g->stride : 0, m->vocab, scratch, child, g->value + (row + i) * g->breadth, share);
+            children(g, m, f->logits + i * m->vocab, g->noise ? g->noise + depth * g->stride : 0, scratch, child, g->value + (row + i) * g->breadth, share);
             double reached = open[i] < 0 ? 1 : g->chances[open[i]];
             for (int64_t c = 0; c < g->breadth && child[c] >= 0; c++) {
                 if (!(reached * share[c] > g->floor)) continue;
@@ -107,11 +112,13 @@ void foreword_grow(const Model *m, const Forward *f, Growth *g, float *scratch, 
             place[node] = g->held + i, g->read[g->held + i] = node;
             parents[g->held + i] = parent < 0 ? -1 : (int32_t)place[parent];
             tokens[i] = g->tokens[node], positions[i] = base + depth, keep[i] = i;
+            if (f->heeded) given[i] = f->heard + (f->rows + (parent < 0 ? -1 : place[parent])) * m->hidden;
         }
         Span span = {.start = 0, .stop = opened, .extent = trunk.extent, .past = past, .held = g->held, .trunk = 0, .parents = parents};
         Forward next = *f;
         next.rows = next.kept = opened, next.spans = 1;
         next.tokens = tokens, next.positions = positions, next.keep = keep, next.span = &span;
+        if (f->heeded) next.given = given, next.heard = f->heard + (f->rows + g->held) * m->hidden;
         foreword_forward(m, &next, threads);
         g->held += opened;
     }

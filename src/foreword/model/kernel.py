@@ -1,0 +1,195 @@
+"""One C forward (native/llama.c) over packed rows of many sequences: their room, its working memory, its threads.
+
+Knows the C side; knows nothing about where the weights come from, or what they say.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence as List
+from ctypes import byref, c_int64
+from dataclasses import replace
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from foreword.errors import ModelError
+from foreword.model.cache import Extents, grown
+from foreword.model.driver import Mode
+from foreword.model.panels import LANES, products, vectors
+from foreword.model.plan import Read
+from foreword.native import llama, tree
+from foreword.native.openmp import threads
+from foreword.native.scratch import Scratch
+from foreword.native.tree import Ask, Grown
+
+ROPES = ("default", "linear", "llama3", "yarn")
+"""Rotary embeddings whose angles depend on the position alone."""
+MOST_DIM, MOST_DEEP = 256, 256
+SHARE = 4 * 2**20
+"""Bytes of weights that make one more thread worth its coming."""
+MARGIN = 64
+"""Positions beyond a read that a chain may still reach without making room again."""
+
+
+def unfit(config: Any, layer: Any, head: Any) -> str | None:
+    """Why layers like this one, and this matrix after them, are not what the C side computes; None if they are."""
+    dim = layer.self_attn.o_proj.in_features // config.num_attention_heads
+    sizes = (head.in_features, config.intermediate_size, head.out_features, dim)
+    biases = (layer.self_attn.o_proj.bias, layer.mlp.gate_proj.bias, layer.mlp.down_proj.bias, head.bias)
+    if (
+        any(size % LANES for size in sizes)
+        or dim > MOST_DIM
+        or config.hidden_act != "silu"
+        or any(bias is not None for bias in biases)
+    ):
+        return "its sizes, its activation or its biases are not the usual ones"
+    if (config.rope_parameters or {}).get("rope_type", "default") not in ROPES:
+        return "its rotary embedding depends on the length of the text"
+    return llama.reason()
+
+
+class Kernel:
+    """Reads packed rows of many sequences in one C call. A row's bits do not depend on the rows beside it."""
+
+    mode = Mode.TREE
+
+    def __init__(self, rows: Rows, rotary: Any) -> None:
+        """`rows` hold keys and values, `rotary` is a module that knows angles; `describe` must be told the rest."""
+        self._library = llama.needed()
+        self._pool, self._rotary = rows, rotary
+        self._held: list[Tensor] = []  # what the C side points to, always
+        self._alive: list[object] = []  # and what it points to during one forward
+        self._angles: tuple[Tensor, Tensor] = (torch.empty(0), torch.empty(0))
+
+    def describe(self, model: llama.Model, words: int, weight_bytes: int = 0) -> None:
+        """Read with this model from now on; `words` = tokens that texts are made of. What is held is its weights."""
+        self._model, self._words = model, words
+        self._weight_bytes = weight_bytes or sum(held.nbytes for held in self._held)
+        self._scratch = Scratch(model)
+
+    def open(self, id: int, capacity: int) -> None:
+        self._pool.open(id, capacity)
+
+    def close(self, id: int) -> None:
+        self._pool.close(id)
+
+    def move(self, id: int, source: list[int], start: int) -> None:
+        base = self._pool[id].start
+        for i, held in enumerate(source):
+            if held != start + i:
+                self._library.foreword_move(byref(self._model), base + held, base + start + i)
+
+    def read(self, reads: List[Read]) -> Float[Tensor, "kept vocab"]:
+        logits = torch.empty(sum(read.keep for read in reads), self._model.vocab)
+        forward = self._prepare(reads, logits)
+        self._library.foreword_forward(byref(self._model), byref(forward), self._threads)
+        return logits
+
+    def grow(self, read: Read, ask: Ask) -> Grown:
+        """Read the end of a text, then grow a tree of guesses after it, in one call."""
+        if read.keep != 1 or (ask.noise is not None and ask.noise.shape < (ask.deep, self._words)):
+            raise ModelError("a tree grows after one kept row, and needs noise for every level and token")
+        room = self._pool[read.id].capacity - read.start - len(read.tokens)
+        ask = replace(ask, reads=max(0, min(ask.reads, room)))
+        logits = torch.empty(ask.width + 1, self._model.vocab)
+        forward = self._prepare([read], logits, rows=ask.width, beyond=ask.reads)
+        return tree.grow(self._library, self._model, forward, ask, logits[-1], self._threads)
+
+    @property
+    def _threads(self) -> int:
+        """As many as torch uses, but none that would have less than a few megabytes of weights to read."""
+        return max(1, min(threads(), self._weight_bytes // SHARE))
+
+    def _prepare(self, reads: List[Read], logits: Tensor, *, rows: int = 0, beyond: int = MARGIN) -> llama.Forward:
+        """Describe a forward to the C side; what it points to lives until the next one is described.
+
+        The C side may go on by itself, with at most `rows` rows at a time, to `beyond` more positions.
+        """
+        self._alive.clear()
+        tokens: list[int] = []
+        positions: list[int] = []
+        kept: list[int] = []
+        spans = (llama.Span * len(reads))()
+        for span, read in zip(spans, reads, strict=True):
+            self._describe_span(span, read, len(tokens))
+            tokens += read.tokens
+            positions += [read.past + depth for depth in read.depths]
+            kept += range(len(tokens) - read.keep, len(tokens))
+        if not 0 <= min(tokens) <= max(tokens) < self._words:
+            raise ModelError(f"token ids must be in [0, {self._words}), got {min(tokens)} to {max(tokens)}")
+        longest = max(read.start + len(read.tokens) for read in reads) + beyond
+        self._reach(longest)
+        arrays = [(c_int64 * len(numbers))(*numbers) for numbers in (tokens, positions, kept)]
+        scratch = self._scratch.fit(max(len(tokens), rows), self._threads, longest)
+        self._alive += arrays
+        pointers = (ctypes.addressof(array) for array in arrays)
+        return llama.Forward(len(tokens), len(spans), len(kept), *pointers, spans, logits.data_ptr(), *scratch)
+
+    def _describe_span(self, span: llama.Span, read: Read, start: int) -> None:
+        extent = self._pool[read.id]
+        if len(read.parents or ()) > MOST_DEEP:
+            raise ModelError(f"a tree may hold {MOST_DEEP} guesses, got {len(read.parents or ())}")
+        if read.start + len(read.tokens) > extent.capacity:
+            raise ModelError(f"sequence {read.id} outgrew its room of {extent.capacity} tokens")
+        span.start, span.stop = start, start + len(read.tokens)
+        span.extent, span.past = extent.start, read.past
+        span.held = read.held
+        span.trunk = len(read.tokens) + read.held - (len(read.parents) if read.parents else 0)
+        if read.parents is not None:
+            parents = (ctypes.c_int32 * len(read.parents))(*read.parents)
+            self._alive.append(parents)
+            span.parents = ctypes.addressof(parents)
+
+    def _reach(self, length: int) -> None:
+        """Have the angles of every position up to `length`."""
+        if length <= self._angles[0].shape[0]:
+            return
+        with torch.inference_mode():
+            tables = self._rotary(torch.zeros(1, dtype=torch.float32), torch.arange(max(1024, 2 * length))[None])
+        self._angles = tables[0][0].float().contiguous(), tables[1][0].float().contiguous()
+        self._model.cos, self._model.sin = (table.data_ptr() for table in self._angles)
+
+    def _describe_layer(self, described: llama.Layer, layer: Any) -> None:
+        for name, weight in products(layer).items():
+            setattr(described, name, self._pack(weight))
+        for name, vector in vectors(layer).items():
+            setattr(described, name, self._keep(vector))
+
+    def _pack(self, weight: Tensor) -> int:
+        weight = weight.detach().contiguous()
+        packed = torch.empty_like(weight)
+        self._library.foreword_pack(weight.data_ptr(), packed.data_ptr(), *weight.shape)
+        return self._keep(packed)
+
+    def _keep(self, tensor: Tensor) -> int:
+        self._held.append(tensor.contiguous())
+        return self._held[-1].data_ptr()
+
+
+class Rows(Extents):
+    """Keys and values of all layers in the layout of llama.c: keys in blocks of 16 rows, values row by row."""
+
+    def __init__(self, layers: int, heads: int, dim: int) -> None:
+        super().__init__()
+        kind = torch.bfloat16
+        self._keys = [torch.zeros(self.rows // LANES, heads, dim * LANES, dtype=kind) for _ in range(layers)]
+        self._values = [torch.zeros(self.rows, heads, dim, dtype=kind) for _ in range(layers)]
+        self._attached: list[ctypes.Array[llama.Layer]] = []
+
+    def attach(self, layers: ctypes.Array[llama.Layer]) -> None:
+        """Tell the C side where the rows are, now and after every growth."""
+        self._attached.append(layers)
+        self._point(layers)
+
+    def _point(self, layers: ctypes.Array[llama.Layer]) -> None:
+        for layer, keys, values in zip(layers, self._keys, self._values, strict=True):
+            layer.keys, layer.values = keys.data_ptr(), values.data_ptr()
+
+    def resize(self, rows: int) -> None:
+        self._keys = [grown(keys, rows // LANES) for keys in self._keys]
+        self._values = [grown(values, rows) for values in self._values]
+        for layers in self._attached:
+            self._point(layers)

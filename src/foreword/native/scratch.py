@@ -1,0 +1,57 @@
+"""Working memory of a forward in C (llama.c), kept from one to the next and grown when needed.
+
+Knows how much of it the C side wants; knows nothing about what is computed in it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import byref, c_int64
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from foreword.native import llama
+
+LANES, QUERIES = 16, 4
+
+
+class Scratch:
+    """For one model, whatever it reads next."""
+
+    def __init__(self, model: llama.Model) -> None:
+        self._model = model
+        self._rows = self._longest = self._threads = 0
+        self._tensors: tuple[Tensor, ...] = ()
+
+    def fit(self, rows: int, threads: int, longest: int) -> tuple[int, int, int, int, int]:
+        """Addresses of (residual, wide, scores, narrow) and the length of a row of scores."""
+        if rows > self._rows or threads > self._threads or longest + LANES > self._longest:
+            self._rows, self._threads = max(rows, self._rows), max(threads, self._threads)
+            self._longest = max(2 * longest + LANES, 1024)
+            m = self._model
+            wide, inner = (m.heads + 2 * m.kv_heads) * m.dim, max(2 * m.hidden, m.heads * m.dim)
+            self._tensors = (
+                torch.empty(self._rows, m.hidden),
+                torch.empty(self._rows, wide),
+                torch.empty(QUERIES * self._threads, self._longest),
+                torch.empty(self._rows, inner + m.intermediate, dtype=torch.bfloat16),
+            )
+        residual, wide_rows, scores, narrow = (tensor.data_ptr() for tensor in self._tensors)
+        return residual, wide_rows, scores, narrow, self._longest
+
+
+def multiplied(
+    library: ctypes.CDLL, mouth: llama.Model, scratch: Scratch, given: Float[Tensor, "rows depth"], threads: int
+) -> Float[Tensor, "rows outputs"]:
+    """Rows times one packed matrix, the head of a model without layers; in bfloat16, float32 comes out."""
+    rows, given = len(given), given.float().contiguous()
+    products = torch.empty(rows, mouth.vocab)
+    keep = (c_int64 * rows)(*range(rows))
+    _, *places = scratch.fit(rows, threads, 1)
+    forward = llama.Forward(
+        rows, 0, rows, None, None, ctypes.addressof(keep), None, products.data_ptr(), given.data_ptr(), *places
+    )
+    library.foreword_forward(byref(mouth), byref(forward), threads)
+    return products

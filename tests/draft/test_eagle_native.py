@@ -1,0 +1,244 @@
+"""The head in C against its plain definition, and the promise that a row's bits are its own."""
+
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from foreword.draft import eagle
+from foreword.draft.eagle import EagleDrafter
+from foreword.draft.eagle_head import EagleHead
+from foreword.draft.eagle_native import NativeHead, refused
+from foreword.draft.tree import Growth
+from foreword.draws import KeyedDraws
+from foreword.errors import ModelError
+from foreword.model import Model, Read
+from foreword.native.llama import reason
+from foreword.train.eagle import new
+from foreword.train.students import EagleStudent
+from foreword.types import Batch, SamplingParams, Sequence
+from pupils import fresh, taught
+from running import sayings, target
+from train.pair import VOCAB, llama, setting
+
+native = pytest.mark.skipif(reason() is not None, reason=f"no native kernel here: {reason()}")
+KINDS = ["reduced", "whole", "own embeddings", "normed before", "normed after"]
+PARENTS = [-1, -1, 0, 1, 1, 2, 4]
+LEVELS = ((0, 2), (2, 5), (5, 7))
+LENGTH = 60
+
+
+def made(kind: str = "reduced", **sizes: int) -> EagleHead:
+    """A head with random weights for `beside`, float32; its tokens are not the first ones, nor in a row."""
+    torch.manual_seed(2)
+    head = new(setting(llama(0, layers=8, hidden=64)), EagleStudent(draft_vocab=sizes.get("spoken", 192)))
+    config = replace(
+        head.config,
+        embeds=kind == "own embeddings",
+        norm_before_residual=kind == "normed before",
+        norm_output=kind == "normed after",
+        draft_vocab=VOCAB if kind == "whole" else head.config.draft_vocab,
+    )
+    head = EagleHead(config)
+    for weight in head.parameters():
+        nn.init.normal_(weight, 1.0 if weight.dim() == 1 else 0.0, 0.15)
+    if kind != "whole":
+        tokens = torch.randperm(VOCAB)[: config.draft_vocab].sort().values
+        head.d2t.copy_(tokens - torch.arange(config.draft_vocab))
+    return head
+
+
+def beside(dtype: torch.dtype) -> Model:
+    return Model(llama(0, layers=8, hidden=64).to(dtype))
+
+
+def plain(head: EagleHead, model: Model, monkeypatch: pytest.MonkeyPatch) -> EagleDrafter:
+    with monkeypatch.context() as patch:
+        patch.setattr(eagle, "refused", lambda *_: "it was asked for")
+        return EagleDrafter(head, model)
+
+
+@pytest.fixture(params=KINDS)
+def head(request) -> EagleHead:
+    return made(request.param)
+
+
+@pytest.fixture
+def reader(head) -> NativeHead:
+    found = EagleDrafter(copy.deepcopy(head).bfloat16(), beside(torch.bfloat16))._reader
+    assert isinstance(found, NativeHead)
+    found.open(1, 4 * LENGTH)
+    return found
+
+
+@pytest.fixture
+def text() -> list[int]:
+    return torch.randint(VOCAB, (LENGTH,), generator=torch.Generator().manual_seed(1)).tolist()
+
+
+@pytest.fixture
+def states() -> torch.Tensor:
+    return torch.randn(LENGTH, 3 * 64, generator=torch.Generator().manual_seed(3))
+
+
+def scores(reader, text: list[int], states: torch.Tensor) -> torch.Tensor:
+    """What is said along a text, then of a tree of guesses after it."""
+    rows, nodes = len(text) - len(PARENTS), text[-len(PARENTS) :]
+    reader.give(1, states[:23])
+    found = [reader.read([Read(1, 0, text[:23], keep=23)])]
+    reader.give(1, states[23:rows])
+    found.append(reader.read([Read(1, 23, text[23:rows], keep=rows - 23)]))
+    found += [reader.read([read]) for read in levels(rows, nodes)]
+    return torch.cat(found).float()
+
+
+def levels(past: int, nodes: list[int]) -> list[Read]:
+    return [Read(1, past, nodes[a:b], PARENTS[:b], b - a, held=a) for a, b in LEVELS]
+
+
+@native
+def test_scores_are_those_of_the_plain_head_up_to_bfloat16(head, reader, text, states, monkeypatch):
+    truth = EagleDrafter(copy.deepcopy(head), beside(torch.float32))._reader
+    rounded = plain(copy.deepcopy(head).bfloat16(), beside(torch.bfloat16), monkeypatch)._reader
+    found = []
+    for asked in (truth, rounded, reader):
+        asked.open(1, 4 * LENGTH)
+        found.append(scores(asked, text, states))
+    silent = torch.ones(VOCAB, dtype=torch.bool).index_fill(0, head.tokens, False)
+    assert all(bool((said[:, silent] == -torch.inf).all()) for said in found)
+    said = [one[:, head.tokens] for one in found]
+    theirs, ours = ((one - said[0]).pow(2).mean().sqrt() / said[0].std() for one in said[1:])
+    # Thoughts stay in float32 between products here, so we are nearer to the truth than bfloat16 throughout.
+    assert ours < theirs
+    assert ours < 0.05
+
+
+@native
+def test_the_bits_of_a_row_do_not_depend_on_its_company(reader, text, states):
+    reader.give(1, states[:20])
+    reader.read([Read(1, 0, text[:20], keep=0)])
+    alone = []
+    for row in range(20, 33):
+        reader.give(1, states[row : row + 1])
+        alone.append(reader.read([Read(1, row, [text[row]])]))
+    tree = levels(33, text[33:40])
+    alone += [reader.read([level]) for level in tree]
+    reader.open(2, 4 * LENGTH)
+    reader.give(1, states[20:33])
+    reader.give(2, states[:7])
+    together = [reader.read([Read(2, 0, text[:7]), Read(1, 20, text[20:33], keep=13)])[1:]]
+    together.append(reader.read([Read(2, 7, text[9:11], [-1, -1], 2), tree[0]])[2:])
+    reader.give(2, states[7:15])
+    together.append(reader.read([tree[1], Read(2, 7, text[7:15])])[:-1])
+    together.append(reader.read([Read(2, 15, text[15:18], [-1] * 3, 3), tree[2]])[3:])
+    assert torch.equal(torch.cat(alone), torch.cat(together))
+
+
+@native
+def test_a_guess_goes_on_from_what_was_thought_at_its_parent(reader, text, states):
+    """A node says what it says at the end of a chain of its ancestors alone."""
+    nodes, branch = text[20 : 20 + len(PARENTS)], [1, 4, 6]
+
+    def after_the_text(reads: list[Read]) -> torch.Tensor:
+        reader.give(1, states[:20])
+        reader.read([Read(1, 0, text[:20])])
+        return torch.cat([reader.read([read]) for read in reads])
+
+    tree = after_the_text(levels(20, nodes))
+    chain = after_the_text([Read(1, 20, [nodes[n]], [-1, 0, 1][: i + 1], 1, held=i) for i, n in enumerate(branch)])
+    assert torch.equal(tree[branch], chain)
+
+
+@native
+def test_a_guess_whose_parent_was_not_read_is_refused(reader, text, states):
+    reader.give(1, states[:20])
+    reader.read([Read(1, 0, text[:20])])
+    with pytest.raises(ModelError, match="guesses must be read after their parents"):
+        reader.read([Read(1, 20, text[20:22], [-1, 0], 2)])
+
+
+def asked(temperature: float) -> tuple[Sequence, Batch]:
+    tokens = list(sayings()[2])
+    params = SamplingParams(temperature=temperature, max_tokens=64)
+    one = Sequence(1, tokens, 12, params, seed=7, eos=target("bfloat16").eos)
+    return one, Batch((one,), KeyedDraws(target("bfloat16").vocab, shared=True), True, 0.001)
+
+
+def told(drafter: EagleDrafter, one: Sequence) -> None:
+    """The drafter hears what the target thinks of all but the last token."""
+    model = target("bfloat16")
+    model.open(-3, len(one.tokens))
+    states = model.hear([Read(-3, 0, one.tokens[:-1], keep=0)], drafter.wants)[1]
+    model.close(-3)
+    drafter.hear(one, 0, states)
+
+
+def pupil(dtype: str = "bfloat16") -> EagleHead:
+    return fresh(taught(EagleStudent(unroll=2, draft_vocab=400), sayings()).head, dtype)
+
+
+@native
+@pytest.mark.parametrize("most", [1, 5, 24])
+@pytest.mark.parametrize("temperature", [0.0, 0.7, 1.3])
+def test_one_call_grows_the_tree_that_levels_grow(temperature, most, monkeypatch):
+    grown = []
+    for at_once in (True, False):
+        with monkeypatch.context() as patch:
+            if not at_once:
+                patch.setattr(Growth, "at_once", lambda *_: False)
+            drafter = EagleDrafter(pupil(), target("bfloat16"))
+            one, batch = asked(temperature)
+            told(drafter, one)
+            draft = drafter.propose(batch, [most])
+            grown.append((draft, drafter._growths[one.id]))
+    (ours, quick), (theirs, slow) = grown
+    assert max(ours.trees[0].depths) > 1 or most == 1, "guesses after guesses are what this is about"
+    assert ours.trees[0].tokens == theirs.trees[0].tokens
+    assert ours.trees[0].parents == theirs.trees[0].parents
+    torch.testing.assert_close(ours.chances, theirs.chances, rtol=1e-4, atol=1e-6)
+    assert quick.read == slow.read
+    for node, children in quick._children.items():
+        assert children.tokens == slow._children[node].tokens
+        assert children.values == pytest.approx(slow._children[node].values, rel=1e-4, abs=1e-4)
+
+
+@native
+def test_on_real_text_it_guesses_as_the_plain_head_does(monkeypatch):
+    model, found = target("bfloat16"), []
+    for drafter in (EagleDrafter(pupil(), model), plain(pupil(), model, monkeypatch)):
+        likeliest = []
+        for number, text in enumerate(sayings()):
+            model.open(-3, len(text))
+            states = model.hear([Read(-3, 0, list(text), keep=0)], drafter.wants)[1]
+            model.close(-3)
+            drafter._reader.open(number, len(text))
+            drafter._reader.give(number, states[:-1])
+            said = drafter._reader.read([Read(number, 0, list(text[1:]), keep=len(text) - 1)])
+            likeliest += said.argmax(-1).tolist()
+        found.append(likeliest)
+    same = sum(a == b for a, b in zip(*found, strict=True)) / len(found[0])
+    assert same > 0.97
+    assert len(set(found[0])) > 20, "always the same guess would prove nothing"
+
+
+def test_what_it_is_not_made_for_is_computed_plainly():
+    told = {
+        "bfloat16 on CPU": (made(), beside(torch.float32)),
+        "not the usual ones": (made(spoken=200).bfloat16(), beside(torch.bfloat16)),
+    }
+    for says, (head, model) in told.items():
+        if reason() is None or says.startswith("bfloat16"):
+            assert says in str(refused(head, model))
+        assert not isinstance(EagleDrafter(head, model)._reader, NativeHead)
+    biased = made()
+    biased.midlayer.self_attn.o_proj.bias = nn.Parameter(torch.zeros(64))
+    assert refused(biased.bfloat16(), beside(torch.bfloat16)) is not None
+
+
+@native
+def test_its_weights_are_held_once():
+    head = pupil()
+    EagleDrafter(head, target("bfloat16"))
+    assert {len(module.weight) for module in head.modules() if isinstance(module, nn.Linear)} == {0}
