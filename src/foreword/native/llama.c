@@ -418,6 +418,12 @@ static void embed(const Model *m, const Forward *f, int64_t r) {
         _mm512_storeu_ps(f->residual + r * m->hidden + i, widen(_mm256_loadu_si256((const __m256i *)(m->embedding + f->tokens[r] * m->hidden + i))));
 }
 
+static int heeds(const Forward *f, int64_t l) {
+    for (int64_t i = 0; i < f->heeded; i++)
+        if (f->heed[i] == l) return 1;
+    return 0;
+}
+
 /* What layer `l` reads in row r, kept for those who asked for it. */
 static void hear(const Model *m, const Forward *f, int64_t l, int64_t r) {
     for (int64_t i = 0; i < f->heeded; i++)
@@ -484,7 +490,7 @@ static void run(const Model *m, const Forward *f, Phase *phase, int me, int thre
     for (int64_t l = 0; l < m->layers; l++) {
         const Layer *layer = m->layer + l;
         if (l == 0) SHARE(rows, 4, r, embed(m, f, r));
-        if (f->heeded) SHARE(rows, 4, r, hear(m, f, l, r));
+        if (heeds(f, l)) SHARE(rows, 4, r, hear(m, f, l, r));
         if (!(layer->skipped & ATTENTION)) {
             SHARE(rows, 4, r, enter(m, layer, f, r));
             product(&(Product){f->narrow, layer->qkv, rows, depth_of(m, layer), wide, STORE, f->wide, layer->qkv_bias, 0, m->coding}, phase++, threads);
@@ -497,7 +503,7 @@ static void run(const Model *m, const Forward *f, Phase *phase, int me, int thre
         product(&(Product){f->narrow, layer->gate_up, rows, m->hidden, 2 * m->intermediate, GATE, 0, 0, gated, m->coding}, phase++, threads);
         product(&(Product){gated, layer->down, rows, m->intermediate, m->hidden, ADD, f->residual, 0, 0, m->coding}, phase++, threads);
     }
-    if (f->heeded) SHARE(rows, 4, r, hear_last(m, f, r));
+    if (heeds(f, m->layers) || heeds(f, m->layers + 1)) SHARE(rows, 4, r, hear_last(m, f, r));
     if (!f->kept) return;
     SHARE(f->kept, 4, i, ready(m, f, f->keep[i], f->narrow + i * m->hidden));
     product(&(Product){f->narrow, m->head, f->kept, m->hidden, m->vocab, STORE, f->logits, 0, 0, m->coding}, phase++, threads);
