@@ -46,16 +46,19 @@ class Blocks(ABC):
     mode = Mode.TREE
 
     def __init__(self, head: nn.Module, target: Model, guesses: int) -> None:
-        """`head` is moved to the target, and its linear layers are packed where that is faster; `guesses` = tokens that
-        a block foresees."""
+        """`head` is moved to the target, and laid out; `guesses` = tokens that a block foresees."""
         self._threads = threads_for(head)
         nn.Module.to(head, target.device, target.dtype)
-        swap_in(head.eval())
         self.target, self.guesses, self.context = target, guesses, target.context
         self.shown: dict[int, int] = {}
         """Tokens of each sequence whose states were shown."""
         self._wanted: dict[int, Wanted] = {}
         self._laws: dict[int, Float[Tensor, "guesses vocab"]] = {}
+        self.lay_out(head.eval())
+
+    def lay_out(self, head: nn.Module) -> None:
+        """Pack the head's linear layers where that is faster."""
+        swap_in(head)
 
     @abstractmethod
     def compute(self, wanted: List[Wanted]) -> Float[Tensor, "wanted guesses vocab"]:

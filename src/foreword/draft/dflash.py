@@ -13,7 +13,8 @@ from torch import Tensor
 
 from foreword.draft.base import Source
 from foreword.draft.block import BlockDrafter, fitting, folder
-from foreword.draft.masked import Layout, MaskedBlocks, MaskedHead, fill, packed
+from foreword.draft.masked import Layout, MaskedHead, fill, packed
+from foreword.draft.masked_blocks import MaskedBlocks
 from foreword.draft.parcel import SPECULATORS, Parcel, unserved
 from foreword.errors import ModelError
 from foreword.model import Model, Read, Tokenizer

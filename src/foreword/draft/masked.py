@@ -6,23 +6,17 @@ Knows its layers, its memory and what checkpoints say of it; knows nothing about
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from collections.abc import Sequence as List
 from dataclasses import dataclass
 from typing import Any, cast
 
-import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from foreword.draft.block import Blocks, Wanted, fitting
+from foreword.draft.block import fitting
 from foreword.draft.parcel import FOLDER, SGLANG, SPECULATORS, VERSION, VLLM, Parcel, proposals, sglang, vllm
 from foreword.errors import ModelError
-from foreword.model import Model
-from foreword.model.cache import KVPool
 from foreword.model.checkpoint import Checkpoint
 from foreword.model.layer import Attend, Layer, Qwen3Config, Rotary, as_config, norm, sizes
-from foreword.model.linear import MIN_ROWS
 from foreword.model.parts import HFConfig
 
 SHARED = ("embed_tokens.weight", "lm_head.weight")
@@ -129,70 +123,6 @@ class MaskedHead(nn.Module):
         return cast("Iterable[Layer]", self.layers)
 
 
-class MaskedBlocks(Blocks):
-    """Blocks of a head, with the keys and values of every text that it follows; those of a block are not kept."""
-
-    def __init__(self, head: MaskedHead, target: Model) -> None:
-        super().__init__(head, target, head.layout.guesses)
-        self.head, self.layout = head, head.layout
-        self._pool = KVPool()
-        self._pool.spare = self.layout.block
-        self._lengths: dict[int, int] = {}
-
-    def open(self, id: int, capacity: int) -> None:
-        super().open(id, capacity)
-        self._pool.open(id, capacity)
-        self._lengths[id] = 0
-
-    def close(self, id: int) -> None:
-        super().close(id)
-        self._lengths.pop(id, None)
-        self._pool.close(id)
-
-    @torch.inference_mode()
-    def compute(self, wanted: List[Wanted]) -> Float[Tensor, "wanted guesses vocab"]:
-        self._listen([one for one in wanted if len(one.states)])
-        hidden = self._think(wanted)[:, self.layout.block - self.guesses :]
-        return self.target.speak(hidden.flatten(0, 1)).unflatten(0, (len(wanted), -1))
-
-    def _listen(self, wanted: List[Wanted]) -> None:
-        """Remember what the target thought since the last block."""
-        if not wanted:
-            return
-        places, positions = self._places({one.id: len(one.states) for one in wanted})
-        states = torch.cat([one.states for one in wanted]).to(self.target.dtype)
-        short = max(0, MIN_ROWS - len(states))
-        remembered = self.head.remembered(F.pad(states, (0, 0, 0, short)), F.pad(positions, (0, short)))
-        for number, (key, value) in enumerate(remembered):
-            self._pool.write(number, key, value, places)
-        for one in wanted:
-            self._lengths[one.id] += len(one.states)
-
-    def _think(self, wanted: List[Wanted]) -> Float[Tensor, "wanted block hidden"]:
-        block, masks = self.layout.block, [self.layout.mask] * (self.layout.block - 1)
-        tokens = torch.tensor([token for one in wanted for token in (one.anchor, *masks)], device=self.target.device)
-        places, positions = self._places({one.id: block for one in wanted})
-        starts = [self._pool[one.id].start for one in wanted]
-        held = [slice(start, start + self._lengths[one.id] + block) for start, one in zip(starts, wanted, strict=True)]
-
-        def attend(number: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-            keys, values = self._pool.write(number, key, value, places)
-            return torch.cat(
-                [_seen(rows, keys[h], values[h]) for rows, h in zip(query.split(block), held, strict=True)]
-            )
-
-        x = self.target.embed(tokens).to(self.target.dtype)
-        return self.head(x, positions, attend).unflatten(0, (len(wanted), block))
-
-    def _places(self, counts: dict[int, int]) -> tuple[Int[Tensor, "rows"], Int[Tensor, "rows"]]:
-        """Rows of the pool and positions of so many tokens after each text."""
-        positions = [range(self._lengths[one], self._lengths[one] + count) for one, count in counts.items()]
-        starts = [self._pool[one].start for one in counts]
-        places = [start + place for start, span in zip(starts, positions, strict=True) for place in span]
-        both = torch.tensor([places, [place for span in positions for place in span]], device=self.target.device)
-        return both[0], both[1]
-
-
 def packed(
     head: MaskedHead, flat: Checkpoint, about: Mapping[str, Any], target: HFConfig, engine: str, own: Iterable[str] = ()
 ) -> Parcel:
@@ -233,13 +163,3 @@ def fill(head: MaskedHead, found: Checkpoint) -> None:
         raise ModelError(f"{found.source} guesses in a reduced vocabulary, which this method does not support")
     own = {name: tensor for name, tensor in found.tensors.items() if name not in SHARED}
     Checkpoint(found.source, found.config, own).fill(head)
-
-
-def _seen(
-    query: Float[Tensor, "rows heads dim"], keys: Float[Tensor, "held kv dim"], values: Float[Tensor, "held kv dim"]
-) -> Float[Tensor, "rows heads dim"]:
-    """Attention of rows that see all keys; query heads that share a key head are rows of one product."""
-    rows, heads, dim = query.shape
-    folded = query.transpose(0, 1).reshape(1, keys.shape[1], -1, dim)
-    out = F.scaled_dot_product_attention(folded, keys.transpose(0, 1)[None], values.transpose(0, 1)[None])
-    return out.reshape(heads, rows, dim).transpose(0, 1)

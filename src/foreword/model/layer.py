@@ -71,10 +71,10 @@ class Rotary(nn.Module):
 
     def __init__(self, config: Qwen3Config) -> None:
         super().__init__()
-        self._angles = Qwen3RotaryEmbedding(config)
+        self.angles = Qwen3RotaryEmbedding(config)
 
     def forward(self, x: Float[Tensor, "rows hidden"], positions: Int[Tensor, "rows"]) -> Angles:
-        cos, sin = self._angles(x, positions[None])
+        cos, sin = self.angles(x, positions[None])
         return cos[0, :, None], sin[0, :, None]
 
 

@@ -48,6 +48,7 @@ typedef struct {
 typedef struct {
     int64_t start, stop, extent, past, held, trunk; /* held: guesses read before; they lie after past, and trunk is 0 */
     const int32_t *parents; /* of the guesses held and of the rows after the trunk; NULL = a chain */
+    int64_t mutual; /* the rows see each other, later ones too */
 } Span;
 
 typedef struct {
@@ -62,6 +63,7 @@ typedef struct {
     const int64_t *heed;
     float *heard; /* [rows, heeded, hidden] */
     const float **given; /* [rows]: a state of `hidden` numbers for each, where a layer wants one */
+    int64_t remembered; /* keys and values alone are wanted, in every layer of the same rows, which `residual` holds */
 } Forward;
 
 static inline __m512 widen(__m256i half) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16)); }
@@ -269,7 +271,7 @@ typedef struct {
 
 static void describe(const Model *m, const Layer *layer, const Forward *f, const Span *span, int64_t row, int64_t head, Query *query) {
     int64_t local = row - span->start;
-    query->trunk = span->past + local + 1, query->depth = 0;
+    query->trunk = span->past + (span->mutual ? span->stop - span->start : local + 1), query->depth = 0;
     if (span->parents && local >= span->trunk) {
         query->trunk = span->past + span->trunk;
         for (int64_t node = local - span->trunk + span->held; node >= 0; node = span->parents[node]) query->tail[query->depth++] = query->trunk + node;
@@ -479,7 +481,21 @@ static void place(const Model *m, const Layer *layer, const Forward *f, int64_t 
         wait(phase++, chunks_);                                                              \
     } while (0)
 
+/* Keys and values of rows that every layer's attention reads alike: after the model's norm. */
+static void remember(const Model *m, const Forward *f, Phase *phase, int threads) {
+    const int64_t rows = f->rows, wide = (m->heads + 2 * m->kv_heads) * m->dim;
+    SHARE(rows, 4, r, ready(m, f, r, f->narrow + r * m->hidden));
+    for (const Layer *layer = m->layer; layer < m->layer + m->layers; layer++) {
+        product(&(Product){f->narrow, layer->qkv, rows, m->hidden, wide, STORE, f->wide, layer->qkv_bias, 0, m->coding}, phase++, threads);
+        SHARE(rows, 2, r, place(m, layer, f, r));
+    }
+}
+
 static void run(const Model *m, const Forward *f, Phase *phase, int me, int threads) {
+    if (f->remembered) {
+        remember(m, f, phase, threads);
+        return;
+    }
     const int64_t rows = f->rows, wide = (m->heads + 2 * m->kv_heads) * m->dim;
     /* Few queries are dealt out singly, so that every thread has some; the numbers are the same. */
     const int64_t each = rows * m->heads / (2 * threads), tile = each < 1 ? 1 : each < QUERIES ? each : QUERIES;

@@ -46,7 +46,7 @@ class Span(Structure):
     """One sequence's rows of a forward."""
 
     _fields_ = [(n, c_int64) for n in ("start", "stop", "extent", "past", "held", "trunk")]
-    _fields_ += [("parents", c_void_p)]
+    _fields_ += [("parents", c_void_p), ("mutual", c_int64)]
 
 
 class Forward(Structure):
@@ -58,6 +58,7 @@ class Forward(Structure):
     _fields_ += [(n, c_void_p) for n in ("logits", "residual", "wide", "scores", "narrow")]
     _fields_ += [("longest", c_int64), ("heeded", c_int64)]
     _fields_ += [(n, c_void_p) for n in ("heed", "heard", "given")]
+    _fields_ += [("remembered", c_int64)]
 
 
 @cache
