@@ -24,7 +24,7 @@ from running import sayings, target
 from train.pair import VOCAB, llama, setting
 
 native = pytest.mark.skipif(reason() is not None, reason=f"no native kernel here: {reason()}")
-KINDS = ["reduced", "whole", "own embeddings", "normed before", "normed after"]
+KINDS = ["reduced", "whole", "own embeddings", "normed before", "normed after", "biased"]
 PARENTS = [-1, -1, 0, 1, 1, 2, 4]
 LEVELS = ((0, 2), (2, 5), (5, 7))
 LENGTH = 60
@@ -44,6 +44,9 @@ def made(kind: str = "reduced", **sizes: int) -> EagleHead:
     head = EagleHead(config)
     for weight in head.parameters():
         nn.init.normal_(weight, 1.0 if weight.dim() == 1 else 0.0, 0.15)
+    attention = head.midlayer.self_attn
+    for part in (attention.q_proj, attention.k_proj, attention.v_proj) if kind == "biased" else ():
+        part.bias = nn.Parameter(torch.randn(part.out_features))
     if kind != "whole":
         tokens = torch.randperm(VOCAB)[: config.draft_vocab].sort().values
         head.d2t.copy_(tokens - torch.arange(config.draft_vocab))

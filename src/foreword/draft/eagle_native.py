@@ -67,7 +67,7 @@ class NativeHead(Kernel):
         )
         self._fc_scratch = Scratch(self._fc)
         self._heed = c_int64(1 if head.config.norm_output else 2)  # what the head reads of it, or that before its norm
-        self.describe(described, len(self._embedding))
+        self.describe(described, min(len(self._embedding), target.vocab))
         drop_weights(head)
 
     def give(self, id: int, states: Float[Tensor, "tokens features"]) -> None:
