@@ -1,5 +1,6 @@
 """What every test stands on: one thread, the same random numbers each run, and no GPU test without a GPU."""
 
+import os
 from collections.abc import Iterator
 
 import jaxtyping
@@ -9,6 +10,9 @@ from hypothesis import settings
 
 settings.register_profile("foreword", deadline=None, derandomize=True, max_examples=50)
 settings.load_profile("foreword")
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # before anyone imports it: what is compiled elsewhere is interpreted here
 
 
 @pytest.fixture(autouse=True, scope="session")
