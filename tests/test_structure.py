@@ -110,6 +110,7 @@ def test_the_core_stays_small():
         SOURCE / "model" / f"{name}.py"
         for name in (
             "checkpoint",
+            "graph",
             "kernel",
             "layer",
             "lexicon",

@@ -47,7 +47,7 @@ def main(capability: str, dtype: str, dim: str, *extras: str) -> None:
     query, pool = torch.zeros(2, 8, int(dim)), torch.zeros(64, 2, int(dim))
     given = [tensor.to(getattr(torch, dtype)) for tensor in (query, pool, pool)]
     extra = attention.Scoring(0.1, 5, 2.0, given[0][0, :, 0]) if extras else attention.Scoring(0.1)
-    attention.attend(*given, torch.zeros(2, 17, dtype=torch.int32), extra, (9, 2))
+    attention.attend(*given, torch.zeros(2, 17, dtype=torch.int32), extra, (9, 2, 16))
 
 
 if __name__ == "__main__":

@@ -87,7 +87,7 @@ class Layer:
         table = torch.from_numpy(sheet(self.spans, rows, tiled(*self.heads), self.spare, words)).to(DEVICE)
         query = torch.cat([self.query, self.query.new_zeros(rows - self.count, *self.query.shape[1:])])
         column = words.get(scoring.window, words[None])
-        return attention.attend(query, self.keys, self.values, table, scoring, (column, splits))
+        return attention.attend(query, self.keys, self.values, table, scoring, (column, splits, tiled(*self.heads)))
 
 
 @settings(max_examples=10)

@@ -66,19 +66,21 @@ class Packing:
 
     def _pack(self, reads: List[Read]) -> Packed:
         """Raises ModelError when a sequence outgrows its room."""
-        tokens: list[int] = []
-        positions: list[int] = []
+        spans = self._spans(reads)
         rows: list[int] = []
-        kept: list[int] = []
+        for span in spans:
+            rows += range(span.extent.start + span.read.start, span.extent.start + span.length)
+        kept = [row for span in spans for row in range(span.stop - span.read.keep, span.stop)]
+        tokens = [token for read in reads for token in read.tokens]
+        positions = [read.past + depth for read in reads for depth in read.depths]
+        return Packed(tokens, positions, kept, Plan(self._pool, spans, torch.tensor(rows, device=self._device)))
+
+    def _spans(self, reads: List[Read]) -> tuple[Span, ...]:
+        """Raises ModelError when a sequence outgrows its room."""
         spans: list[Span] = []
         for read in reads:
-            extent, depths = self._pool[read.id], read.depths
-            start, stop = len(tokens), len(tokens) + len(read.tokens)
+            extent, start = self._pool[read.id], spans[-1].stop if spans else 0
             if read.start + len(read.tokens) > extent.capacity:
                 raise ModelError(f"sequence {read.id} outgrew its room of {extent.capacity} tokens")
-            tokens += read.tokens
-            positions += [read.past + depth for depth in depths]
-            rows += range(extent.start + read.start, extent.start + read.start + len(read.tokens))
-            kept += range(stop - read.keep, stop)
-            spans.append(Span(start, stop, extent, read))
-        return Packed(tokens, positions, kept, Plan(self._pool, tuple(spans), torch.tensor(rows, device=self._device)))
+            spans.append(Span(start, start + len(read.tokens), extent, read))
+        return tuple(spans)

@@ -13,11 +13,11 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from foreword.errors import named
+from foreword.model import graph, native
 from foreword.model.attention import NAME
 from foreword.model.cached import CachedDriver
 from foreword.model.driver import Driver, Mode
 from foreword.model.linear import Swap, swap_in, swap_out
-from foreword.model.native import NativeDriver, refused
 from foreword.model.plan import Read
 from foreword.model.pooled import PooledDriver
 
@@ -28,8 +28,10 @@ BRANCH = [3, 5]
 
 
 NATIVE = "native"
-WAYS = {NATIVE: Mode.TREE, "pool": Mode.TREE, "pool (chains)": Mode.CHAIN, "cache": Mode.CACHE}
+WAYS = {NATIVE: Mode.TREE, graph.GRAPH: Mode.TREE, "pool": Mode.TREE, "pool (chains)": Mode.CHAIN, "cache": Mode.CACHE}
 """The ways to drive a model and what each can score, best first; "plain" is what is left when all of them fail."""
+FAST = {NATIVE: native.refused, graph.GRAPH: graph.refused}
+"""Ways for some models on some machines: what says why not for this one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,19 +62,19 @@ def choose(model: PreTrainedModel, swaps: list[Swap], *, owned: bool = False) ->
     tokens, references = _tokens(model), {mode: _reference(model, mode) for mode in (Mode.TREE, Mode.CHAIN)}
     tolerance = 1e-3 if next(model.parameters()).dtype in (torch.float32, torch.float64) else 0.3
     why_not: list[tuple[str, str]] = []
-    unsuited = refused(model)
-    if unsuited:
-        why_not.append(("native", unsuited))
     driver: Driver | None = None
-    for way, mode in list(WAYS.items())[bool(unsuited) :]:
-        if isinstance(driver, NativeDriver) and owned:
+    for way, mode in WAYS.items():
+        if unsuited := FAST.get(way, lambda _: None)(model):
+            why_not.append((way, unsuited))
+            continue
+        if isinstance(driver, native.NativeDriver) and owned:
             driver.restore()
         try:
-            driver = NativeDriver(model, owned=owned) if way == "native" else _make(model, way, mode, swaps, own)
+            driver = native.NativeDriver(model, owned=owned) if way == NATIVE else _make(model, way, mode, swaps, own)
             found = _score(driver, tokens, mode)
             why = _missing_window(model, driver) if isinstance(driver, PooledDriver) else None
         except Exception as error:
-            if owned and way == "native" and driver is None:
+            if owned and way == NATIVE and driver is None:
                 raise  # half of the weights are gone, so nothing else can be tried
             why_not.append((way, named(error)))
             continue
@@ -91,8 +93,8 @@ def drive(model: PreTrainedModel, known: Capability, swaps: list[Swap]) -> Drive
 
 def _make(model: PreTrainedModel, way: str, mode: Mode, swaps: list[Swap], own: str) -> Driver:
     """A driver of one way; leaves the model as that way needs it."""
-    if way == "native":
-        return NativeDriver(model)
+    if way == NATIVE:
+        return native.NativeDriver(model)
     if way in ("cache", "plain"):
         swap_out(swaps)  # some models compute with a layer's weight themselves
         swaps.clear()
@@ -100,7 +102,7 @@ def _make(model: PreTrainedModel, way: str, mode: Mode, swaps: list[Swap], own: 
         return CachedDriver(model, mode)
     swaps.extend(swap_in(model))
     model.set_attn_implementation(NAME)
-    return PooledDriver(model, mode)
+    return graph.GraphDriver(model) if way == graph.GRAPH else PooledDriver(model, mode)
 
 
 def _tokens(model: PreTrainedModel) -> list[int]:
@@ -141,8 +143,7 @@ def _score(driver: Driver, tokens: list[int], mode: Mode) -> Float[Tensor, "scor
         first = driver.read([Read(0, 4, trunk[4:] + guesses, parents, keep=len(guesses) + 1)])
         kept = BRANCH if mode is Mode.TREE else [0, 1]
         driver.move(0, [len(trunk) + node for node in kept], len(trunk))
-        second = driver.read([Read(0, len(trunk) + 2, after, keep=2)])
-        return torch.cat([first, second])
+        return torch.cat([first, driver.read([Read(0, len(trunk) + 2, after, keep=2)])])
     finally:
         driver.close(0)
 

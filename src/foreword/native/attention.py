@@ -66,17 +66,16 @@ def attend(
     values: Float[Tensor, "pool kv_heads value_dim"],
     sheet: Int[Tensor, "rows width"],
     scoring: Scoring,
-    at: tuple[int, int],
+    at: tuple[int, int, int],
 ) -> Float[Tensor, "rows heads value_dim"]:
     """What every row sees of its own text. Sizes alone decide what is launched, so it can be captured.
 
-    `sheet` is int32, as above, with tiles of `tiled` rows; no row of it may have a LENGTH above SPLIT times the splits.
-    `at` is the column where the words for this window begin, and the splits of keys. The last dimension of the tensors
-    must lie in one piece.
+    `sheet` is int32, as above. `at` is the column where the words for this window begin, the splits of keys, and the
+    rows of a tile; no row may have a LENGTH above SPLIT times the splits. A line of a tensor must lie in one piece.
     """
     kernels = library()
     assert isinstance(kernels, ModuleType), kernels
-    (rows, heads, dim), (words, splits) = query.shape, at
+    (rows, heads, dim), (words, splits, tile) = query.shape, at
     kv_heads, value_dim = values.shape[1:]
     wide, value_wide = _power(dim), _power(value_dim)
     sums = query.new_empty(rows, heads, splits, value_dim, dtype=torch.float32)
@@ -90,7 +89,7 @@ def attend(
         WIDE=wide,
         VALUE_WIDE=value_wide,
         GROUP=heads // kv_heads,
-        TILE=_power(tiled(heads, kv_heads) * (heads // kv_heads)),
+        TILE=_power(tile * (heads // kv_heads)),
         KEYS=64 if max(wide, value_wide) * query.itemsize <= 256 else 32,  # what fits into a multiprocessor
         UPCAST=INTERPRETED and query.dtype == torch.bfloat16,
     )
