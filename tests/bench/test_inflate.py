@@ -204,3 +204,10 @@ def test_a_shape_that_does_not_hold_the_model_is_refused(target, change, message
 def test_biases_are_refused():
     with pytest.raises(ModelError, match="biases"):
         inflate(tiny(attention_bias=True), replace(WIDE, head_dim=16))
+
+
+def test_it_is_built_where_the_model_lies_and_nowhere_else(target):
+    """Without a GPU at hand: on the device that holds no numbers, where 13 GB can be built in any memory."""
+    large = inflate(copy.deepcopy(target).to("meta", torch.bfloat16), SHAPES["llama-8b"])
+    assert {(weight.device.type, weight.dtype) for weight in large.parameters()} == {("meta", torch.bfloat16)}
+    assert 6.5e9 < large.num_parameters() < 8e9

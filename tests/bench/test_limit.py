@@ -10,6 +10,7 @@ from transformers import AutoModelForCausalLM
 
 from architectures import build
 from foreword import family
+from foreword.bench.batches import Beside
 from foreword.bench.limit import NODES, Asked, Limit, Pass, limit, limits, middle, table
 from foreword.bench.stats import Interval
 from foreword.errors import InvalidRequest, ModelError
@@ -21,14 +22,15 @@ def found(tmp_path_factory) -> Limit:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         patch.setattr("foreword.bench.limit.QUICK_SECONDS", 0.0)
-        (one,) = limits(Asked(("family",), context=30, quick=True, dtype="float32"))
+        (one,) = limits(Asked(("family",), context=30, quick=True, dtype="float32", batches=(1, 4)))
     return one
 
 
 @pytest.fixture
 def invented() -> Limit:
+    beside = (Beside(16, Interval(5.0, 6.0, 7.0), 0.3, 3.0),)
     rows = (Pass(1, Interval(1.0, 2.0, 3.0), 0.5, 1.0, 2.2), Pass(8, Interval(3.0, 4.0, 5.0), 0.25, 2.0, 3.0))
-    return Limit("invented", "native", 10, weights=900, keys=100, bandwidth=1e6, rows=rows)
+    return Limit("invented", "native", 10, weights=900, keys=100, bandwidth=1e6, rows=rows, batches=beside)
 
 
 def test_the_bytes_are_those_of_the_weights_and_of_the_keys_after_the_context(found):
@@ -62,6 +64,23 @@ def test_shares_follow_from_bytes_bandwidth_and_times(found):
     assert found.rows[-1].cost_over_one > 1.0  # 64 tokens in float32 are products, whatever the machine
 
 
+def test_texts_that_are_read_together_read_the_weights_once_and_their_own_keys(found):
+    assert [one.batch for one in found.batches] == [1, 4]
+    one, four = found.batches
+    assert one.cost_over_one == 1.0
+    bytes_a_second = [
+        (found.weights + beside.batch * found.keys) / (beside.share_of_floor * beside.ms.mid) for beside in (one, four)
+    ]
+    assert bytes_a_second[0] == pytest.approx(bytes_a_second[1])
+    assert found.as_json()["batches"][1]["batch"] == 4
+    assert found.as_json()["device"] == "cpu"
+
+
+def test_on_a_cpu_texts_are_read_together_only_when_that_is_asked(tmp_path):
+    build("llama").save_pretrained(tmp_path)
+    assert limits_of(tmp_path)[0].batches == ()
+
+
 def test_the_json_has_what_is_promised_and_is_json(found):
     written = json.loads(json.dumps(found.as_json(), allow_nan=False))
     assert {"bandwidth_gb_s", "shape", "bytes", "rows"} <= set(written)
@@ -81,6 +100,7 @@ def test_the_table_has_a_line_for_every_pass(invented):
     said = console.export_text()
     assert "2.00×" in said
     assert "50%" in said
+    assert "1 of 16" in said
     assert "floor is 1.00 ms" in said
 
 
@@ -94,6 +114,8 @@ def test_the_middle_is_the_median_and_its_interval_holds_it():
 def test_what_cannot_be_measured_is_refused():
     with pytest.raises(InvalidRequest, match="no shape 'llama-2t'; choose from family, llama-110m"):
         limits(Asked(("llama-2t",)))
+    with pytest.raises(ModelError, match="device 'cuda:77' cannot be used here"):
+        limits(Asked(device="cuda:77"))
     with pytest.raises(InvalidRequest, match="at least 1"):
         limits(Asked(("family",), context=0))
     with pytest.raises(ModelError, match="lower the context"):

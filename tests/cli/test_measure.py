@@ -57,6 +57,15 @@ def test_bench_compares_forwards_with_the_memory(here):
     assert report["rows"][0]["nodes"] == 1
 
 
+def test_bench_measures_on_another_device_where_it_can(here):
+    found = here("bench", "--limit", "--device", "cuda:77")
+    assert found.returncode != 0
+    assert "device 'cuda:77' cannot be used here" in " ".join(found.stderr.split())
+    found = here("bench", "--device", "cuda")
+    assert found.returncode == 2
+    assert "goes with --limit" in found.stderr
+
+
 def test_bench_refuses_what_it_does_not_know(here):
     for words in (("--method",), ("--width",), ("--prompts",), ("--peers",), ("--limit", "--inflate")):
         found = here("bench", *words, "nonsense")

@@ -141,11 +141,14 @@ def _random(model: LlamaForCausalLM, shape: Shape, seed: int) -> LlamaForCausalL
     config.num_hidden_layers, config.num_attention_heads = shape.layers, shape.heads
     config.num_key_value_heads = shape.kv_heads
     config.rms_norm_eps = model.config.rms_norm_eps * model.config.hidden_size / shape.hidden
-    with torch.random.fork_rng(devices=[]):
+    elsewhere = [model.device] if model.device.type == "cuda" else []
+    with torch.random.fork_rng(devices=elsewhere), model.device:  # nothing of it is ever on the CPU
         torch.default_generator.manual_seed(seed)
+        for device in elsewhere:
+            torch.cuda.default_generators[device.index].manual_seed(seed)
         large = AutoModelForCausalLM.from_config(config, dtype=model.dtype)
     large.generation_config = copy.deepcopy(model.generation_config)
-    return large.to(model.device).train(model.training)
+    return large.train(model.training)
 
 
 def _fill_layer(new: LlamaDecoderLayer, old: LlamaDecoderLayer | None, small: Shape, large: Shape) -> None:

@@ -7,25 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Sequence as List
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from time import perf_counter
 from typing import Any, cast
 
-import numpy as np
-import torch
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from foreword.bench.batches import BATCHES, Beside, curve
+from foreword.bench.clock import Memory, middle, seconds
 from foreword.bench.inflate import SHAPES
 from foreword.bench.lineup import weights
-from foreword.bench.stats import LEVEL, RESAMPLES, Interval
+from foreword.bench.stats import Interval
 from foreword.errors import InvalidRequest, ModelError
 from foreword.model import Mode, Model, Read
-from foreword.native.openmp import one_thread, threads
+from foreword.model.model import device_named
 
 FAMILY = "family"
 """The name of the target as it is, beside those of foreword.bench.inflate.SHAPES."""
@@ -36,8 +35,6 @@ SECONDS, QUICK_SECONDS = 20.0, 3.0
 """Time for the forwards of a shape."""
 TURNS = 3
 """At least this many, however long they take."""
-MEGABYTES = 256
-"""What is read to measure the bandwidth: several times what a last cache holds."""
 SEQUENCE = 0
 
 
@@ -52,6 +49,9 @@ class Asked:
     target: str | None = None
     """Folder or hub id; None = the family that ships."""
     dtype: str = "auto"
+    device: str = "cpu"
+    batches: tuple[int, ...] | None = None
+    """Texts that are read together, one token each; None = 1 to 64 on an accelerator, nothing on a CPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +84,8 @@ class Limit:
     bandwidth: float
     """Bytes per second; the best of the turns, which the forwards shared."""
     rows: tuple[Pass, ...]
+    batches: tuple[Beside, ...] = ()
+    device: str = "cpu"
 
     @property
     def bytes(self) -> int:
@@ -123,6 +125,8 @@ class Limit:
                 }
                 for row in self.rows
             ],
+            "device": self.device,
+            "batches": [one.as_json() for one in self.batches],
         }
 
 
@@ -133,23 +137,28 @@ def limits(asked: Asked, progress: Callable[[str], None] = lambda _: None) -> li
         raise InvalidRequest(f"there is no shape {unknown[0]!r}; choose from {', '.join((FAMILY, *SHAPES))}")
     if asked.context < 1:
         raise InvalidRequest(f"context must be at least 1, got {asked.context}")
-    found = []
+    device, spend, found = device_named(asked.device), QUICK_SECONDS if asked.quick else SECONDS, []
+    batches = (BATCHES if device.type != "cpu" else ()) if asked.batches is None else asked.batches
+    dtype = "bfloat16" if asked.dtype == "auto" and device.type != "cpu" else asked.dtype
     for shape in asked.shapes:
         progress(f"building {shape}")
-        source = weights(asked.target, None, asked.dtype, None if shape == FAMILY else shape)
-        hf = source.load()
+        source = weights(asked.target, None, dtype, None if shape == FAMILY else shape)
+        hf = source.load(device)
         sizes = _weight_bytes(hf), _key_bytes(hf) * asked.context
         model = Model(hf, shape)
         progress(f"measuring {shape}, which is driven the {model.capability.way} way")
-        found.append(limit(model, sizes, asked.context, QUICK_SECONDS if asked.quick else SECONDS))
+        one = limit(model, sizes, asked.context, spend)
+        beside = curve(model, sizes, asked.context, batches, spend) if batches else ()
+        found.append(replace(one, batches=beside, device=str(device)))
+        del hf, model  # before the next one is built
     return found
 
 
-def limit(model: Model, sizes: tuple[int, int], context: int, seconds: float) -> Limit:
-    """Forwards over 1 to 64 tokens after `context`, and readings of memory between them, turn by turn for `seconds`.
+def limit(model: Model, sizes: tuple[int, int], context: int, spend: float) -> Limit:
+    """Forwards over 1 to 64 tokens after `context`, and readings of memory between them, turn by turn.
 
-    `sizes` are the bytes of weights and of keys that a pass reads. Raises ModelError for a model that cannot check
-    guesses, or one whose context is too short.
+    That takes `spend` seconds. `sizes` are the bytes of weights and of keys that a pass reads. Raises ModelError for a
+    model that cannot check guesses, or one whose context is too short.
     """
     if model.mode not in (Mode.TREE, Mode.CHAIN):
         raise ModelError(f"{model.name} cannot go back to an earlier text, so its forwards cannot be repeated")
@@ -157,7 +166,7 @@ def limit(model: Model, sizes: tuple[int, int], context: int, seconds: float) ->
         raise ModelError(f"{model.name} reads {model.context} tokens; lower the context to leave room for {max(NODES)}")
     ids = [token % model.vocab for token in range(7, 7 + context + max(NODES))]
     predicted = {nodes: model.cost(nodes - 1, 1, context) for nodes in NODES}
-    memory = torch.ones(MEGABYTES * 2**18)
+    memory = Memory(model.device)
     times: dict[int, list[float]] = {nodes: [] for nodes in NODES}
     readings = []
     model.open(SEQUENCE, len(ids))
@@ -165,8 +174,8 @@ def limit(model: Model, sizes: tuple[int, int], context: int, seconds: float) ->
         model.read([Read(SEQUENCE, 0, ids[:context], keep=0)])
         _turn(model, ids, context)  # one that finds everything cold, and is not counted
         started = perf_counter()
-        while len(times[1]) < TURNS or perf_counter() - started < seconds:
-            readings += [memory.nbytes / _seconds(lambda: _summed(memory)) for _ in range(2)]
+        while len(times[1]) < TURNS or perf_counter() - started < spend:
+            readings += [memory() for _ in range(2)]
             for nodes, spent in _turn(model, ids, context).items():
                 times[nodes].append(spent)
     finally:
@@ -184,14 +193,6 @@ def limit(model: Model, sizes: tuple[int, int], context: int, seconds: float) ->
         for nodes in NODES
     )
     return Limit(model.name, model.capability.way, context, *sizes, bandwidth, rows)
-
-
-def middle(samples: List[float], *, seed: int = 0) -> Interval:
-    """The median and its 95 % interval (percentile bootstrap: Efron and Tibshirani 1993, chapter 13)."""
-    values = np.array(samples)
-    drawn = np.random.default_rng(seed).integers(len(values), size=(RESAMPLES, len(values)))
-    low, high = np.quantile(np.median(values[drawn], axis=1), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Interval(float(low), float(np.median(values)), float(high))
 
 
 def table(found: List[Limit]) -> Table:
@@ -217,6 +218,12 @@ def table(found: List[Limit]) -> Table:
                 f"{row.cost_over_one:.2f}×",
                 f"{row.predicted_ms:.2f}",
             )
+        for beside in one.batches:
+            share = f"{beside.share_of_floor:.0%}"
+            between = f"{beside.ms.low:.2f}–{beside.ms.high:.2f}"
+            made.add_row(
+                "", f"1 of {beside.batch}", f"{beside.ms.mid:.2f}", between, share, f"{beside.cost_over_one:.2f}×"
+            )
         made.add_section()
     return made
 
@@ -225,27 +232,8 @@ def _turn(model: Model, ids: list[int], context: int) -> dict[int, float]:
     """Seconds of one forward over each number of tokens; weights that fit into a cache are in it again."""
     model.read([Read(SEQUENCE, context, ids[context : context + 1])])
     return {
-        nodes: _seconds(lambda n=nodes: model.read([Read(SEQUENCE, context, ids[context : context + n], keep=n)]))
-        for nodes in NODES
+        nodes: seconds(model, [Read(SEQUENCE, context, ids[context : context + nodes], keep=nodes)]) for nodes in NODES
     }
-
-
-def _summed(memory: Tensor) -> None:
-    """Read all of it, with as many threads as torch has: with torch's own they would spin on into the next forward."""
-
-    def alone(part: Tensor) -> None:
-        with one_thread():
-            part.sum()
-
-    parts = memory.chunk(threads())
-    with ThreadPoolExecutor(len(parts)) as pool:
-        list(pool.map(alone, parts))
-
-
-def _seconds(work: Callable[[], object]) -> float:
-    before = perf_counter()
-    work()
-    return perf_counter() - before
 
 
 def _weight_bytes(hf: PreTrainedModel) -> int:

@@ -14,6 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
+from torch import nn
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -80,9 +81,10 @@ class Weights:
         """The sizes of the target before it is enlarged."""
         return shape_of(LlamaConfig.from_pretrained(self.target))
 
-    def load(self) -> PreTrainedModel:
-        """The target as transformers has it, enlarged when asked."""
+    def load(self, device: torch.device | None = None) -> PreTrainedModel:
+        """The target as transformers has it, on the CPU unless named; enlarged, when asked, where it will stay."""
         model = _load(self.target, self.dtype)
+        nn.Module.to(model, device)
         if self.shape is None:
             return model
         if not isinstance(model, LlamaForCausalLM):

@@ -59,6 +59,7 @@ Rules = Annotated[
 ]
 Budgets = Annotated[list[int] | None, _option("With --rules: guesses in a round. Default: 4 to 64.", "--budget")]
 Context = Annotated[int, _option("With --limit: tokens before the ones that are checked.", least=1)]
+Device = Annotated[str, _option("With --limit: cpu, cuda, cuda:1 …; built and measured there.", metavar="DEVICE")]
 Plot = Annotated[
     Path | None, typer.Option(help="Draw them here (PNG; needs foreword\\[bench]).", rich_help_panel=WRITE)
 ]
@@ -86,14 +87,19 @@ def bench(
     draft: options.DraftName = None,
     source: Sources = None,
     dtype: options.DtypeName = "auto",
+    device: Device = "cpu",
     json: Json = None,
     plot: Plot = None,
 ) -> None:
     """Measure every way to guess, plain decoding and transformers on this machine, in one interleaved run."""
     given = locals()
     if limit:
-        _limit(inflate, model, dtype, json, quick=quick, context=context)
+        _limit(inflate, model, (dtype, device), json, quick=quick, context=context)
         return
+    if device != "cpu":
+        from foreword.errors import InvalidRequest
+
+        raise InvalidRequest("--device goes with --limit; ways to guess are measured on the CPU")
     from foreword.bench.run import USUAL, Options
 
     same = ("quick", "inflate", "width", "prompts", "limit_prompts", "max_tokens", "repeats", "seed", "dtype", "draft")
@@ -127,12 +133,20 @@ def _rules(asked: Options, budgets: tuple[int, ...], json: Path | None) -> None:
     _write(as_json(rows, asked), table(rows), json)
 
 
-def _limit(shape: str | None, model: str | None, dtype: str, json: Path | None, *, quick: bool, context: int) -> None:
+def _limit(
+    shape: str | None,
+    model: str | None,
+    kind: tuple[str, str],
+    json: Path | None,
+    *,
+    quick: bool,
+    context: int,
+) -> None:
     """One object in the JSON where one model is asked for, a list of them otherwise."""
     from foreword.bench.limit import DEFAULT, FAMILY, Asked, limits, table
 
     shapes = (shape,) if shape else (FAMILY,) if model else DEFAULT
-    found = limits(Asked(shapes, context, quick, model, dtype), edge.note)
+    found = limits(Asked(shapes, context, quick, model, *kind), edge.note)
     figures = [one.as_json() for one in found]
     _write(figures if len(found) > 1 else figures[0], table(found), json)
 

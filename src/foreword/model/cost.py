@@ -177,7 +177,7 @@ class _Probe:
         if not self._copies:  # some models cannot go back: one after the other, as if all were kept
             past, self._held = self._held, self._held + rows
         before = perf_counter()
-        self._driver.read([Read(PROBE_ID, past, self._tokens[:rows], keep=rows)])
+        self._driver.read([Read(PROBE_ID, past, self._tokens[:rows], keep=rows)])[0, 0].item()  # wait for the device
         return perf_counter() - before
 
 

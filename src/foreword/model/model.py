@@ -79,7 +79,7 @@ class Model:
         `dtype="auto"` is bfloat16 on a CPU that multiplies it in hardware, float32 on any other CPU, and the
         checkpoint's own on an accelerator. Raises ModelError when there is no such model or it cannot be loaded.
         """
-        where = _device(device)
+        where = device_named(device)
         if str(source).startswith(("/", ".", "~")) and not Path(source).expanduser().exists():
             raise ModelError(
                 f"cannot load a model from {str(source)!r}: there is no such folder. Give one that holds config.json"
@@ -209,7 +209,8 @@ def borrow(hf: PreTrainedModel, known: Capability | None = None) -> Iterator[Mod
             module.training = training
 
 
-def _device(device: str) -> torch.device:
+def device_named(device: str) -> torch.device:
+    """The device of this name. Raises ModelError for one that is not here."""
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

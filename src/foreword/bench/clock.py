@@ -1,0 +1,75 @@
+"""How long forwards take and how fast memory is, on whichever device: a clock stops when the answer is here.
+
+Knows clocks and tensors; knows nothing about what is compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as List
+from concurrent.futures import ThreadPoolExecutor
+from time import perf_counter
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from foreword.bench.stats import LEVEL, RESAMPLES, Interval
+from foreword.model import Model, Read
+from foreword.native.openmp import one_thread, threads
+
+MEGABYTES, DEVICE_MEGABYTES = 256, 1024
+"""What is read to measure the bandwidth: several times what a last cache holds."""
+
+
+class Memory:
+    """Something large on a device; a call reads it once and says the bytes per second."""
+
+    def __init__(self, device: torch.device) -> None:
+        size = DEVICE_MEGABYTES if device.type == "cuda" else MEGABYTES
+        self._held = torch.ones(size * 2**18, device=device)
+        self._copy = torch.empty_like(self._held) if device.type == "cuda" else None
+
+    def __call__(self) -> float:
+        if self._copy is not None:
+            return 2 * self._held.nbytes / _copied(self._held, self._copy)
+        before = perf_counter()
+        _summed(self._held)
+        return self._held.nbytes / (perf_counter() - before)
+
+
+def seconds(model: Model, reads: List[Read]) -> float:
+    """Of one forward, the first of its logits in the host's hands."""
+    before = perf_counter()
+    model.read(reads)[0, 0].item()
+    return perf_counter() - before
+
+
+def middle(samples: List[float], *, seed: int = 0) -> Interval:
+    """The median and its 95 % interval (percentile bootstrap: Efron and Tibshirani 1993, chapter 13)."""
+    values = np.array(samples)
+    drawn = np.random.default_rng(seed).integers(len(values), size=(RESAMPLES, len(values)))
+    low, high = np.quantile(np.median(values[drawn], axis=1), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return Interval(float(low), float(np.median(values)), float(high))
+
+
+def _copied(source: Tensor, target: Tensor) -> float:
+    """Seconds of a copy on the device, by the device's own clock: each byte is read and written."""
+    with torch.cuda.device(source.device):
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        target.copy_(source)
+        end.record()
+        end.synchronize()
+        return 1e-3 * start.elapsed_time(end)
+
+
+def _summed(memory: Tensor) -> None:
+    """Read all of it, with as many threads as torch has: with torch's own they would spin on into the next forward."""
+
+    def alone(part: Tensor) -> None:
+        with one_thread():
+            part.sum()
+
+    parts = memory.chunk(threads())
+    with ThreadPoolExecutor(len(parts)) as pool:
+        list(pool.map(alone, parts))
