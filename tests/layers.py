@@ -24,7 +24,7 @@ class Layer:
             extent, stop = self.pool.reserve(read.start + len(read.tokens)), start + len(read.tokens)
             self.spans.append(Span(start, stop, extent, read))
             start = stop
-        self.count, self.spare, self.heads = start, scratch.start, heads
+        self.count, self.unread, self.heads = start, scratch.start, heads
 
         def drawn(*size: int) -> torch.Tensor:
             return torch.randn(*size, generator=rng).to(DEVICE, dtype)
@@ -57,7 +57,7 @@ class Layer:
         """In a sheet of so many rows."""
         rows = self.count if rows is None else rows
         words = columns([scoring.window])
-        table = torch.from_numpy(sheet(self.spans, rows, tiled(*self.heads), self.spare, words)).to(DEVICE)
+        table = torch.from_numpy(sheet(self.spans, rows, tiled(*self.heads), self.unread, words)).to(DEVICE)
         query = torch.cat([self.query, self.query.new_zeros(rows - self.count, *self.query.shape[1:])])
         column = words.get(scoring.window, words[None])
         return attention.attend(query, self.keys, self.values, table, scoring, (column, splits, tiled(*self.heads)))

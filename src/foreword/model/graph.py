@@ -135,7 +135,7 @@ class GraphDriver(PooledDriver):
         self._tile = tiled(heads, getattr(config, "num_key_value_heads", None) or heads)
         self._words = columns([getattr(config, "sliding_window", None)])
         self._runner, self._buckets, self._kernel = runner or Recorder(), buckets, kernel
-        self._spare = self._pool.reserve(1).start
+        self._unread = self._pool.reserve(1).start
         self._sheets: dict[int, Tensor] = {}
         self._ways: dict[Shape, Callable[[], Said]] = {}
         self._recorded_for = 0
@@ -185,7 +185,7 @@ class GraphDriver(PooledDriver):
         if self._recorded_for != self._pool.rows:
             self._ways.clear()
         with _on(self._device), _room_for(f"a forward over {shape.rows} rows"):
-            told = torch.from_numpy(sheet(spans, shape.rows, self._tile, self._spare, self._words))
+            told = torch.from_numpy(sheet(spans, shape.rows, self._tile, self._unread, self._words))
             if shape.rows not in self._sheets:
                 self._sheets[shape.rows] = told.to(self._device, copy=True)
             self._sheets[shape.rows].copy_(told)  # the one copy to the device

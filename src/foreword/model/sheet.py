@@ -35,14 +35,14 @@ def columns(windows: List[int | None]) -> dict[int | None, int]:
     return {window: WORDS + i * (MOST // BITS) for i, window in enumerate([*short, -1])}
 
 
-def sheet(spans: List[Span], rows: int, tile: int, spare: int, words: dict[int | None, int]) -> np.ndarray:
+def sheet(spans: List[Span], rows: int, tile: int, unread: int, words: dict[int | None, int]) -> np.ndarray:
     """The sheet of a forward over these spans, int32 [rows, width].
 
-    `rows` may be more than the spans hold; the others are padding, and write to row `spare` of the pool. Tiles hold at
+    `rows` may be more than the spans hold; the others are padding, and write to row `unread` of the pool. Tiles hold at
     most `tile` rows. `words` are `columns`.
     """
     table = np.zeros((rows, words[-1]), np.int32)
-    table[:, PLACE] = spare
+    table[:, PLACE] = unread
     tiles: list[tuple[int, int]] = []
     kept: list[int] = []
     for span in spans:
