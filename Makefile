@@ -9,6 +9,7 @@ PYTHON ?= python3
 TORCH_INDEX ?=
 PY := .venv/bin/python
 STAMP := .venv/.installed
+KERNELS := .venv/.kernels
 
 help:  ## List what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' Makefile
@@ -23,6 +24,11 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PY) -m pip install --quiet --editable ".[dev,bench]" --constraint constraints.txt
 	@touch $(STAMP)
 
+# Large, so only for those who run the tests; CUDA builds of torch bring it.
+$(KERNELS): $(STAMP)
+	$(PY) -m pip install --quiet --editable ".[interpreter]" --constraint constraints.txt
+	@touch $(KERNELS)
+
 demo: $(STAMP)  ## Watch the small models write, plain and ahead
 	$(PY) -m foreword demo
 
@@ -32,10 +38,10 @@ check: $(STAMP)  ## Format, lint, types, and which module may import which
 	$(PY) -m pyright --pythonpath $(PY)
 	$(PY) -c 'from importlinter.cli import import_linter; import_linter()' lint --no-cache
 
-test: $(STAMP)  ## The tests that take seconds
+test: $(KERNELS)  ## The tests that take seconds
 	$(PY) -m pytest -n auto
 
-test-all: $(STAMP)  ## Every test, the slow ones and (where there is one) those on the GPU too
+test-all: $(KERNELS)  ## Every test, the slow ones and (where there is one) those on the GPU too
 	$(PY) -m pytest -n auto -m ""
 
 bench: $(STAMP)  ## Measure Foreword on this machine
