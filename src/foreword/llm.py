@@ -66,7 +66,8 @@ class LLM:
     width: what decides how much is guessed; docs/widths.md has the names.  nodes: instead, so many in every round.
     learn: keep distilling the draft model from what the target says, between rounds (docs/online.md): True, or Learning
         with its share of the time. No text depends on it.
-    dtype, device: see `Model.load`.  slots: sequences that run at a time.  chunk: prompt tokens read in one round.
+    dtype, device, way: see `Model.load`; the way is the target's.  slots: sequences that run at a time.  chunk: prompt
+        tokens read in one round.
 
     Threads may share one LLM: their requests run together, round by round, and one thread at a time runs a round. An
     error of one request, such as a processor that raises, ends that request alone, and whoever reads it gets the error.
@@ -83,6 +84,7 @@ class LLM:
         nodes: int | None = None,
         dtype: str = "auto",
         device: str = "auto",
+        way: str | None = None,
         slots: int = 8,
         chunk: int = 512,
         learn: bool | Learning = False,
@@ -100,7 +102,7 @@ class LLM:
         settings = teaching(learn, drafter, self.method)
         if drafter.takes == MODEL and isinstance(draft, str | Path):
             load_tokenizer(draft)  # what is missing is missed in a moment, not after a large target was read
-        self.target = Model.load(target, dtype=dtype, device=device)
+        self.target = Model.load(target, dtype=dtype, device=device, way=way)
         self.tokenizer = load_tokenizer(target)
         wide = Fixed(0) if self.method == PLAIN else decides(partial(measure, self.target))
         made = self._drafter(drafter, draft, settings, anyhow=method is None)

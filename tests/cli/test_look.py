@@ -45,6 +45,14 @@ def test_inspect_says_how_a_model_is_driven_and_why(here):
     assert facts["why"]
 
 
+def test_a_way_can_be_asked_for(here):
+    facts = json.loads(here("inspect", "--dtype", "float32", "--way", "cache", "--json").stdout)
+    assert (facts["way"], facts["mode"]) == ("cache", "cache")
+    found = here("generate", "Hello", "--dtype", "float32", "--way", "native")
+    assert (found.returncode, found.stdout) == (1, "")
+    assert "cannot be driven the way native: it is made for bfloat16 on CPU" in found.stderr
+
+
 def test_inspect_shows_what_passes_cost(here):
     said = here("inspect", "--dtype", "float32").stdout
     assert re.search(r"^tokens in a pass +ms +of one +ms after 1,128 tokens", said, re.MULTILINE)

@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from architectures import build
-from foreword.model import Mode, Model
+from foreword import family
+from foreword.errors import InvalidRequest, ModelError
+from foreword.model import Mode, Model, Read
 from foreword.model.linear import PackedLinear
 from foreword.model.probe import choose, drive
 
@@ -40,6 +42,25 @@ class Forgetful:
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._config, name)
+
+
+@pytest.mark.parametrize(("way", "mode"), [("pool", Mode.TREE), ("cache", Mode.CACHE), ("plain", Mode.PLAIN)])
+def test_a_way_can_be_asked_for(way, mode):
+    model, best = (Model.load(family.draft(), dtype="bfloat16", way=one) for one in (way, None))
+    assert (model.capability.way, model.mode, model.capability.refused) == (way, mode, ())
+    for one in (model, best):
+        one.open(1, 16)
+    said, same = (one.read([Read(1, 0, [5])]).float() for one in (model, best))
+    torch.testing.assert_close(said, same, atol=0.3, rtol=0.05)
+
+
+def test_a_way_that_cannot_be_taken_is_refused():
+    with pytest.raises(ModelError, match=r"cannot be driven the way native: it is made for bfloat16 on CPU"):
+        Model.load(family.draft(), dtype="float32", way="native")
+    with pytest.raises(ModelError, match=r"cannot be driven the way pool: .*; "):
+        Model(build("mamba"), way="pool")
+    with pytest.raises(InvalidRequest, match=r"no way 'pol' to drive a model; choose one of native, graph, pool"):
+        Model.load(family.draft(), way="pol")
 
 
 @pytest.mark.filterwarnings("ignore:.*runs in mode")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from foreword.cli import edge, options, show
@@ -26,6 +27,7 @@ def chat(
     draft: options.DraftName = None,
     dtype: options.DtypeName = "auto",
     device: options.Device = "auto",
+    way: options.Way = None,
     method: options.MethodName = None,
     rule: options.RuleName = "match",
     width: options.WidthName = None,
@@ -54,17 +56,8 @@ def chat(
     if max_tokens is not None:
         params = replace(params, max_tokens=max_tokens)
     learns = _new(learn)
-    llm = LLM(
-        model,
-        draft=draft,
-        method=method,
-        rule=rule,
-        width=width,
-        nodes=nodes,
-        dtype=dtype,
-        device=device,
-        learn=learns,
-    )
+    guessing = partial(LLM, draft=draft, method=method, rule=rule, width=width, nodes=nodes, learn=learns)
+    llm = guessing(model, dtype=dtype, device=device, way=way)
     if not llm.tokenizer.chat_template:
         raise InvalidRequest(f"{llm.target.name} has no chat template; use `foreword generate --raw`")
     told = [{"role": "system", "content": system}] if system is not None else []

@@ -43,6 +43,7 @@ def generate(
     draft: options.DraftName = None,
     dtype: options.DtypeName = "auto",
     device: options.Device = "auto",
+    way: options.Way = None,
     method: options.MethodName = None,
     rule: options.RuleName = "match",
     width: options.WidthName = None,
@@ -76,7 +77,9 @@ def generate(
     )
     if max_tokens is not None:
         params = replace(params, max_tokens=max_tokens)
-    llm = LLM(model, draft=draft, method=method, rule=rule, width=width, nodes=nodes, dtype=dtype, device=device)
+    llm = LLM(
+        model, draft=draft, method=method, rule=rule, width=width, nodes=nodes, dtype=dtype, device=device, way=way
+    )
     ids = _read(llm, text, chat, system)
     params = replace(params, max_tokens=fitting(llm, ids, max_tokens))
     _write(llm, ids, params, Output(show.wants_colour(color), stats, as_json))

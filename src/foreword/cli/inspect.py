@@ -23,13 +23,14 @@ def inspect(
     draft: options.DraftName = None,
     dtype: options.DtypeName = "auto",
     device: options.Device = "auto",
+    way: options.Way = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Load a model and say which way it can be driven, why, and what guesses would cost."""
     from foreword import LLM
     from foreword.draft import PLAIN, RETOLD, SHARED, WITH_DRAFT, WITHOUT_DRAFT
 
-    llm = LLM(model, method=PLAIN, dtype=dtype, device=device)
+    llm = LLM(model, method=PLAIN, dtype=dtype, device=device, way=way)
     guessed = WITH_DRAFT if draft is not None or model is None else WITHOUT_DRAFT
     facts = _model(llm) | {"default method": guessed}
     if draft is not None:

@@ -31,6 +31,12 @@ DtypeName = Annotated[
     Dtype, _option(MODEL, "--dtype", "auto, float32, bfloat16 or float16; auto: bfloat16 where it is fast.", "DTYPE")
 ]
 Device = Annotated[str, _option(MODEL, "--device", "auto, cpu, cuda, cuda:1 …", "DEVICE")]
+Way = Annotated[
+    str | None,
+    _option(
+        MODEL, "--way", "Drive the target this way: native, graph, pool, cache or plain. Default: the best.", "WAY"
+    ),
+]
 
 MethodName = Annotated[
     str | None, _option(GUESSING, "--method", "How to guess; `foreword methods` lists the ways. none: plain.", "NAME")

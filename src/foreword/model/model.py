@@ -24,7 +24,7 @@ from foreword.model.cost import Cost, known
 from foreword.model.driver import Growing, Hearing, Mode
 from foreword.model.linear import Swap, fast_bfloat16, swap_out
 from foreword.model.plan import Read
-from foreword.model.probe import NATIVE, Capability, choose, drive
+from foreword.model.probe import NATIVE, Capability, choose, drive, known_way
 from foreword.native.openmp import one_thread
 from foreword.native.tree import Ask, Grown
 
@@ -50,6 +50,7 @@ class Model:
         *,
         known: Capability | None = None,
         swaps: list[Swap] | None = None,
+        way: str | None = None,
     ) -> None:
         if getattr(hf.config, "is_encoder_decoder", False):
             raise ModelError(f"{name or type(hf).__name__} is an encoder-decoder; Foreword drives decoder-only models")
@@ -59,7 +60,7 @@ class Model:
         self.parameters: int = sum(parameter.numel() for parameter in hf.parameters())
         replaced: list[Swap] = [] if swaps is None else swaps
         if known is None:
-            self.driver, self.capability = choose(hf, replaced, owned=swaps is None)
+            self.driver, self.capability = choose(hf, replaced, owned=swaps is None, only=known_way(way))
         else:
             self.driver, self.capability = drive(hf, known, replaced), known
         self.device: torch.device = next(hf.parameters()).device
@@ -69,17 +70,21 @@ class Model:
         config = hf.config.get_text_config()
         self.vocab: int = config.vocab_size
         self.context: int = getattr(config, "max_position_embeddings", None) or 2**31
-        if known is None and self.mode is not Mode.TREE:
+        if known is None and way is None and self.mode is not Mode.TREE:
             warnings.warn(f"{self.name} runs in mode '{self.mode.value}'. {self.capability.reason}", stacklevel=3)
 
     @classmethod
-    def load(cls, source: str | Path, *, dtype: str | torch.dtype = "auto", device: str = "auto") -> Model:
+    def load(
+        cls, source: str | Path, *, dtype: str | torch.dtype = "auto", device: str = "auto", way: str | None = None
+    ) -> Model:
         """Load a checkpoint from a folder or the hub.
 
         `dtype="auto"` is bfloat16 on a CPU that multiplies it in hardware, float32 on any other CPU, and the
-        checkpoint's own on an accelerator. Raises ModelError when there is no such model or it cannot be loaded.
+        checkpoint's own on an accelerator. `way` is how it must be driven, "native", "graph", "pool", "cache" or
+        "plain"; None takes the best that gives the model's own scores (docs/how-it-works.md). Raises ModelError when
+        there is no such model or it cannot be loaded, or driven that way.
         """
-        where = device_named(device)
+        where, way = device_named(device), known_way(way)
         if str(source).startswith(("/", ".", "~")) and not Path(source).expanduser().exists():
             raise ModelError(
                 f"cannot load a model from {str(source)!r}: there is no such folder. Give one that holds config.json"
@@ -91,7 +96,7 @@ class Model:
             with _LOADING:
                 hf = AutoModelForCausalLM.from_pretrained(source, dtype=_dtype(dtype, where), config=config)
             nn.Module.to(hf, where)
-            return cls(hf, str(source))
+            return cls(hf, str(source), way=way)
         except ModelError:
             raise
         except torch.OutOfMemoryError as error:  # a RuntimeError too, so it is asked for first

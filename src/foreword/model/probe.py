@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from foreword.errors import named
+from foreword.errors import InvalidRequest, ModelError, named
 from foreword.model import graph, native
 from foreword.model.attention import NAME
 from foreword.model.cached import CachedDriver
@@ -27,9 +27,9 @@ BRANCH = [3, 5]
 """The branch that is accepted, to try the move of its keys; two more tokens are read after it."""
 
 
-NATIVE = "native"
+NATIVE, PLAIN = "native", "plain"
 WAYS = {NATIVE: Mode.TREE, graph.GRAPH: Mode.TREE, "pool": Mode.TREE, "pool (chains)": Mode.CHAIN, "cache": Mode.CACHE}
-"""The ways to drive a model and what each can score, best first; "plain" is what is left when all of them fail."""
+"""The ways to drive a model and what each can score, best first; PLAIN is what is left when all of them fail."""
 FAST = {NATIVE: native.refused, graph.GRAPH: graph.refused}
 """Ways for some models on some machines: what says why not for this one."""
 
@@ -40,7 +40,7 @@ class Capability:
 
     mode: Mode
     way: str
-    """Which of WAYS, or "plain"."""
+    """Which of WAYS, or PLAIN."""
     error: float
     """Largest deviation from the model's own scores in this way, in units of their standard deviation."""
     refused: tuple[tuple[str, str], ...] = ()
@@ -53,10 +53,21 @@ class Capability:
         return "; ".join([best, *(f"not {way}: {why}" for way, why in self.refused)])
 
 
-def choose(model: PreTrainedModel, swaps: list[Swap], *, owned: bool = False) -> tuple[Driver, Capability]:
+def known_way(way: str | None) -> str | None:
+    """The name of a way, or None for the best. Raises InvalidRequest where there is no such way."""
+    names = list(dict.fromkeys(name.partition(" ")[0] for name in (*WAYS, PLAIN)))
+    if way is not None and way not in names:
+        raise InvalidRequest(f"there is no way {way!r} to drive a model; choose one of {', '.join(names)}")
+    return way
+
+
+def choose(
+    model: PreTrainedModel, swaps: list[Swap], *, owned: bool = False, only: str | None = None
+) -> tuple[Driver, Capability]:
     """The best driver for a model. Layers that are replaced inside the model are added to `swaps`.
 
-    One that is `owned` may lose its weights to the driver, so that they are never held twice.
+    One that is `owned` may lose its weights to the driver, so that they are never held twice. Where `only` names a way,
+    no other is tried; raises ModelError where that cannot be taken.
     """
     own = model.config._attn_implementation or "eager"
     tokens, references = _tokens(model), {mode: _reference(model, mode) for mode in (Mode.TREE, Mode.CHAIN)}
@@ -64,6 +75,8 @@ def choose(model: PreTrainedModel, swaps: list[Swap], *, owned: bool = False) ->
     why_not: list[tuple[str, str]] = []
     driver: Driver | None = None
     for way, mode in WAYS.items():
+        if only not in (None, way.partition(" ")[0]):
+            continue
         if unsuited := FAST.get(way, lambda _: None)(model):
             why_not.append((way, unsuited))
             continue
@@ -83,7 +96,9 @@ def choose(model: PreTrainedModel, swaps: list[Swap], *, owned: bool = False) ->
         if why is None and deviation <= tolerance:
             return driver, Capability(mode, way, deviation, tuple(why_not))
         why_not.append((way, why or f"scores deviate by {deviation:.1e} of their spread"))
-    return _make(model, "plain", Mode.PLAIN, swaps, own), Capability(Mode.PLAIN, "plain", 0.0, tuple(why_not))
+    if only not in (None, PLAIN):
+        raise ModelError(f"this model cannot be driven the way {only}: {'; '.join(why for _, why in why_not)}")
+    return _make(model, PLAIN, Mode.PLAIN, swaps, own), Capability(Mode.PLAIN, PLAIN, 0.0, tuple(why_not))
 
 
 def drive(model: PreTrainedModel, known: Capability, swaps: list[Swap]) -> Driver:
@@ -95,7 +110,7 @@ def _make(model: PreTrainedModel, way: str, mode: Mode, swaps: list[Swap], own: 
     """A driver of one way; leaves the model as that way needs it."""
     if way == NATIVE:
         return native.NativeDriver(model)
-    if way in ("cache", "plain"):
+    if way in ("cache", PLAIN):
         swap_out(swaps)  # some models compute with a layer's weight themselves
         swaps.clear()
         model.set_attn_implementation(own)
