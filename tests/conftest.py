@@ -21,6 +21,15 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What takes long to make is made once, not once in every process."""
+    import running
+
+    base = tmp_path_factory.getbasetemp()
+    running.common.append(base.parent if "PYTEST_XDIST_WORKER" in os.environ else base)
+
+
 @pytest.fixture(autouse=True)
 def seeded() -> None:
     """A test that draws without a generator of its own draws the same every time."""

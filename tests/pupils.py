@@ -1,8 +1,5 @@
 """Heads that learnt a little of what the family's target says to the prompts of the tests. Test code."""
 
-import copy
-from functools import cache
-
 import torch
 from torch import nn
 
@@ -17,7 +14,6 @@ from foreword.train.students import Student
 ROUNDS, RATE, LENGTH = 8, 4e-3, 64
 
 
-@cache
 def taught(student: Student, texts: tuple[tuple[int, ...], ...]) -> Pupil:
     """A pupil of the family's target after a few rounds over these texts, which it knows half by heart then."""
     target = load(family.target(), torch.float32)
@@ -40,8 +36,3 @@ def taught(student: Student, texts: tuple[tuple[int, ...], ...]) -> Pupil:
             nn.utils.clip_grad_norm_(learning, 1.0)
             optimizer.step()
     return pupil
-
-
-def fresh(head: nn.Module, dtype: str) -> nn.Module:
-    """A copy in the dtype of a target: drafters lay out its weights anew."""
-    return copy.deepcopy(head).to(getattr(torch, dtype)).eval()

@@ -1,23 +1,23 @@
 """Runs requests through an engine, and keeps the shipped pair of models loaded once. Test code; asserts nothing."""
 
-import atexit
 from collections.abc import Sequence as List
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
+from hashlib import blake2b
 from itertools import count
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 import torch
 
 from foreword import family
+from foreword.disk import appearing
 from foreword.draft import method
 from foreword.draft.archive import Archive
 from foreword.draft.base import Drafter
 from foreword.draft.cascade import CascadeDrafter
 from foreword.draft.datastore import Datastore, build
-from foreword.draft.eagle import EagleDrafter
 from foreword.draft.fuse import FusedDrafter
 from foreword.draft.layers import LayersDrafter, costs
 from foreword.draft.lm import LanguageModelDrafter
@@ -33,6 +33,7 @@ from foreword.draft.slem import RetellingDrafter
 from foreword.draft.suffix import SuffixDrafter
 from foreword.draft.tli import IntersectionDrafter
 from foreword.engine import Engine
+from foreword.errors import InvalidRequest
 from foreword.model import Model, Read, load_tokenizer
 from foreword.model.view import view
 from foreword.native.llama import library
@@ -42,7 +43,7 @@ from foreword.train.students import DFlashStudent, DSparkStudent, EagleStudent, 
 from foreword.types import Delta, SamplingParams, Sequence
 from foreword.verify import rule as find_rule
 from foreword.width import Fixed, Width
-from pupils import fresh, taught
+from pupils import taught
 from strangers import NEAR, pair
 
 TEXTS = (
@@ -146,11 +147,10 @@ def plain(model: Model, requests: List[Request]) -> list[Answer]:
 
 @cache
 def datastore() -> Datastore:
-    """TEXTS and SAID as a corpus; the folder is gone when the tests are."""
-    folder = TemporaryDirectory()
-    atexit.register(folder.cleanup)
-    build([("prompts", text) for text in (*TEXTS, *SAID)], tokenizer(), Path(folder.name) / "store")
-    return Datastore(Path(folder.name) / "store", tokenizer())
+    """TEXTS and SAID as a corpus."""
+    with suppress(InvalidRequest):  # it may be there already
+        build([("prompts", text) for text in (*TEXTS, *SAID)], tokenizer(), common[0] / "store")
+    return Datastore(common[0] / "store", tokenizer())
 
 
 def drafter(name: str, dtype: str = "float32") -> Drafter:
@@ -166,9 +166,7 @@ def drafter(name: str, dtype: str = "float32") -> Drafter:
         "tli": lambda: IntersectionDrafter(pair(NEAR, dtype)),
         "slem": lambda: RetellingDrafter(pair(NEAR, dtype)),
         "retrieval": lambda: RetrievalDrafter(datastore()),
-        "eagle": lambda: EagleDrafter(
-            fresh(taught(EagleStudent(unroll=2, draft_vocab=400), sayings()).head, dtype), target(dtype)
-        ),
+        "eagle": lambda: served(EagleStudent(unroll=2, draft_vocab=400), dtype),
         "dflash": lambda: served(DFlashStudent(layers=1, block=5, anchors=24), dtype),
         "dspark": lambda: served(DSparkStudent(layers=1, block=4, anchors=24, rank=16), dtype),
         "medusa": lambda: served(MedusaStudent(), dtype),
@@ -191,13 +189,18 @@ def sayings() -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(answer.sequence.tokens) for answer in finish(engine(target()), asked))
 
 
+common: list[Path] = []
+"""A folder that all processes of a run of the tests share; conftest.py knows it."""
+
+
 @cache
 def shelf(student: Student) -> Path:
-    """The folder that a student leaves behind; it is gone when the tests are."""
-    folder = TemporaryDirectory()
-    atexit.register(folder.cleanup)
-    taught(student, sayings()).save(Path(folder.name))
-    return Path(folder.name)
+    """The folder that a student leaves behind, taught once for all processes."""
+    place = common[0] / blake2b(repr(student).encode(), digest_size=8).hexdigest()
+    if not place.exists():
+        with suppress(InvalidRequest), appearing(place) as begun:  # another process may have been faster
+            taught(student, sayings()).save(begun)
+    return place
 
 
 def served(student: Student, dtype: str) -> Drafter:

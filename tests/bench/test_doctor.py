@@ -12,17 +12,14 @@ from foreword.errors import InvalidRequest, ModelError
 from foreword.model.checkpoint import Checkpoint
 from foreword.train.students import EagleStudent
 from foreword.types import Sequence
-from pupils import taught
-from running import TEXTS, sayings
+from running import TEXTS, shelf
 
 FEW = {"prompts": 3, "tokens": 16, "texts": TEXTS[:3], "dtype": "float32", "device": "cpu"}
 
 
 @pytest.fixture(scope="module")
-def head(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("head")
-    taught(EagleStudent(unroll=2, draft_vocab=400), sayings()).save(folder)
-    return folder
+def head() -> Path:
+    return shelf(EagleStudent(unroll=2, draft_vocab=400))
 
 
 def said(found: Diagnosis, level: str) -> str:

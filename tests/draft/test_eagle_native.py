@@ -9,6 +9,7 @@ from torch import nn
 
 from foreword.draft import eagle
 from foreword.draft.eagle import EagleDrafter
+from foreword.draft.eagle_files import load
 from foreword.draft.eagle_head import EagleHead
 from foreword.draft.eagle_native import NativeHead, refused
 from foreword.draft.tree import Growth
@@ -19,8 +20,7 @@ from foreword.native.llama import reason
 from foreword.train.eagle import new
 from foreword.train.students import EagleStudent
 from foreword.types import Batch, SamplingParams, Sequence
-from pupils import fresh, taught
-from running import sayings, target
+from running import sayings, shelf, target
 from train.pair import VOCAB, llama, setting
 
 native = pytest.mark.skipif(reason() is not None, reason=f"no native kernel here: {reason()}")
@@ -179,7 +179,8 @@ def told(drafter: EagleDrafter, one: Sequence) -> None:
 
 
 def pupil(dtype: str = "bfloat16") -> EagleHead:
-    return fresh(taught(EagleStudent(unroll=2, draft_vocab=400), sayings()).head, dtype)
+    head = load(shelf(EagleStudent(unroll=2, draft_vocab=400)), target().hf.config)
+    return head.to(getattr(torch, dtype)).eval()
 
 
 @native
