@@ -19,7 +19,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 
-from foreword.errors import ModelError
+from foreword.errors import ModelError, words
 from foreword.model.attention import attend as plainly
 from foreword.model.cache import KVPool
 from foreword.model.listen import listening
@@ -271,8 +271,7 @@ def _room_for(what: str) -> Iterator[None]:
     try:
         yield
     except torch.OutOfMemoryError as error:
-        said = str(error).splitlines()[0]
         raise ModelError(
-            f"there is no room for {what}: {said} Lower max_tokens, the requests at a time or the context, or take a "
-            "smaller dtype"
+            f"there is no room for {what}: {words(error)}. Lower max_tokens, the requests at a time or the context, or "
+            "take a smaller dtype"
         ) from error
