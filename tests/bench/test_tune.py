@@ -178,7 +178,13 @@ def test_halves_save_no_more_than_there_is():
     assert credible((-0.5, -0.1), 0.1) == (0.0, 0.0)
 
 
-def test_prices_are_timed_on_the_model_itself():
+@pytest.fixture
+def briefly(monkeypatch):
+    """Forwards are timed for less long than they should be."""
+    monkeypatch.setattr("foreword.bench.prices.SECONDS", 0.5)
+
+
+def test_prices_are_timed_on_the_model_itself(briefly):
     model = target()
     text = Text(len(prompts()[0]), [*prompts()[0], *range(300, 330)], SamplingParams(temperature=0))
     examiner = Examiner(model, [text])
@@ -206,7 +212,7 @@ def test_layers_that_do_nothing_are_found(spare, asked, tmp_path):
     assert len(FREE - file.best.mask) <= 2
 
 
-def test_a_tuning_ends_with_a_file_that_serves_and_goes_on(spare, asked, tmp_path):
+def test_a_tuning_ends_with_a_file_that_serves_and_goes_on(spare, asked, tmp_path, briefly):
     out = tmp_path / "mask.json"
     wishes = Asked(out=out, target=str(spare), trials=6, **FEW)
     found = tune(wishes, asked)

@@ -7,8 +7,7 @@ import pytest
 from foreword import SamplingParams
 
 
-@pytest.mark.parametrize("leave", ["/exit", "/quit"])
-def test_it_remembers_until_it_is_told_to_forget(shell, llm, leave):
+def test_it_remembers_until_it_is_told_to_forget(shell, llm):
     lines = (
         "Who wrote Hamlet?",
         "/seed 5",
@@ -17,7 +16,7 @@ def test_it_remembers_until_it_is_told_to_forget(shell, llm, leave):
         "And when?",
         "/nonsense",
         "/seed many",
-        leave,
+        "/exit",
         "no",
     )
     words = ("--seed", "4", "--max-tokens", "24", "--system", "Be brief.")
@@ -37,9 +36,10 @@ def test_it_remembers_until_it_is_told_to_forget(shell, llm, leave):
 
 
 def test_a_request_that_cannot_be_served_does_not_end_the_talk(shell):
-    found = shell("chat", "--max-tokens", "5", typed="word " * 3000 + "\nHello\n")
+    found = shell("chat", "--max-tokens", "5", typed="word " * 3000 + "\nHello\n/quit\nHello\n")
     assert found.returncode == 0
     assert "/reset" in found.stderr
+    assert found.stderr.count("tokens per pass") == 1, "one was refused, one answered, and none was read after /quit"
     assert found.stdout.strip()
 
 
@@ -57,6 +57,7 @@ def test_ctrl_c_stops_the_answer_and_the_second_one_leaves(shell):
     assert "Traceback" not in err
 
 
+@pytest.mark.slow
 def test_what_a_draft_learns_in_a_talk_is_saved(shell):
     found = shell("chat", "--learn", "better", "--max-tokens", "24", typed="Who wrote Hamlet?\n")
     assert found.returncode == 0, found.stderr

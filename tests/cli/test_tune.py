@@ -13,6 +13,12 @@ from foreword.draft.layers import load
 SMALL = "--prompts 1 --max-tokens 8 --device cpu".split()
 
 
+@pytest.fixture(autouse=True)
+def briefly(monkeypatch):
+    """Forwards are timed for less long than they should be, where the command runs in this process."""
+    monkeypatch.setattr("foreword.bench.prices.SECONDS", 0.5)
+
+
 @pytest.fixture
 def data(shell) -> Path:
     path = shell.folder / "data.jsonl"
