@@ -89,9 +89,9 @@ def states() -> torch.Tensor:
 def scores(reader, text: list[int], states: torch.Tensor) -> torch.Tensor:
     """What is said along a text, then of a tree of guesses after it."""
     rows, nodes = len(text) - len(PARENTS), text[-len(PARENTS) :]
-    reader.give(1, states[:23])
+    reader.thoughts.give(1, states[:23])
     found = [reader.read([Read(1, 0, text[:23], keep=23)])]
-    reader.give(1, states[23:rows])
+    reader.thoughts.give(1, states[23:rows])
     found.append(reader.read([Read(1, 23, text[23:rows], keep=rows - 23)]))
     found += [reader.read([read]) for read in levels(rows, nodes)]
     return torch.cat(found).float()
@@ -120,20 +120,20 @@ def test_scores_are_those_of_the_plain_head_up_to_bfloat16(head, reader, text, s
 
 @native
 def test_the_bits_of_a_row_do_not_depend_on_its_company(reader, text, states):
-    reader.give(1, states[:20])
+    reader.thoughts.give(1, states[:20])
     reader.read([Read(1, 0, text[:20], keep=0)])
     alone = []
     for row in range(20, 33):
-        reader.give(1, states[row : row + 1])
+        reader.thoughts.give(1, states[row : row + 1])
         alone.append(reader.read([Read(1, row, [text[row]])]))
     tree = levels(33, text[33:40])
     alone += [reader.read([level]) for level in tree]
     reader.open(2, 4 * LENGTH)
-    reader.give(1, states[20:33])
-    reader.give(2, states[:7])
+    reader.thoughts.give(1, states[20:33])
+    reader.thoughts.give(2, states[:7])
     together = [reader.read([Read(2, 0, text[:7]), Read(1, 20, text[20:33], keep=13)])[1:]]
     together.append(reader.read([Read(2, 7, text[9:11], [-1, -1], 2), tree[0]])[2:])
-    reader.give(2, states[7:15])
+    reader.thoughts.give(2, states[7:15])
     together.append(reader.read([tree[1], Read(2, 7, text[7:15])])[:-1])
     together.append(reader.read([Read(2, 15, text[15:18], [-1] * 3, 3), tree[2]])[3:])
     assert torch.equal(torch.cat(alone), torch.cat(together))
@@ -145,7 +145,7 @@ def test_a_guess_goes_on_from_what_was_thought_at_its_parent(reader, text, state
     nodes, branch = text[20 : 20 + len(PARENTS)], [1, 4, 6]
 
     def after_the_text(reads: list[Read]) -> torch.Tensor:
-        reader.give(1, states[:20])
+        reader.thoughts.give(1, states[:20])
         reader.read([Read(1, 0, text[:20])])
         return torch.cat([reader.read([read]) for read in reads])
 
@@ -156,7 +156,7 @@ def test_a_guess_goes_on_from_what_was_thought_at_its_parent(reader, text, state
 
 @native
 def test_a_guess_whose_parent_was_not_read_is_refused(reader, text, states):
-    reader.give(1, states[:20])
+    reader.thoughts.give(1, states[:20])
     reader.read([Read(1, 0, text[:20])])
     with pytest.raises(ModelError, match="guesses must be read after their parents"):
         reader.read([Read(1, 20, text[20:22], [-1, 0], 2)])
@@ -218,7 +218,7 @@ def test_on_real_text_it_guesses_as_the_plain_head_does(monkeypatch):
             states = model.hear([Read(-3, 0, list(text), keep=0)], drafter.wants)[1]
             model.close(-3)
             drafter._reader.open(number, len(text))
-            drafter._reader.give(number, states[:-1])
+            drafter._reader.thoughts.give(number, states[:-1])
             said = drafter._reader.read([Read(number, 0, list(text[1:]), keep=len(text) - 1)])
             likeliest += said.argmax(-1).tolist()
         found.append(likeliest)

@@ -16,6 +16,7 @@ from foreword.draft.base import HEAD, Source
 from foreword.draft.eagle_files import load
 from foreword.draft.eagle_head import EagleHead
 from foreword.draft.eagle_native import NativeHead, refused
+from foreword.draft.eagle_thoughts import Thoughts, spread
 from foreword.draft.growing import GrowingDrafter
 from foreword.draft.heard import Heard
 from foreword.errors import InvalidRequest
@@ -44,19 +45,12 @@ class _Asked(Packing):
         self._head, self._vocab, self._threads = head, target.vocab, threads_for(head)
         self._embed = target.embed if head.embed_tokens is None else head.embed_tokens
         self.context = min(target.context, head.config.llama.max_position_embeddings)
-        self._given: dict[int, Tensor] = {}
-        self._thoughts: dict[int, Tensor] = {}
-        """Of the end of a text, then of each guess read after it."""
+        self.thoughts = Thoughts()
         swap_in(head)  # after it was counted
-
-    def give(self, id: int, states: Float[Tensor, "tokens features"]) -> None:
-        """What the target thought, for the text that is read next."""
-        self._given[id] = states
 
     def close(self, id: int) -> None:
         super().close(id)
-        self._given.pop(id, None)
-        self._thoughts.pop(id, None)
+        self.thoughts.forget(id)
 
     @torch.inference_mode()
     def read(self, reads: List[Read]) -> Float[Tensor, "kept vocab"]:
@@ -71,25 +65,19 @@ class _Asked(Packing):
 
             embedded = self._embed(packed[:1]).to(states.dtype)
             thoughts = self._head.think(embedded, states[None], packed[1:], seen)[0, : len(rows.tokens)]
-            for read, thought in zip(reads, thoughts.split([len(read.tokens) for read in reads]), strict=True):
-                before = self._thoughts[read.id] if read.parents else thought[:0]
-                self._thoughts[read.id] = torch.cat([before, thought]) if read.parents else thought[-1:]
+            self.thoughts.keep(reads, thoughts)
             if not rows.kept:
                 return thoughts.new_empty(0, self._vocab)
-            return self._spread(self._head.say(_at_least(thoughts[rows.kept], MIN_ROWS))[: len(rows.kept)])
+            said = self._head.say(_at_least(thoughts[rows.kept], MIN_ROWS))[: len(rows.kept)]
+            return spread(said, self._head.tokens, self._vocab)
 
     def _before(self, read: Read) -> Float[Tensor, "tokens hidden"]:
         """What was thought before each token: by the target along the text, by this head after a guess."""
         if not read.parents:
-            given = self._given.pop(read.id).to(self._head.fc.weight.dtype)
+            given = self.thoughts.given(read.id).to(self._head.fc.weight.dtype)
             return self._head.fc(_at_least(given, MIN_ROWS))[: len(given)]
         parents = read.parents[read.held :]
-        return self._thoughts[read.id][[parent + 1 for parent in parents]]
-
-    def _spread(self, logits: Float[Tensor, "kept draft_vocab"]) -> Float[Tensor, "kept vocab"]:
-        if logits.shape[1] == self._vocab:
-            return logits
-        return logits.new_full((len(logits), self._vocab), -torch.inf).index_copy_(1, self._head.tokens, logits)
+        return self.thoughts.of(read.id)[[parent + 1 for parent in parents]]
 
 
 class EagleDrafter(GrowingDrafter):
@@ -135,10 +123,10 @@ class EagleDrafter(GrowingDrafter):
         start = min(self._read[name], last)  # the last row is always read, for what it says comes next
         states = self._heard.since(sequence, start)
         while len(states) > CHUNK:
-            self._reader.give(name, states[:CHUNK])
+            self._reader.thoughts.give(name, states[:CHUNK])
             self._reader.read([Read(name, start, tokens[start + 1 : start + 1 + CHUNK], keep=0)])
             start, states = start + CHUNK, states[CHUNK:]
-        self._reader.give(name, states)
+        self._reader.thoughts.give(name, states)
         self._read[name] = last + 1
         return Read(name, start, tokens[start + 1 :])
 

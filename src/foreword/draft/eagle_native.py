@@ -15,6 +15,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from foreword.draft.eagle_head import EagleHead
+from foreword.draft.eagle_thoughts import Thoughts, spread
 from foreword.errors import ModelError
 from foreword.model import Model, Read
 from foreword.model.kernel import MARGIN, Kernel, Rows, unfit
@@ -46,9 +47,7 @@ class NativeHead(Kernel):
         self.context = min(target.context, llama_config.max_position_embeddings)
         self._vocab, self._tokens = target.vocab, head.tokens
         self._embedding = _embedding(head, target).weight.detach()
-        self._given: dict[int, Tensor] = {}
-        self._thoughts: dict[int, Tensor] = {}
-        """Of the end of a text, then of each guess read after it."""
+        self.thoughts = Thoughts()
         layers = (llama.Layer * 1)()
         self._describe_layer(layers[0], head.midlayer)
         layers[0].given_norm = self._keep(head.midlayer.hidden_norm.weight.detach().float())
@@ -70,22 +69,14 @@ class NativeHead(Kernel):
         self.describe(described, min(len(self._embedding), target.vocab))
         drop_weights(head)
 
-    def give(self, id: int, states: Float[Tensor, "tokens features"]) -> None:
-        """What the target thought, for the text that is read next."""
-        self._given[id] = states
-
     def close(self, id: int) -> None:
         super().close(id)
-        self._given.pop(id, None)
-        self._thoughts.pop(id, None)
+        self.thoughts.forget(id)
 
     def read(self, reads: List[Read]) -> Float[Tensor, "kept vocab"]:
         logits = super().read(reads)
-        for read, thought in zip(reads, self._heard.split([len(read.tokens) for read in reads]), strict=True):
-            self._thoughts[read.id] = torch.cat([self._thoughts[read.id], thought]) if read.parents else thought[-1:]
-        if logits.shape[1] == self._vocab:
-            return logits
-        return logits.new_full((len(logits), self._vocab), -torch.inf).index_copy_(1, self._tokens, logits)
+        self.thoughts.keep(reads, self._heard)
+        return spread(logits, self._tokens, self._vocab)
 
     def _prepare(self, reads: List[Read], logits: Tensor, *, rows: int = 0, beyond: int = MARGIN) -> llama.Forward:
         forward = super()._prepare(reads, logits, rows=rows, beyond=beyond)
@@ -102,13 +93,13 @@ class NativeHead(Kernel):
     def _before(self, read: Read) -> tuple[Float[Tensor, "states hidden"], List[int]]:
         """What was thought before each token, by the target along the text, by this head after a guess: rows of it."""
         if read.parents:
-            held, parents = self._thoughts[read.id], [parent + 1 for parent in read.parents[read.held :]]
+            held, parents = self.thoughts.of(read.id), [parent + 1 for parent in read.parents[read.held :]]
             if max(parents) >= len(held):
                 raise ModelError(
                     f"guesses must be read after their parents, got {read.parents}, {read.held} of them read"
                 )
             return held, parents
-        fused = multiplied(self._library, self._fc, self._fc_scratch, self._given.pop(read.id), self._threads)
+        fused = multiplied(self._library, self._fc, self._fc_scratch, self.thoughts.given(read.id), self._threads)
         return fused, range(len(fused))
 
 
