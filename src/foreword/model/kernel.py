@@ -22,6 +22,7 @@ from foreword.model.panels import LANES, products, vectors
 from foreword.model.plan import Read
 from foreword.native import llama, tree
 from foreword.native.openmp import threads
+from foreword.native.pages import Pages
 from foreword.native.scratch import Scratch
 from foreword.native.tree import Ask, Grown
 
@@ -60,6 +61,7 @@ class Kernel:
         """`rows` hold keys and values, `rotary` is a module that knows angles; `describe` must be told the rest."""
         self._library = llama.needed()
         self._pool, self._rotary = rows, rotary
+        self._pages = Pages()
         self._held: list[Tensor] = []  # what the C side points to, always
         self._alive: list[object] = []  # and what it points to during one forward
         self._angles: tuple[Tensor, Tensor] = (torch.empty(0), torch.empty(0))
@@ -160,7 +162,7 @@ class Kernel:
 
     def _pack(self, weight: Tensor) -> int:
         weight = weight.detach().contiguous()
-        packed = torch.empty_like(weight)
+        packed = self._pages.empty_like(weight)
         self._library.foreword_pack(weight.data_ptr(), packed.data_ptr(), *weight.shape)
         return self._keep(packed)
 

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 LANES = 16
-"""Outputs that lie side by side in a panel."""
+"""Outputs that are multiplied side by side; a panel has twice as many."""
 
 
 def products(layer: Any) -> dict[str, Float[Tensor, "outputs depth"]]:
@@ -22,7 +22,7 @@ def products(layer: Any) -> dict[str, Float[Tensor, "outputs depth"]]:
     return {
         "qkv": torch.cat([attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight]),
         "out": attention.o_proj.weight,
-        "gate_up": torch.stack([gate, up], dim=1).flatten(0, 2),  # panels of the two alternate
+        "gate_up": torch.stack([gate, up], dim=1).flatten(0, 2),  # half of a panel each
         "down": mlp.down_proj.weight,
     }
 

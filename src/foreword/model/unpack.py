@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence as List
 from typing import Any
 
+import torch
 from jaxtyping import BFloat16
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -17,9 +18,9 @@ from foreword.native import llama
 
 
 def unpacked(packed: BFloat16[Tensor, "outputs depth"]) -> BFloat16[Tensor, "outputs depth"]:
-    """From panels [outputs / 16][depth / 2][16][2] to rows."""
-    outputs, depth = packed.shape
-    return packed.view(outputs // LANES, depth // 2, LANES, 2).transpose(1, 2).reshape(outputs, depth)
+    """From panels [depth / 2][32][2], the last of which may be of 16, to rows."""
+    depth, panels = packed.shape[1], packed.split(2 * LANES)
+    return torch.cat([panel.view(depth // 2, len(panel), 2).transpose(0, 1).flatten(1) for panel in panels])
 
 
 def restore(hf: PreTrainedModel, described: llama.Model, held: List[Tensor]) -> None:
@@ -30,7 +31,7 @@ def restore(hf: PreTrainedModel, described: llama.Model, held: List[Tensor]) -> 
         attention, mlp = layer.self_attn, layer.mlp
         _fill((attention.q_proj, attention.k_proj, attention.v_proj), unpacked(at[packed.qkv]))
         _fill((attention.o_proj,), unpacked(at[packed.out]))
-        pairs = unpacked(at[packed.gate_up]).view(-1, 2, LANES, described.hidden)  # panels of the two alternate
+        pairs = unpacked(at[packed.gate_up]).view(-1, 2, LANES, described.hidden)  # half of a panel each
         _fill((mlp.gate_proj, mlp.up_proj), pairs.transpose(0, 1).reshape(-1, described.hidden))
         _fill((mlp.down_proj,), unpacked(at[packed.down]))
     tied = hf.config.tie_word_embeddings

@@ -85,7 +85,11 @@ static inline __m512 vexp(__m512 x) {
     return _mm512_scalef_ps(p, n);
 }
 
-/* ---- products: x [rows, depth] times a packed weight. A panel is 16 outputs: [depth / 2][16][2]. */
+/* ---- products: x [rows, depth] times a packed weight. A panel is 32 outputs, [depth / 2][32][2]: it lies in memory as it
+ * is read, in one stream, which memory gives faster than several. The last one has 16 where there are no more. */
+
+#define PANEL (2 * LANES)
+#define FETCHED 8192 /* bytes ahead of what is multiplied */
 
 enum { STORE, ADD, GATE };
 
@@ -96,12 +100,11 @@ typedef struct {
     int kind;
     float *to;         /* STORE, ADD: [rows, outputs] */
     const float *bias; /* STORE */
-    bf16 *gated;       /* GATE: [rows, outputs / 2]; gate and up panels alternate */
+    bf16 *gated;       /* GATE: [rows, outputs / 2]; half of a panel is gate, half is up */
     int64_t coding;
 } Product;
 
-static inline __attribute__((always_inline)) void finish(const Product *p, int64_t row, int64_t panel, __m512 first, __m512 second) {
-    int64_t column = panel * LANES;
+static inline __attribute__((always_inline)) void finish(const Product *p, int64_t row, int64_t column, __m512 first, __m512 second) {
     if (p->kind == GATE) {
         __m512 one = _mm512_set1_ps(1.0f), sigmoid = _mm512_div_ps(one, _mm512_add_ps(one, vexp(_mm512_sub_ps(_mm512_setzero_ps(), first))));
         narrow_store(p->gated + row * (p->outputs / 2) + column / 2, _mm512_mul_ps(_mm512_mul_ps(first, sigmoid), second));
@@ -113,54 +116,45 @@ static inline __attribute__((always_inline)) void finish(const Product *p, int64
     _mm512_storeu_ps(to, first);
 }
 
-/* `later`: this pass over the group fetches that panel of the next one, so that all passes share the reading of memory;
- * a group with a single pass, and the first group of a chunk, fetch what they are about to use. */
-static inline __attribute__((always_inline)) void tile(const Product *p, int64_t row, int64_t panel, int64_t later, const int R, const int P) {
-    const int64_t pairs = p->depth / 2;
-    const bf16 *w = (const bf16 *)p->weight + panel * pairs * 2 * LANES;
+/* R rows by P times 16 outputs. `later` is where this pass over the panel fetches from meanwhile: several passes share the
+ * reading of the next panel; NULL = a single one, which fetches what it is about to use. */
+static inline __attribute__((always_inline)) void tile(const Product *p, int64_t row, int64_t panel, const char *later, const int R, const int P) {
+    const bf16 *w = (const bf16 *)p->weight + panel * PANEL * p->depth;
     const bf16 *x = p->x + row * p->depth;
-    __m512 sum[12][4]; /* R by P are used; a size known early keeps them in registers */
-#pragma GCC unroll 16
+    __m512 sum[12][2]; /* R by P are used; a size known early keeps them in registers */
+#pragma GCC unroll 12
     for (int r = 0; r < R; r++)
-#pragma GCC unroll 4
+#pragma GCC unroll 2
         for (int i = 0; i < P; i++) sum[r][i] = _mm512_setzero_ps();
-    for (int64_t k = 0; k < pairs; k++) {
-        __m512bh weight[4];
-#pragma GCC unroll 4
+    for (int64_t k = 0; k < p->depth / 2; k++) {
+        __m512bh weight[2];
+#pragma GCC unroll 2
         for (int i = 0; i < P; i++) {
-            const bf16 *at = w + (i * pairs + k) * 2 * LANES;
+            const bf16 *at = w + (k * P + i) * 2 * LANES;
             weight[i] = (__m512bh)_mm512_loadu_si512(at);
-            if (later < 0) _mm_prefetch((const char *)(at + 64 * LANES), _MM_HINT_T0);
+            if (!later) _mm_prefetch((const char *)at + FETCHED, _MM_HINT_T0);
         }
-        if (later >= 0) _mm_prefetch((const char *)(w + (later * pairs + k) * 2 * LANES), _MM_HINT_T1);
-#pragma GCC unroll 16
+        if (later) _mm_prefetch(later + k * 64, _MM_HINT_T1);
+#pragma GCC unroll 12
         for (int r = 0; r < R; r++) {
             int32_t pair;
             memcpy(&pair, x + r * p->depth + 2 * k, 4);
             __m512bh both = (__m512bh)_mm512_set1_epi32(pair);
-#pragma GCC unroll 4
+#pragma GCC unroll 2
             for (int i = 0; i < P; i++) sum[r][i] = _mm512_dpbf16_ps(sum[r][i], weight[i], both);
         }
     }
-#pragma GCC unroll 16
+#pragma GCC unroll 12
     for (int r = 0; r < R; r++) {
-        if (p->kind == GATE) {
-#pragma GCC unroll 4
-            for (int i = 0; i + 1 < P; i += 2) finish(p, row + r, panel + i, sum[r][i], sum[r][i + 1]);
-        } else {
-#pragma GCC unroll 4
-            for (int i = 0; i < P; i++) finish(p, row + r, panel + i, sum[r][i], sum[r][i]);
-        }
+        finish(p, row + r, panel * PANEL, sum[r][0], sum[r][P - 1]);
+        if (P == 2 && p->kind != GATE) finish(p, row + r, panel * PANEL + LANES, sum[r][1], sum[r][1]);
     }
 }
 
-#define ROWS(n, P) case n: tile(p, row, panel, later, n, P); break;
-static void tile4(const Product *p, int64_t row, int64_t panel, int64_t later, int rows) { switch (rows) { ROWS(1, 4) ROWS(2, 4) ROWS(3, 4) ROWS(4, 4) ROWS(5, 4) ROWS(6, 4) } }
-static void tile2(const Product *p, int64_t row, int64_t panel, int64_t later, int rows) {
-    switch (rows) { ROWS(1, 2) ROWS(2, 2) ROWS(3, 2) ROWS(4, 2) ROWS(5, 2) ROWS(6, 2) ROWS(7, 2) ROWS(8, 2) ROWS(9, 2) ROWS(10, 2) ROWS(11, 2) ROWS(12, 2) }
-}
-static void tile1(const Product *p, int64_t row, int64_t panel, int64_t later, int rows) {
-    switch (rows) { ROWS(1, 1) ROWS(2, 1) ROWS(3, 1) ROWS(4, 1) ROWS(5, 1) ROWS(6, 1) ROWS(7, 1) ROWS(8, 1) ROWS(9, 1) ROWS(10, 1) ROWS(11, 1) ROWS(12, 1) }
+#define ROWS(n) case n: if (!whole) tile(p, row, panel, 0, n, 1); else if (later) tile(p, row, panel, later, n, 2); else tile(p, row, panel, 0, n, 2); break;
+static void tiled(const Product *p, int64_t row, int64_t panel, const char *later, int rows) {
+    const int whole = (panel + 1) * PANEL <= p->outputs;
+    switch (rows) { ROWS(1) ROWS(2) ROWS(3) ROWS(4) ROWS(5) ROWS(6) ROWS(7) ROWS(8) ROWS(9) ROWS(10) ROWS(11) ROWS(12) }
 }
 
 #include "quantized.c"
@@ -184,32 +178,24 @@ static inline void wait(Phase *phase, int64_t chunks) {
         else sched_yield();
 }
 
-/* A group of panels is read once from memory and serves all rows from the nearest cache. */
-static void panels(const Product *p, int64_t from, int64_t to, int64_t group, int64_t each) {
-    while (from < to) {
-        int64_t width = to - from >= group ? group : (to - from >= 2 && group > 1 ? 2 : 1);
-        for (int64_t row = 0; row < p->rows; row += each) {
-            int count = (int)(p->rows - row < each ? p->rows - row : each);
-            int64_t pass = row / each, later = p->rows > each && pass < width ? width + pass : -1;
-            if (p->coding != WHOLE) coded(p, row, from, width, count);
-            else if (width == 4) tile4(p, row, from, later, count);
-            else if (width == 2) tile2(p, row, from, later, count);
-            else tile1(p, row, from, later, count);
-        }
-        from += width;
-    }
-}
-
+/* A panel is read once from memory and serves all rows from the nearest cache, in several passes where they are many. */
 static void product(const Product *p, Phase *phase, int threads) {
-    const int64_t few = p->coding == WHOLE ? 6 : 3; /* rows whose sums leave registers for four panels */
-    int64_t count = p->outputs / LANES, group = p->rows <= few ? 4 : 2, most = p->rows <= few ? few : 2 * few;
-    int64_t parts = (p->rows + most - 1) / most, each = (p->rows + parts - 1) / parts;
-    int64_t size = (count / (threads * 6) + 3) / 4 * 4; /* whole groups; small enough that the last chunk is a short wait */
-    if (size < 4) size = 4;
-    int64_t chunks = threads == 1 ? 1 : (count + size - 1) / size;
-    if (threads == 1) size = count;
-    for (int64_t c; (c = claim(phase, chunks)) >= 0; finished(phase))
-        panels(p, c * size, (c + 1) * size < count ? (c + 1) * size : count, group, each);
+    const int64_t most = p->coding == WHOLE ? 12 : 6, passes = (p->rows + most - 1) / most, each = (p->rows + passes - 1) / passes;
+    const int64_t count = (p->outputs + PANEL - 1) / PANEL, dealt = count / (threads * 6); /* small enough that the last chunk is a short wait */
+    const int64_t size = threads == 1 ? count : dealt < 2 ? 2 : dealt, chunks = (count + size - 1) / size;
+    for (int64_t chunk = claim(phase, chunks); chunk >= 0; finished(phase)) {
+        const int64_t from = chunk * size, to = from + size < count ? from + size : count;
+        for (int64_t panel = from; panel < to; panel++) {
+            if (panel + 1 == to) chunk = claim(phase, chunks); /* now, to fetch the beginning of what this thread reads next */
+            const int64_t next = panel + 1 < to ? panel + 1 : chunk < 0 ? panel : chunk * size;
+            for (int64_t row = 0, pass = 0; row < p->rows; row += each, pass++) {
+                const int rows = (int)(p->rows - row < each ? p->rows - row : each);
+                const char *later = (const char *)p->weight + (next * 2 + pass) * PANEL * p->depth;
+                if (p->coding == WHOLE) tiled(p, row, panel, passes > 1 && pass < 2 ? later : 0, rows);
+                else coded(p, row, panel, rows);
+            }
+        }
+    }
     wait(phase, chunks);
 }
 
@@ -610,11 +596,14 @@ void foreword_forward(const Model *m, const Forward *f, int threads) {
     run(m, f, phase, 0, 1);
 }
 
-/* [outputs, depth] to panels [outputs / 16][depth / 2][16][2]. */
+/* [outputs, depth] to panels [depth / 2][32][2]; outputs are a multiple of 16, and so the last panel may have 16. */
 void foreword_pack(const bf16 *from, bf16 *to, int64_t outputs, int64_t depth) {
-    for (int64_t o = 0; o < outputs; o++)
-        for (int64_t k = 0; k < depth; k++)
-            to[(o / LANES) * LANES * depth + (k / 2) * 2 * LANES + (o % LANES) * 2 + k % 2] = from[o * depth + k];
+    for (int64_t first = 0; first < outputs; first += PANEL) {
+        const int64_t wide = outputs - first < PANEL ? LANES : PANEL;
+        for (int64_t o = 0; o < wide; o++)
+            for (int64_t k = 0; k < depth; k++)
+                to[first * depth + (k / 2 * wide + o) * 2 + k % 2] = from[(first + o) * depth + k];
+    }
 }
 
 void foreword_move(const Model *m, int64_t from, int64_t to) {

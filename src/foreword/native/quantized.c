@@ -1,6 +1,6 @@
 /* Products with weights of 4 or 8 bits, which are read as they lie and widened to bfloat16 in registers; sums as in llama.c.
  *
- * A panel is 16 outputs: its scales [depth / GROUP][16] in bfloat16, then its codes. 64 bytes of codes are 16 outputs by
+ * Here a panel is 16 outputs: its scales [depth / GROUP][16] in bfloat16, then its codes. 64 bytes of codes are 16 outputs by
  * 8 (NIBBLES) or 4 (BYTES) depths, as 32 words of four nibbles: word 2 o + i belongs to output o and depths 2 n + i.
  * A nibble is looked up in a table of 16 bfloat16 numbers; of a byte the high one counts sixteenfold, exactly.
  */
@@ -76,23 +76,22 @@ static inline __attribute__((always_inline)) void coded_tile(const Product *p, i
     for (int r = 0; r < R; r++) {
         if (p->kind == GATE) {
 #pragma GCC unroll 4
-            for (int i = 0; i + 1 < P; i += 2) finish(p, row + r, panel + i, sum[r][i], sum[r][i + 1]);
+            for (int i = 0; i + 1 < P; i += 2) finish(p, row + r, (panel + i) * LANES, sum[r][i], sum[r][i + 1]);
         } else {
 #pragma GCC unroll 4
-            for (int i = 0; i < P; i++) finish(p, row + r, panel + i, sum[r][i], sum[r][i]);
+            for (int i = 0; i < P; i++) finish(p, row + r, (panel + i) * LANES, sum[r][i], sum[r][i]);
         }
     }
 }
 
-#define CODED(n, P) case n: coded_tile(p, row, panel, coding, n, P); break;
-static inline __attribute__((always_inline)) void coded_width(const Product *p, int64_t row, int64_t panel, int64_t width, int rows, const int coding) {
-    if (width == 4) switch (rows) { CODED(1, 4) CODED(2, 4) CODED(3, 4) }
-    else if (width == 2) switch (rows) { CODED(1, 2) CODED(2, 2) CODED(3, 2) CODED(4, 2) CODED(5, 2) CODED(6, 2) }
-    else switch (rows) { CODED(1, 1) CODED(2, 1) CODED(3, 1) CODED(4, 1) CODED(5, 1) CODED(6, 1) }
+#define CODED(n) case n: if (wide == 2) coded_tile(p, row, panel, coding, n, 2); else coded_tile(p, row, panel, coding, n, 1); break;
+static inline __attribute__((always_inline)) void coded_as(const Product *p, int64_t row, int64_t panel, int wide, int rows, const int coding) {
+    switch (rows) { CODED(1) CODED(2) CODED(3) CODED(4) CODED(5) CODED(6) }
 }
-static void coded(const Product *p, int64_t row, int64_t panel, int64_t width, int rows) {
-    if (p->coding == BYTES) coded_width(p, row, panel, width, rows, BYTES);
-    else coded_width(p, row, panel, width, rows, NIBBLES);
+static void coded(const Product *p, int64_t row, int64_t panel, int rows) { /* one of 32 outputs, or what is left of one */
+    const int wide = (panel + 1) * PANEL <= p->outputs ? 2 : 1;
+    if (p->coding == BYTES) coded_as(p, row, 2 * panel, wide, rows, BYTES);
+    else coded_as(p, row, 2 * panel, wide, rows, NIBBLES);
 }
 
 /* ---- making them, 16 outputs side by side */
@@ -123,12 +122,12 @@ static __m512 encode(const __m512 *weight, __m512 scale, int coding, __m512i *co
     return error;
 }
 
-static void encode_group(const bf16 *from, int coding, bf16 *scales, uint8_t *codes) {
+static void encode_group(const bf16 *from, int64_t wide, int coding, bf16 *scales, uint8_t *codes) {
     __m512 weight[GROUP], top = _mm512_setzero_ps(), least = _mm512_set1_ps(INFINITY), best = top;
     __m512i code[GROUP], kept[GROUP];
     for (int k = 0; k < GROUP; k++) {
         float lanes[LANES];
-        for (int o = 0; o < LANES; o++) lanes[o] = (float)0, memcpy((char *)&lanes[o] + 2, from + k / 2 * 2 * LANES + o * 2 + k % 2, 2);
+        for (int o = 0; o < LANES; o++) lanes[o] = (float)0, memcpy((char *)&lanes[o] + 2, from + (k / 2 * wide + o) * 2 + k % 2, 2);
         weight[k] = _mm512_loadu_ps(lanes);
         top = _mm512_max_ps(top, _mm512_abs_ps(weight[k]));
     }
@@ -154,10 +153,11 @@ static void encode_group(const bf16 *from, int coding, bf16 *scales, uint8_t *co
 
 /* Packed panels of bfloat16 to coded ones; `to` holds foreword_coded_bytes zeros. */
 void foreword_quantize(const bf16 *from, uint8_t *to, int64_t outputs, int64_t depth, int coding) {
-    for (int64_t panel = 0; panel < outputs / LANES; panel++) {
-        uint8_t *scales = to + panel * panel_bytes(coding, depth), *codes = scales + depth / GROUP * LANES * 2;
+    for (int64_t first = 0; first < outputs; first += LANES) {
+        const int64_t whole = first / PANEL * PANEL, wide = outputs - whole < PANEL ? LANES : PANEL;
+        uint8_t *scales = to + first / LANES * panel_bytes(coding, depth), *codes = scales + depth / GROUP * LANES * 2;
         for (int64_t g = 0; g < depth / GROUP; g++)
-            encode_group(from + (panel * depth + g * GROUP) * LANES, coding, (bf16 *)scales + g * LANES, codes + g * loads_of(coding) * 64);
+            encode_group(from + whole * depth + (g * GROUP / 2 * wide + first - whole) * 2, wide, coding, (bf16 *)scales + g * LANES, codes + g * loads_of(coding) * 64);
     }
 }
 

@@ -1,0 +1,92 @@
+"""Products in C beside torch's, for every way in which rows and outputs can be cut: passes, panels, chunks, threads."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from foreword.model.unpack import unpacked
+from foreword.native import llama
+from foreword.native.llama import library
+from foreword.native.pages import BLOCK, LARGE, Pages
+from foreword.native.scratch import Scratch, multiplied
+
+native = pytest.mark.skipif(isinstance(library(), str), reason=f"no native kernel here: {library()}")
+
+DEPTH = 96
+OUTPUTS = [16, 32, 48, 80, 64 * 13 + 16]
+"""Half a panel, whole ones, one and a half, and so on; the last makes several chunks for every thread."""
+ROWS = [1, 2, 11, 12, 13, 24, 25, 40]
+"""At most 12 rows are one pass."""
+
+
+def packed(weight: torch.Tensor) -> torch.Tensor:
+    found = torch.full_like(weight, torch.nan)
+    llama.needed().foreword_pack(weight.data_ptr(), found.data_ptr(), *weight.shape)
+    return found
+
+
+def random(*shape: int) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape))).bfloat16()
+
+
+@native
+@pytest.mark.parametrize("outputs", OUTPUTS)
+def test_what_is_packed_is_there_again_when_unpacked(outputs):
+    weight = random(outputs, DEPTH)
+    assert torch.equal(unpacked(packed(weight)), weight)
+
+
+@native
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("outputs", OUTPUTS)
+def test_a_product_is_that_of_torch_and_a_row_has_the_same_bits_in_every_company(outputs, threads):
+    weight, given = random(outputs, DEPTH), random(max(ROWS), DEPTH).float()
+    held = packed(weight)
+    mouth = llama.Model(0, DEPTH, 1, 1, 16, DEPTH, outputs, 1e-5, 1.0, None, None, held.data_ptr(), None, None, None)
+    scratch = Scratch(mouth)
+    alone = torch.cat([multiplied(llama.needed(), mouth, scratch, row[None], 1) for row in given])
+    torch.testing.assert_close(alone, given @ weight.float().T, rtol=1e-4, atol=1e-4)
+    for rows in ROWS:
+        assert torch.equal(multiplied(llama.needed(), mouth, scratch, given[:rows], threads), alone[:rows])
+
+
+def test_tensors_in_large_pages_do_not_overlap_and_begin_with_a_line():
+    pages = Pages()
+    wanted = [
+        torch.empty(shape, dtype=dtype) for shape in ((3, 5), (7,), (129, 2)) for dtype in (torch.int64, torch.bfloat16)
+    ]
+    found = [pages.empty_like(tensor) for tensor in wanted]
+    for number, tensor in enumerate(found):
+        tensor.fill_(number)
+    for number, (tensor, like) in enumerate(zip(found, wanted, strict=True)):
+        assert (tensor.shape, tensor.dtype) == (like.shape, like.dtype)
+        assert tensor.data_ptr() % 64 == 0
+        assert tensor.is_contiguous()
+        assert bool((tensor == number).all())
+    assert found[0].data_ptr() % LARGE == 0
+
+
+def test_what_is_larger_than_a_block_has_one_of_its_own():
+    pages = Pages()
+    small = pages.empty_like(torch.empty(8, dtype=torch.uint8)).fill_(1)
+    large = pages.empty_like(torch.empty(BLOCK + 1, dtype=torch.uint8))
+    assert large.data_ptr() % LARGE == 0
+    large[-1] = 7
+    assert (int(large[-1]), int(small.sum())) == (7, 8)
+
+
+def test_memory_is_in_large_pages_where_the_system_has_them():
+    offered = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    if not offered.exists() or "[never]" in offered.read_text():
+        pytest.skip("there are no large pages here")
+    held = Pages().empty_like(torch.empty(4 * LARGE, dtype=torch.uint8)).fill_(1)
+    advised, within = False, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        first, *rest = line.split()
+        if not first.endswith(":"):
+            low, high = (int(end, 16) for end in first.split("-"))
+            within = low <= held.data_ptr() < high
+        elif within and first == "VmFlags:":
+            advised = "hg" in rest
+    assert advised
