@@ -21,8 +21,8 @@ from foreword.errors import InvalidRequest, ModelError
 from foreword.model import Mode, Model, Read
 from foreword.model.checkpoint import Checkpoint
 from foreword.model.linear import swap_in
-from foreword.model.packing import threads_for
 from foreword.model.parts import HFConfig
+from foreword.native.openmp import threads_for
 from foreword.types import Batch, Sequence
 
 

@@ -23,7 +23,8 @@ from foreword.errors import InvalidRequest
 from foreword.model import Mode, Model, Read, Tokenizer
 from foreword.model.attention import attend
 from foreword.model.linear import MIN_ROWS, swap_in
-from foreword.model.packing import Packing, threads_for
+from foreword.model.packing import Packing
+from foreword.native.openmp import threads_for
 from foreword.types import Batch, Sequence
 
 CHUNK = 512

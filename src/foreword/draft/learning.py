@@ -22,7 +22,7 @@ from foreword.draft.lessons import WINDOW, Lessons
 from foreword.draft.recipe import Recipe
 from foreword.errors import InvalidRequest, named
 from foreword.model import Model
-from foreword.model.packing import threads_for
+from foreword.native.openmp import threads_for
 from foreword.params import whole
 from foreword.types import Batch, Draft, Scores, Sequence, Verdict
 

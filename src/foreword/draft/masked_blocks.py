@@ -18,6 +18,7 @@ from foreword.draft.masked_native import NativeStack, refused
 from foreword.model import Model
 from foreword.model.cache import KVPool
 from foreword.model.linear import MIN_ROWS
+from foreword.model.packing import Rooms
 
 
 class MaskedBlocks(Blocks):
@@ -54,21 +55,21 @@ class MaskedBlocks(Blocks):
         return self.target.speak(hidden.flatten(0, 1)).unflatten(0, (len(wanted), -1))
 
 
-class Stack:
+class Stack(Rooms[KVPool]):
     """Computes blocks; the plain definition of `NativeStack` in masked_native.py."""
 
     def __init__(self, head: MaskedHead, target: Model) -> None:
+        super().__init__(KVPool())
         self.head, self.layout, self.target = head, head.layout, target
-        self._pool = KVPool()
         self._lengths: dict[int, int] = {}
 
     def open(self, id: int, capacity: int) -> None:
-        self._pool.open(id, capacity)
+        super().open(id, capacity)
         self._lengths[id] = 0
 
     def close(self, id: int) -> None:
+        super().close(id)
         self._lengths.pop(id, None)
-        self._pool.close(id)
 
     def listen(self, wanted: List[Wanted]) -> None:
         """Remember what the target thought since the last block."""

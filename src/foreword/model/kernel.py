@@ -18,8 +18,9 @@ from torch import Tensor
 from foreword.errors import ModelError
 from foreword.model.cache import Extents, grown
 from foreword.model.driver import Mode
+from foreword.model.packing import Rooms
 from foreword.model.panels import LANES, products, vectors
-from foreword.model.plan import Read
+from foreword.model.plan import Read, Span
 from foreword.native import llama, tree
 from foreword.native.openmp import threads
 from foreword.native.pages import Pages
@@ -52,15 +53,41 @@ def unfit(config: Any, layer: Any, head: Any) -> str | None:
     return llama.reason()
 
 
-class Kernel:
+class Rows(Extents):
+    """Keys and values of all layers in the layout of llama.c: keys in blocks of 16 rows, values row by row."""
+
+    def __init__(self, layers: int, heads: int, dim: int) -> None:
+        super().__init__()
+        kind = torch.bfloat16
+        self._keys = [torch.zeros(self.rows // LANES, heads, dim * LANES, dtype=kind) for _ in range(layers)]
+        self._values = [torch.zeros(self.rows, heads, dim, dtype=kind) for _ in range(layers)]
+        self._attached: list[ctypes.Array[llama.Layer]] = []
+
+    def attach(self, layers: ctypes.Array[llama.Layer]) -> None:
+        """Tell the C side where the rows are, now and after every growth."""
+        self._attached.append(layers)
+        self._point(layers)
+
+    def _point(self, layers: ctypes.Array[llama.Layer]) -> None:
+        for layer, keys, values in zip(layers, self._keys, self._values, strict=True):
+            layer.keys, layer.values = keys.data_ptr(), values.data_ptr()
+
+    def resize(self, rows: int) -> None:
+        self._keys = [grown(keys, rows // LANES) for keys in self._keys]
+        self._values = [grown(values, rows) for values in self._values]
+        for layers in self._attached:
+            self._point(layers)
+
+
+class Kernel(Rooms[Rows]):
     """Reads packed rows of many sequences in one C call. A row's bits do not depend on the rows beside it."""
 
     mode = Mode.TREE
 
     def __init__(self, rows: Rows, rotary: Any) -> None:
         """`rows` hold keys and values, `rotary` is a module that knows angles; `describe` must be told the rest."""
-        self._library = llama.needed()
-        self._pool, self._rotary = rows, rotary
+        super().__init__(rows)
+        self._library, self._rotary = llama.needed(), rotary
         self._pages = Pages()
         self._held: list[Tensor] = []  # what the C side points to, always
         self._alive: list[object] = []  # and what it points to during one forward
@@ -72,17 +99,9 @@ class Kernel:
         self._weight_bytes = weight_bytes or sum(held.nbytes for held in self._held)
         self._scratch = Scratch(model)
 
-    def open(self, id: int, capacity: int) -> None:
-        self._pool.open(id, capacity)
-
-    def close(self, id: int) -> None:
-        self._pool.close(id)
-
     def move(self, id: int, source: list[int], start: int) -> None:
-        base = self._pool[id].start
-        for i, held in enumerate(source):
-            if held != start + i:
-                self._library.foreword_move(byref(self._model), base + held, base + start + i)
+        for held, place in self._moves(id, source, start):
+            self._library.foreword_move(byref(self._model), held, place)
 
     def read(self, reads: List[Read]) -> Float[Tensor, "kept vocab"]:
         logits = torch.empty(sum(read.keep for read in reads), self._model.vocab)
@@ -115,8 +134,9 @@ class Kernel:
         positions: list[int] = []
         kept: list[int] = []
         spans = (llama.Span * len(reads))()
-        for span, read in zip(spans, reads, strict=True):
-            self._describe_span(span, read, len(tokens))
+        for described, span in zip(spans, self._spans(reads), strict=True):
+            self._describe_span(described, span)
+            read = span.read
             tokens += read.tokens
             positions += [read.past + depth for depth in read.depths]
             kept += range(len(tokens) - read.keep, len(tokens))
@@ -130,20 +150,18 @@ class Kernel:
         pointers = (ctypes.addressof(array) for array in arrays)
         return llama.Forward(len(tokens), len(spans), len(kept), *pointers, spans, logits.data_ptr(), *scratch)
 
-    def _describe_span(self, span: llama.Span, read: Read, start: int) -> None:
-        extent = self._pool[read.id]
+    def _describe_span(self, described: llama.Span, span: Span) -> None:
+        read = span.read
         if len(read.parents or ()) > MOST_DEEP:
             raise ModelError(f"a tree may hold {MOST_DEEP} guesses, got {len(read.parents or ())}")
-        if read.start + len(read.tokens) > extent.capacity:
-            raise ModelError(f"sequence {read.id} outgrew its room of {extent.capacity} tokens")
-        span.start, span.stop = start, start + len(read.tokens)
-        span.extent, span.past = extent.start, read.past
-        span.held = read.held
-        span.trunk = len(read.tokens) + read.held - (len(read.parents) if read.parents else 0)
+        described.start, described.stop = span.start, span.stop
+        described.extent, described.past = span.extent.start, read.past
+        described.held = read.held
+        described.trunk = len(read.tokens) + read.held - (len(read.parents) if read.parents else 0)
         if read.parents is not None:
             parents = (ctypes.c_int32 * len(read.parents))(*read.parents)
             self._alive.append(parents)
-            span.parents = ctypes.addressof(parents)
+            described.parents = ctypes.addressof(parents)
 
     def _reach(self, length: int) -> None:
         """Have the angles of every position up to `length`."""
@@ -169,29 +187,3 @@ class Kernel:
     def _keep(self, tensor: Tensor) -> int:
         self._held.append(tensor.contiguous())
         return self._held[-1].data_ptr()
-
-
-class Rows(Extents):
-    """Keys and values of all layers in the layout of llama.c: keys in blocks of 16 rows, values row by row."""
-
-    def __init__(self, layers: int, heads: int, dim: int) -> None:
-        super().__init__()
-        kind = torch.bfloat16
-        self._keys = [torch.zeros(self.rows // LANES, heads, dim * LANES, dtype=kind) for _ in range(layers)]
-        self._values = [torch.zeros(self.rows, heads, dim, dtype=kind) for _ in range(layers)]
-        self._attached: list[ctypes.Array[llama.Layer]] = []
-
-    def attach(self, layers: ctypes.Array[llama.Layer]) -> None:
-        """Tell the C side where the rows are, now and after every growth."""
-        self._attached.append(layers)
-        self._point(layers)
-
-    def _point(self, layers: ctypes.Array[llama.Layer]) -> None:
-        for layer, keys, values in zip(layers, self._keys, self._values, strict=True):
-            layer.keys, layer.values = keys.data_ptr(), values.data_ptr()
-
-    def resize(self, rows: int) -> None:
-        self._keys = [grown(keys, rows // LANES) for keys in self._keys]
-        self._values = [grown(values, rows) for values in self._values]
-        for layers in self._attached:
-            self._point(layers)

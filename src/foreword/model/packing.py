@@ -5,29 +5,17 @@ Knows reads, rows and positions; knows nothing about what reads them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from collections.abc import Sequence as List
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import torch
-from torch import nn
 
 from foreword.errors import ModelError
-from foreword.model.cache import KVPool
+from foreword.model.cache import Extents, KVPool
 from foreword.model.plan import Plan, Read, Span
-from foreword.native.openmp import all_threads
 
-HEAVY = 64 * 2**20
-"""Bytes of weights from which on a part of a model is worth all of torch's threads, in whatever precision it comes.
-
-They spin on after their work, on the cores that the target needs next: with a head of 40 MB each round took 5 ms more.
-"""
-
-
-def threads_for(part: nn.Module) -> Callable[[], AbstractContextManager[None]]:
-    """What to be inside of while a part computes. The threads of a small one would be in the way of its target."""
-    return all_threads if sum(weight.nbytes for weight in part.parameters()) > HEAVY else nullcontext
+Pool = TypeVar("Pool", bound=Extents)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +29,11 @@ class Packed:
     plan: Plan
 
 
-class Packing:
-    """Gives every sequence a run of rows in the pool, and lays what is read out as one row of tokens."""
+class Rooms(Generic[Pool]):
+    """Gives every sequence a run of rows in a pool, and says which of them a forward writes; subclasses read, move."""
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._pool = KVPool()
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
 
     def open(self, id: int, capacity: int) -> None:
         """Make room for a sequence of at most `capacity` tokens, guesses included."""
@@ -56,11 +43,32 @@ class Packing:
         """Forget a sequence. Unknown ids are ignored."""
         self._pool.close(id)
 
+    def _moves(self, id: int, source: list[int], start: int) -> list[tuple[int, int]]:
+        """From which row to which, in this order: what `move` of a driver is asked for, without those that stay."""
+        base = self._pool[id].start
+        return [(base + held, base + start + i) for i, held in enumerate(source) if held != start + i]
+
+    def _spans(self, reads: List[Read]) -> tuple[Span, ...]:
+        """Raises ModelError when a sequence outgrows its room."""
+        spans: list[Span] = []
+        for read in reads:
+            extent, start = self._pool[read.id], spans[-1].stop if spans else 0
+            if read.start + len(read.tokens) > extent.capacity:
+                raise ModelError(f"sequence {read.id} outgrew its room of {extent.capacity} tokens")
+            spans.append(Span(start, start + len(read.tokens), extent, read))
+        return tuple(spans)
+
+
+class Packing(Rooms[KVPool]):
+    """Lays what is read out as one row of tokens, for models whose keys and values are tensors of torch."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__(KVPool())
+        self._device = device
+
     def move(self, id: int, source: list[int], start: int) -> None:
         """Make the keys of an accepted branch contiguous: position source[i] moves to start + i."""
-        base = self._pool[id].start
-        pairs = [(base + held, base + start + i) for i, held in enumerate(source) if held != start + i]
-        if pairs:
+        if pairs := self._moves(id, source, start):
             moves = torch.tensor(pairs, device=self._device)
             self._pool.move(moves[:, 0], moves[:, 1])
 
@@ -74,13 +82,3 @@ class Packing:
         tokens = [token for read in reads for token in read.tokens]
         positions = [read.past + depth for read in reads for depth in read.depths]
         return Packed(tokens, positions, kept, Plan(self._pool, spans, torch.tensor(rows, device=self._device)))
-
-    def _spans(self, reads: List[Read]) -> tuple[Span, ...]:
-        """Raises ModelError when a sequence outgrows its room."""
-        spans: list[Span] = []
-        for read in reads:
-            extent, start = self._pool[read.id], spans[-1].stop if spans else 0
-            if read.start + len(read.tokens) > extent.capacity:
-                raise ModelError(f"sequence {read.id} outgrew its room of {extent.capacity} tokens")
-            spans.append(Span(start, start + len(read.tokens), extent, read))
-        return tuple(spans)
