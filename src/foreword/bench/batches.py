@@ -7,16 +7,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from statistics import median
-from time import perf_counter
 from typing import Any
 
-from foreword.bench.clock import Memory, middle, seconds
+from foreword.bench.clock import Memory, middle, seconds, turns
 from foreword.bench.stats import Interval
 from foreword.model import Model, Read
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
-TURNS = 3
-"""At least this many, however long they take."""
 FIRST = 100
 """The id of the first text."""
 
@@ -62,8 +59,7 @@ def curve(
         reads = [Read(text, context, ids[context:]) for text in texts]
         for batch in wanted:  # a turn that finds everything cold, and is not counted
             seconds(model, reads[:batch])
-        started = perf_counter()
-        while len(times[wanted[0]]) < TURNS or perf_counter() - started < spend:
+        for _ in turns(spend):
             readings.append(memory())
             for batch in wanted:
                 times[batch].append(seconds(model, reads[:batch]))

@@ -5,6 +5,7 @@ Knows clocks and tensors; knows nothing about what is compared.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from collections.abc import Sequence as List
 from concurrent.futures import ThreadPoolExecutor
 from time import perf_counter
@@ -19,6 +20,8 @@ from foreword.native.openmp import one_thread, threads
 
 MEGABYTES, DEVICE_MEGABYTES = 256, 1024
 """What is read to measure the bandwidth: several times what a last cache holds."""
+TURNS = 3
+"""At least this many, however long they take."""
 
 
 class Memory:
@@ -35,6 +38,14 @@ class Memory:
         before = perf_counter()
         _summed(self._held)
         return self._held.nbytes / (perf_counter() - before)
+
+
+def turns(spend: float) -> Iterator[int]:
+    """The numbers of turns, from 0: a few, and more until `spend` seconds are over. A turn is never cut short."""
+    turn, started = 0, perf_counter()
+    while turn < TURNS or perf_counter() - started < spend:
+        yield turn
+        turn += 1
 
 
 def seconds(model: Model, reads: List[Read]) -> float:

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from collections.abc import Sequence as List
 from dataclasses import dataclass, replace
 from statistics import median
-from time import perf_counter
 from typing import Any, cast
 
 from rich.box import SIMPLE_HEAD
@@ -18,7 +17,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from foreword.bench.batches import BATCHES, Beside, curve
-from foreword.bench.clock import Memory, middle, seconds
+from foreword.bench.clock import Memory, middle, seconds, turns
 from foreword.bench.inflate import SHAPES
 from foreword.bench.lineup import weights
 from foreword.bench.stats import Interval
@@ -33,8 +32,6 @@ NODES = (1, 2, 4, 8, 12, 16, 32, 64)
 """Tokens that a pass checks; 1 is plain decoding."""
 SECONDS, QUICK_SECONDS = 20.0, 3.0
 """Time for the forwards of a shape."""
-TURNS = 3
-"""At least this many, however long they take."""
 SEQUENCE = 0
 
 
@@ -173,8 +170,7 @@ def limit(model: Model, sizes: tuple[int, int], context: int, spend: float) -> L
     try:
         model.read([Read(SEQUENCE, 0, ids[:context], keep=0)])
         _turn(model, ids, context)  # one that finds everything cold, and is not counted
-        started = perf_counter()
-        while len(times[1]) < TURNS or perf_counter() - started < spend:
+        for _ in turns(spend):
             readings += [memory() for _ in range(2)]
             for nodes, spent in _turn(model, ids, context).items():
                 times[nodes].append(spent)
