@@ -1,4 +1,4 @@
-"""Code of ours in C, compiled once on the user's machine: each a fast way to what stands beside it in Python."""
+"""Fast ways to what stands beside them in Python: C of ours, compiled once on the user's machine, and Triton."""
 
 from foreword.native.compiler import compiled
 
