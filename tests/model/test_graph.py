@@ -5,6 +5,7 @@ import warnings
 
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from architectures import build
@@ -222,6 +223,47 @@ def test_no_gpu_and_no_triton_are_said(monkeypatch):
     monkeypatch.delitem(sys.modules, "foreword.native.kernels", raising=False)
     monkeypatch.delattr("foreword.native.kernels", raising=False)
     assert "pip install triton" in library.__wrapped__()
+
+
+def on_devices(*devices: str) -> torch.nn.Module:
+    """A model whose weights say that they lie on these devices, the last of them all that remain. None has a GPU."""
+    model, names = build("llama"), [*devices]
+    with FakeTensorMode():
+        for name, weight in [*model.named_parameters()]:
+            module, _, own = name.rpartition(".")
+            device = names.pop(0) if len(names) > 1 else names[0]
+            setattr(model.get_submodule(module), own, torch.nn.Parameter(torch.empty(weight.shape, device=device)))
+    return model
+
+
+@pytest.mark.parametrize(
+    ("found", "why"),
+    [
+        ((7, 5), "compute capability 7.5 is below 8.0"),
+        ((8, 0), None),
+        ((9, 0), None),
+        ((12, 1), None),
+    ],
+)
+def test_a_gpu_that_is_too_old_is_refused(monkeypatch, found, why):
+    asked = []
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: asked.append(device) or found)
+    monkeypatch.setattr(graph, "library", object)
+    assert refused(on_devices("cuda:1")) == why
+    assert asked == [torch.device("cuda:1")]
+
+
+@pytest.mark.parametrize("devices", [("cuda:0", "cuda:1"), ("cuda:0", "cpu", "cuda:0")])
+def test_weights_on_several_devices_are_refused(monkeypatch, devices):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
+    monkeypatch.setattr(graph, "library", object)
+    assert refused(on_devices(*devices)) == "its weights lie on several devices"
+
+
+def test_without_triton_a_gpu_is_of_no_use(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
+    monkeypatch.setattr(graph, "library", lambda: "there is no Triton here: pip install triton")
+    assert refused(on_devices("cuda:0")) == "there is no Triton here: pip install triton"
 
 
 def test_no_room_says_how_much_was_asked_and_what_to_lower(monkeypatch):
