@@ -9,7 +9,7 @@ from foreword.errors import named, words
     ("error", "said"),
     [
         (OSError("no such file.\nCheck the path."), "no such file"),
-        (ValueError("  it ends strangely.. "), "it ends strangely"),
+        (ValueError("  it ends strangely:! .. "), "it ends strangely"),
         (KeyError(), "KeyError"),
         (RuntimeError("\n"), "RuntimeError"),
     ],

@@ -43,6 +43,12 @@ def test_a_request_that_cannot_be_served_does_not_end_the_talk(shell):
     assert found.stdout.strip()
 
 
+def test_a_way_can_be_asked_for(here):
+    found = here("chat", "--dtype", "float32", "--way", "native", typed="Hello\n")
+    assert (found.returncode, found.stdout) == (1, "")
+    assert "cannot be driven the way native" in found.stderr
+
+
 def test_ctrl_c_stops_the_answer_and_the_second_one_leaves(shell):
     process = shell.start("chat", "--temperature", "0", "--max-tokens", "900", "--method", "none", "--color")
     process.stdin.write('Define the word "gasolene".\n')

@@ -278,8 +278,9 @@ def test_no_room_says_how_much_was_asked_and_what_to_lower(monkeypatch):
     assert "More" not in str(said.value)
 
 
-def test_a_model_whose_angles_depend_on_the_length_is_refused():
+@pytest.mark.parametrize("rope", ["dynamic", "longrope"])
+def test_a_model_whose_angles_depend_on_the_length_is_refused(rope):
     long = build("llama")
-    long.config.rope_parameters = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
+    long.config.rope_parameters = {"rope_type": rope, "rope_theta": 1e4, "factor": 2.0}
     with pytest.raises(ModelError, match="rotary"):
         GraphDriver(long, at_once)

@@ -61,3 +61,10 @@ def test_every_failure_says_what_to_do(monkeypatch, error, said):
 def test_a_folder_that_does_not_exist_is_not_looked_for_on_the_hub(tmp_path):
     with pytest.raises(ModelError, match=r"nowhere': there is no such folder\. Give one"):
         Model.load(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("device", ["nonsense", "cuda:77", ""])
+def test_a_device_that_is_not_here_is_refused(device):
+    """Some of these torch calls a RuntimeError, some an AssertionError."""
+    with pytest.raises(ModelError, match=f"device '{device}' cannot be used here: .*Use 'auto', 'cpu' or 'cuda'"):
+        Model.load(family.draft(), device=device)

@@ -59,8 +59,11 @@ def test_a_way_that_cannot_be_taken_is_refused():
         Model.load(family.draft(), dtype="float32", way="native")
     with pytest.raises(ModelError, match=r"cannot be driven the way pool: .*; "):
         Model(build("mamba"), way="pool")
-    with pytest.raises(InvalidRequest, match=r"no way 'pol' to drive a model; choose one of native, graph, pool"):
+    ways = r"no way 'pol' to drive a model; choose one of native, graph, pool, cache, plain$"
+    with pytest.raises(InvalidRequest, match=ways):
         Model.load(family.draft(), way="pol")
+    with pytest.raises(InvalidRequest, match=ways):
+        Model(build("llama"), way="pol")
 
 
 @pytest.mark.filterwarnings("ignore:.*runs in mode")
