@@ -2,7 +2,7 @@
 
 import pytest
 
-from foreword.disk import appearing
+from foreword.disk import appearing, makeable, writable
 from foreword.errors import InvalidRequest
 
 
@@ -51,3 +51,50 @@ def test_what_came_meanwhile_stays(tmp_path):
         fill()
     assert (tmp_path / "book" / "page").read_text() == "first"
     assert [path.name for path in tmp_path.iterdir()] == ["book"]
+
+
+@pytest.fixture
+def places(tmp_path):
+    """A folder, a file, and a folder in which nobody may write; a file that may be written is in it."""
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_text("words")
+    (tmp_path / "closed").mkdir()
+    (tmp_path / "closed" / "log").write_text("words")
+    return tmp_path
+
+
+@pytest.fixture
+def guarded(monkeypatch):
+    """`closed` may not be written to, not even by the root of a container."""
+    monkeypatch.setattr("os.access", lambda path, _: path.name != "closed")
+
+
+@pytest.mark.parametrize("name", ["new", "file", "folder/new", "closed/log"])
+def test_a_file_that_can_be_written_is_left_as_it_is(places, guarded, name):
+    before = sorted(places.rglob("*"))
+    writable(places / name)
+    assert sorted(places.rglob("*")) == before
+
+
+@pytest.mark.parametrize("name", ["folder", "none/new", "file/new", "closed/new"])
+def test_a_file_that_cannot_be_written_is_refused(places, guarded, name):
+    with pytest.raises(InvalidRequest, match=f"{name} cannot be written; name a file in a folder that exists"):
+        writable(places / name)
+
+
+@pytest.mark.parametrize("name", ["new", "none/new", "folder", "folder/new"])
+def test_a_folder_that_can_be_made_is_not_made(places, guarded, name):
+    before = sorted(places.rglob("*"))
+    makeable(places / name)
+    assert sorted(places.rglob("*")) == before
+
+
+@pytest.mark.parametrize("name", ["file", "file/new", "file/none/new", "closed/new", "closed/none/new"])
+def test_a_folder_that_cannot_be_made_is_refused(places, guarded, name):
+    with pytest.raises(InvalidRequest, match=rf"{name} cannot be made in .*/(file|closed); name a folder"):
+        makeable(places / name)
+
+
+def test_a_folder_that_cannot_appear_is_refused_before_it_is_filled(places):
+    with pytest.raises(InvalidRequest, match="cannot be made"), appearing(places / "file" / "new"):
+        pytest.fail("there is nothing to fill")

@@ -1,4 +1,7 @@
-"""Folders that are there whole or not at all, whenever one is killed. Knows files only."""
+"""Folders that are there whole or not at all, whenever one is killed; places that are tried before work begins.
+
+Knows files only.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,7 @@ def appearing(folder: Path) -> Iterator[Path]:
     taken = InvalidRequest(f"{folder} exists already; remove it or name another folder")
     if folder.exists():
         raise taken
+    makeable(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as around:  # for its owner's eyes alone
         begun = Path(around) / folder.name
@@ -32,6 +36,21 @@ def appearing(folder: Path) -> Iterator[Path]:
         except OSError as error:
             raise (taken if folder.exists() else error) from error
     sync(folder.parent)
+
+
+def writable(file: Path) -> None:
+    """Raise InvalidRequest where a file of this name could not be written: before there is something to lose."""
+    folder = file.resolve().parent
+    if not folder.is_dir() or file.is_dir() or not os.access(file if file.exists() else folder, os.W_OK):
+        raise InvalidRequest(f"{file} cannot be written; name a file in a folder that exists and is yours")
+
+
+def makeable(folder: Path) -> None:
+    """Raise InvalidRequest where neither a folder of this name nor one that could be made can be written to."""
+    whole = folder.resolve()
+    there = next(path for path in (whole, *whole.parents) if path.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        raise InvalidRequest(f"{folder} cannot be made in {there}; name a folder in another that is yours")
 
 
 def sync(path: Path) -> None:

@@ -171,7 +171,7 @@ def test_quick_is_short_and_never_longer_than_asked():
         (Options(repeats=0), InvalidRequest, "repeats must be at least 1"),
         (Options(temperatures=()), InvalidRequest, "temperatures must be"),
         (Options(temperatures=(-1.0,)), InvalidRequest, "temperatures must be"),
-        (Options(plot="no/such/folder/x.png"), InvalidRequest, "create it or plot elsewhere"),
+        (Options(plot="no/such/folder/x.png"), InvalidRequest, "cannot be written"),
         (Options(target="no/such/model"), ModelError, "no/such/model"),
         (Options(max_tokens=100_000), InvalidRequest, "lower max_tokens"),
     ],

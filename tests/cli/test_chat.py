@@ -43,6 +43,13 @@ def test_a_request_that_cannot_be_served_does_not_end_the_talk(shell):
     assert found.stdout.strip()
 
 
+def test_a_draft_that_could_not_be_kept_is_not_taught(here):
+    (here.folder / "file").write_text("words")
+    found = here("chat", "--learn", "file/new", typed="Hello\n")
+    assert (found.returncode, found.stdout) == (2, "")
+    assert "file/new cannot be made" in found.stderr
+
+
 def test_a_way_can_be_asked_for(here):
     found = here("chat", "--dtype", "float32", "--way", "native", typed="Hello\n")
     assert (found.returncode, found.stdout) == (1, "")

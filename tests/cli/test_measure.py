@@ -4,6 +4,8 @@ import json
 import re
 from xml.etree import ElementTree
 
+import pytest
+
 from foreword.draft import WITH_DRAFT, WITHOUT_DRAFT
 
 
@@ -55,6 +57,19 @@ def test_bench_compares_forwards_with_the_memory(here):
     report = json.loads(found.stdout)
     assert (report["shape"], report["context"]) == ("family", 20)
     assert report["rows"][0]["nodes"] == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("demo", "--svg"), *(("bench", *kind, "--json") for kind in ((), ("--limit",), ("--rules",)))],
+    ids=" ".join,
+)
+def test_where_figures_go_is_tried_before_they_are_measured(here, monkeypatch, words):
+    monkeypatch.setattr("foreword.model.Model.load", None)
+    (here.folder / "file").write_text("words")
+    found = here(*words, "file/new")
+    assert (found.returncode, found.stdout) == (2, "")
+    assert found.stderr == "error: file/new cannot be written; name a file in a folder that exists and is yours\n"
 
 
 def test_bench_measures_on_another_device_where_it_can(here):

@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM
 
 from foreword import family
 from foreword.errors import ModelError
-from foreword.model import Model
+from foreword.model import Model, load_tokenizer
 
 
 @pytest.mark.parametrize("dtype", ["auto", "float32", "float16"])
@@ -58,6 +58,12 @@ def test_every_failure_says_what_to_do(monkeypatch, error, said):
         Model.load(family.draft(), device="cpu")
 
 
+@pytest.mark.parametrize("source", ["/no/such/folder", "./none", "~/no/such/folder"])
+def test_a_tokenizer_is_not_looked_for_on_the_hub_under_the_name_of_a_folder(source):
+    with pytest.raises(ModelError, match=f"{source} has no tokenizer that can be loaded: there is no such folder$"):
+        load_tokenizer(source)
+
+
 def test_a_folder_that_does_not_exist_is_not_looked_for_on_the_hub(tmp_path):
     with pytest.raises(ModelError, match=r"nowhere': there is no such folder\. Give one"):
         Model.load(tmp_path / "nowhere")
@@ -66,5 +72,5 @@ def test_a_folder_that_does_not_exist_is_not_looked_for_on_the_hub(tmp_path):
 @pytest.mark.parametrize("device", ["nonsense", "cuda:77", ""])
 def test_a_device_that_is_not_here_is_refused(device):
     """Some of these torch calls a RuntimeError, some an AssertionError."""
-    with pytest.raises(ModelError, match=f"device '{device}' cannot be used here: .*Use 'auto', 'cpu' or 'cuda'"):
+    with pytest.raises(ModelError, match=f"device '{device}' cannot be used here: .*Use 'auto', 'cpu' or one that"):
         Model.load(family.draft(), device=device)

@@ -82,4 +82,6 @@ def test_what_cannot_be_learnt_is_refused_before_any_reading(records, tmp_path):
         run(Asked(data=(records,), out=tmp_path / "odds", tokens=5))
     with pytest.raises(InvalidRequest, match="give draft="):
         run(Asked(data=(records,), out=tmp_path / "odds", target=str(family.target())))
+    with pytest.raises(InvalidRequest, match="cannot be made"):
+        run(Asked(data=(records,), out=records / "below a file"))
     assert not (tmp_path / "odds" / FILE).exists()

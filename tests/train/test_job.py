@@ -106,6 +106,8 @@ def test_what_does_not_fit_is_refused_before_any_work(data, tmp_path):
         run(job(data, tmp_path, length=2000))
     with pytest.raises(InvalidRequest, match="there is no loss"):
         run(job(data, tmp_path, loss="best"))
+    with pytest.raises(InvalidRequest, match="cannot be made"):
+        run(job(data, data / "below a file"))
     assert list(tmp_path.iterdir()) == []
 
 

@@ -22,6 +22,7 @@ from foreword.bench.prompts import Kind, Prompt, load
 from foreword.bench.race import Race
 from foreword.bench.report import Report, rows
 from foreword.bench.trial import Request
+from foreword.disk import writable
 from foreword.errors import InvalidRequest
 from foreword.model import Tokenizer
 from foreword.width import policy
@@ -183,8 +184,7 @@ def check(options: Options) -> None:
         return
     if find_spec("matplotlib") is None:
         raise InvalidRequest("a plot needs matplotlib; install it with: pip install 'foreword[bench]'")
-    if not Path(options.plot).resolve().parent.is_dir():
-        raise InvalidRequest(f"the folder of {options.plot} does not exist; create it or plot elsewhere")
+    writable(Path(options.plot))
 
 
 def _settings(options: Options, names: tuple[str, ...], measured: list[str]) -> dict[str, Any]:

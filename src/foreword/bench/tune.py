@@ -5,7 +5,6 @@ Knows the order of things; knows nothing about how masks are chosen, read or tim
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from collections.abc import Sequence as List
 from dataclasses import asdict, dataclass
@@ -22,6 +21,7 @@ from foreword.bench.run import render
 from foreword.bench.runoff import Runoff, runoff
 from foreword.bench.study import MaskStudy, Watch, installed
 from foreword.bench.trials import TrialsFile
+from foreword.disk import writable
 from foreword.draft import PLAIN
 from foreword.draft.layers import Mask, save, skipped
 from foreword.errors import InvalidRequest
@@ -160,9 +160,8 @@ def check(asked: Asked) -> None:
     for name in ("trials", "prompts", "tokens"):
         whole(2 if name == "tokens" else 1)(name, getattr(asked, name))
     SamplingParams(temperature=asked.temperature, seed=asked.seed)
-    folder = asked.out.resolve().parent
-    if not folder.is_dir() or asked.out.is_dir() or not os.access(folder, os.W_OK):
-        raise InvalidRequest(f"{asked.out} cannot be written; name a file in a folder that exists and is yours")
+    for path in (asked.out, asked.journal):
+        writable(path)
     there = [path for path in (asked.out, asked.journal) if path.exists()]
     if there and not asked.resume:
         raise InvalidRequest(f"{there[0]} exists already; go on with --resume, or name another file")

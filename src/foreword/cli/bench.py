@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from foreword.cli import edge, options, show
+from foreword.disk import writable
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -16,12 +17,20 @@ if TYPE_CHECKING:
     from foreword.bench.run import Options
 
 MEASURE, WRITE = "What is measured", "What is written"
+STDOUT = Path("-")
 HEATS, BUDGETS = (0.3, 0.7, 1.0, 1.3), (4, 8, 16, 32, 64)
 """Temperatures and numbers of guesses that rules are compared at."""
 
 
 def _option(help: str, *names: str, least: int | None = None, metavar: str = "N") -> typer.models.OptionInfo:
     return typer.Option(*names, help=help, min=least, metavar=metavar, rich_help_panel=MEASURE)
+
+
+def _tried(file: Path | None) -> Path | None:
+    """The same. Measuring takes minutes, so nobody should learn after it that its figures have no place to go."""
+    if file not in (None, STDOUT):
+        writable(file)
+    return file
 
 
 Quick = Annotated[bool, typer.Option("--quick", help="Few prompts: a minute on two cores.", rich_help_panel=MEASURE)]
@@ -49,7 +58,10 @@ Few = Annotated[int | None, _option("Only so many prompts, of all kinds.", least
 Length = Annotated[int, _option("At most this many new tokens in an answer.", least=1)]
 Repeats = Annotated[int, _option("Times each prompt is run.", least=1)]
 Seed = Annotated[int, _option("Of the first request; the others count on from it.", least=0)]
-Json = Annotated[Path | None, typer.Option(help="Write the figures here; - is stdout.", rich_help_panel=WRITE)]
+Json = Annotated[
+    Path | None,
+    typer.Option(help="Write the figures here; - is stdout.", rich_help_panel=WRITE, callback=_tried),
+]
 Limit = Annotated[
     bool, typer.Option("--limit", help="Forwards beside the limit of the memory instead.", rich_help_panel=MEASURE)
 ]
@@ -154,7 +166,7 @@ def _limit(
 def _write(figures: object, table: Table, file: Path | None) -> None:
     """Figures to the file; the table to stdout, unless the figures are there."""
     found = encode.dumps(figures, indent=2) + "\n"
-    if file == Path("-"):
+    if file == STDOUT:
         typer.echo(found, nl=False)
         return
     if file is not None:

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from foreword.cli import edge, options, show
+from foreword.disk import makeable
 from foreword.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -70,9 +71,11 @@ def chat(
 
 
 def _new(folder: Path | None) -> bool:
-    """Whether there is to be such a folder. Raises InvalidRequest where it is there already."""
+    """Whether there is to be such a folder. Raises InvalidRequest where it is there already, or cannot be made."""
     if folder is not None and folder.exists():
         raise InvalidRequest(f"{folder} exists already; give --learn the name of a new folder")
+    if folder is not None:
+        makeable(folder)
     return folder is not None
 
 

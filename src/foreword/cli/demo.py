@@ -13,6 +13,7 @@ from rich.live import Live
 
 from foreword.cli import edge, options, show
 from foreword.cli.scene import Scene, picture, table
+from foreword.disk import writable
 
 if TYPE_CHECKING:
     from foreword.bench.prompts import Prompt
@@ -44,6 +45,8 @@ def demo(
     from foreword.bench.prompts import load
     from foreword.draft import PLAIN, WITH_DRAFT, WITHOUT_DRAFT
 
+    if svg is not None:
+        writable(svg)
     found = {prompt.id: prompt for prompt in load("in-domain")}
     prompts = [found[name] for name in PROMPTS[: 2 if quick else None]]
     with show.stderr().status("loading the models and warming up"):

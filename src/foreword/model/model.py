@@ -25,6 +25,7 @@ from foreword.model.driver import Growing, Hearing, Mode
 from foreword.model.linear import Swap, fast_bfloat16, swap_out
 from foreword.model.plan import Read
 from foreword.model.probe import NATIVE, Capability, choose, drive, known_way
+from foreword.model.vocabulary import lost
 from foreword.native.openmp import one_thread
 from foreword.native.tree import Ask, Grown
 
@@ -85,7 +86,7 @@ class Model:
         there is no such model or it cannot be loaded, or driven that way.
         """
         where, way = device_named(device), known_way(way)
-        if str(source).startswith(("/", ".", "~")) and not Path(source).expanduser().exists():
+        if lost(source):
             raise ModelError(
                 f"cannot load a model from {str(source)!r}: there is no such folder. Give one that holds config.json"
             )
@@ -223,7 +224,7 @@ def device_named(device: str) -> torch.device:
         torch.empty(0, device=found)
     except (RuntimeError, AssertionError) as error:
         raise ModelError(
-            f"device {device!r} cannot be used here: {words(error)}. Use 'auto', 'cpu' or 'cuda'"
+            f"device {device!r} cannot be used here: {words(error)}. Use 'auto', 'cpu' or one that this machine has"
         ) from error
     return found
 

@@ -19,7 +19,13 @@ def load_tokenizer(source: str | Path) -> Tokenizer:
     try:
         return AutoTokenizer.from_pretrained(source)
     except (OSError, ValueError, KeyError) as error:
-        raise ModelError(f"{source} has no tokenizer that can be loaded: {words(error)}") from error
+        why = "there is no such folder" if lost(source) else words(error)
+        raise ModelError(f"{source} has no tokenizer that can be loaded: {why}") from error
+
+
+def lost(source: str | Path) -> bool:
+    """Whether this can only be a folder, and there is none: the hub would say that it is no good as an id."""
+    return str(source).startswith(("/", ".", "~")) and not Path(source).expanduser().exists()
 
 
 def check_same(target: Tokenizer, draft: Tokenizer) -> None:

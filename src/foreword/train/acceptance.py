@@ -17,6 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from foreword import family
+from foreword.disk import makeable
 from foreword.errors import InvalidRequest
 from foreword.model import HFModel, check_same, load_tokenizer
 from foreword.model.linear import fast_bfloat16
@@ -103,6 +104,7 @@ def run(asked: Asked, note: Callable[[str], None] = lambda _: None) -> Forecast:
     """
     for name, least in (("tokens", 1000), ("length", 2)):
         whole(least)(name, getattr(asked, name))
+    makeable(asked.out)
     if (asked.out / FILE).exists():
         raise InvalidRequest(f"{asked.out / FILE} exists already; remove it or name another folder")
     if asked.target is not None and asked.draft is None:

@@ -16,6 +16,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from foreword import family
+from foreword.disk import makeable
 from foreword.errors import InvalidRequest
 from foreword.model import HFModel, Tokenizer, load_tokenizer
 from foreword.model.linear import fast_bfloat16
@@ -91,6 +92,7 @@ def run(
     whole(2)("length", job.length)
     whole(0)("held_out", job.held_out)
     chosen = loss(job.loss)
+    makeable(job.out)
     records = read(list(job.data))
     learnt, held_out = split(records, job.held_out, job.recipe.seed)
     note(f"{len(learnt):,} records to learn from, {len(held_out):,} held out")
