@@ -23,6 +23,7 @@ from foreword.bench.lineup import weights
 from foreword.bench.stats import Interval
 from foreword.errors import InvalidRequest, ModelError
 from foreword.model import Mode, Model, Read
+from foreword.model.cost import measured
 from foreword.model.model import device_named
 
 FAMILY = "family"
@@ -63,7 +64,7 @@ class Pass:
     cost_over_one: float
     """Median of the ratios to the forward over one token of the same turn: a machine drifts."""
     predicted_ms: float
-    """What the model's cost table says."""
+    """What a table of costs says that was measured just before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +163,8 @@ def limit(model: Model, sizes: tuple[int, int], context: int, spend: float) -> L
     if context + max(NODES) > model.context:
         raise ModelError(f"{model.name} reads {model.context} tokens; lower the context to leave room for {max(NODES)}")
     ids = [token % model.vocab for token in range(7, 7 + context + max(NODES))]
-    predicted = {nodes: model.cost(nodes - 1, 1, context) for nodes in NODES}
+    cost = measured(model)  # now, for a table that is kept may be from an hour with another memory
+    predicted = {nodes: cost(nodes - 1, 1, context) for nodes in NODES}
     memory = Memory(model.device)
     times: dict[int, list[float]] = {nodes: [] for nodes in NODES}
     readings = []
