@@ -261,6 +261,19 @@ def play_sure(width: Measured, one: Sequence, rounds: int, kept: float, guess: f
     return asked
 
 
+def test_what_is_decided_more_slowly_for_its_guesses_is_no_measure_of_plain_decoding():
+    """A round with guesses takes 1.5 for 1.3 tokens. Plain decoding needs 1 for each, and not 1.5."""
+    width, one = Measured(FLAT), sequence()
+    asked = []
+    for _ in range(400):
+        asked.append(count := min(width.nodes(one, 0), 1))
+        clock = Clock(guess=0.01 * count, score=1.0, decide=0.5 if count else 0.01)
+        width.clocked(1 + count, clock)
+        width.learn(one, Outcome(count, count, int(count and len(asked) % 10 < 3), clock.guess, clock.total))
+    assert sum(asked[:64]) == 64  # until plain decoding has been seen
+    assert sum(asked[200:]) < 40
+
+
 def test_a_try_that_wins_ends_the_pause():
     width, one = Measured(FLAT), sequence()
     play_sure(width, one, 200, kept=0.0, guess=0.02)

@@ -124,8 +124,8 @@ class Measured(Width):
         """Seconds of making one guess, where as many are made as are asked for."""
         self._making = 0.0
         """Seconds of making all guesses of a round."""
-        self._rest = 0.0
-        """Seconds of deciding and keeping."""
+        self._rest = self._bare = 0.0
+        """Seconds of deciding and keeping, with guesses and without: several times as much on a small model."""
         self._all = _Record()
         self._records: dict[int, _Record] = {}
         self._odds = _Odds()
@@ -155,8 +155,13 @@ class Measured(Width):
         odds = self._odds
         if not odds.known:
             return 0.0
-        rate = max(1.0 / (self.costs.seconds(1) + self._rest), self._all.written / max(self._all.spent, 1e-9))
+        rate = max(1.0 / (self.costs.seconds(1) + self._after_plain), self._all.written / max(self._all.spent, 1e-9))
         return rate * (0.5 * self.costs.slope(1, odds.most) + odds.making.each) / odds.trust
+
+    @property
+    def _after_plain(self) -> float:
+        """Seconds of deciding and keeping where nothing was guessed; the same as with guesses until that was seen."""
+        return self._bare or self._rest
 
     def nodes(self, sequence: Sequence, company: int) -> int:
         count = self._wanted(sequence, company)
@@ -180,7 +185,13 @@ class Measured(Width):
         return Draft(tree.pruned(range(count)) for tree, count in zip(draft.trees, kept, strict=True))
 
     def clocked(self, rows: int, clock: Clock) -> None:
-        self._plain = (clock.total - clock.guess) * self.costs.seconds(self._rows) / self.costs.seconds(rows)
+        after = clock.decide + clock.keep
+        if self._asked:
+            self._rest = _blend(self._rest, after)
+        else:
+            self._bare = _blend(self._bare, after)
+        ratio = self.costs.seconds(self._rows) / self.costs.seconds(rows)
+        self._plain = clock.score * ratio + min(self._after_plain, after)
         self.costs.correct(rows, clock.score)
         self._lost = max(self._lost - (0.0 if self._asked else SHARE * clock.total), 0.0)
         self._since, self._asked = self._since + 1 if self._asked else 0, False
@@ -188,7 +199,6 @@ class Measured(Width):
         if self._odds.made is not None and not self._first:
             self._odds.making.learn(self._odds.made, clock.guess)
         self._odds.made = None
-        self._rest = _blend(self._rest, clock.decide + clock.keep)
 
     def learn(self, sequence: Sequence, outcome: Outcome) -> None:
         record = self._records.setdefault(sequence.id, _Record())
@@ -215,7 +225,7 @@ class Measured(Width):
     def _wanted(self, sequence: Sequence, company: int) -> int:
         record = self._records.setdefault(sequence.id, _Record())
         self._rows = company + 1
-        record.plainly = plainly = self.costs.seconds(self._rows) + self._rest
+        record.plainly = plainly = self.costs.seconds(self._rows) + self._after_plain
         empty = self._lost > PURSE * plainly and self._all.loses(plainly)
         record.pause = max(record.pause - 1, 0)
         if record.pause or self._since >= REMINDER or (empty and not record.spent):
@@ -230,7 +240,7 @@ class Measured(Width):
 
     def _best(self, record: _Record, rows: int) -> int:
         """The number of guesses with the most tokens per second, when `rows` sequences guess that many each."""
-        best, fastest = 0, 1.0 / (self.costs.seconds(rows) + self._rest)
+        best, fastest = 0, 1.0 / (self.costs.seconds(rows) + self._after_plain)
         earned = reached = 1.0
         prior = OPTIMISM
         for count in range(1, (LIMIT if self._guess else UNPRICED) + 1):
