@@ -1,11 +1,16 @@
 """`foreword generate`: the library's own text on stdout and nothing else there, whatever happens."""
 
 import json
+import os
 import re
 import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
+import foreword
 from foreword import SamplingParams
 
 QUESTION = 'Define the word "gasolene".'
@@ -25,6 +30,21 @@ def test_piped_text_is_the_librarys(shell, llm):
     assert f"{len(expected.tokens)} tokens" in found.stderr
     assert "seed 7" in found.stderr
     assert "\x1b" not in found.stdout + found.stderr
+
+
+def test_no_text_waits_while_python_looks_through_all_objects_for_garbage():
+    code = (
+        "import gc, sys; from foreword.cli import main\n"
+        "full = []\n"
+        "gc.callbacks.append(lambda phase, about: (phase, about['generation']) == ('start', 2) and full.append(0))\n"
+        "sys.argv = ['foreword', 'generate', 'Hello', '--max-tokens', '8', '--no-stats']\n"
+        "try: main()\n"
+        "finally: print(len(full), file=sys.stderr)"
+    )
+    environment = os.environ | {"PYTHONPATH": str(Path(foreword.__file__).parents[1]), "HF_HUB_OFFLINE": "1"}
+    found = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert found.stdout.strip()
+    assert found.stderr.strip() == "0"
 
 
 def test_json_is_one_object_that_agrees_with_itself_and_the_library(shell, llm):
