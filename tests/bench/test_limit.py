@@ -15,6 +15,7 @@ from foreword.bench.limit import NODES, Asked, Limit, Pass, limit, limits, middl
 from foreword.bench.stats import Interval
 from foreword.errors import InvalidRequest, ModelError
 from foreword.model import Model
+from foreword.model.cost import Cost
 
 
 @pytest.fixture(scope="module")
@@ -109,6 +110,12 @@ def test_the_middle_is_the_median_and_its_interval_holds_it():
     assert middle([5.0] * 4) == Interval(5.0, 5.0, 5.0)
     wide, narrow = middle([1.0, 9.0] * 3), middle([4.9, 5.1] * 3)
     assert wide.high - wide.low > narrow.high - narrow.low
+
+
+def test_what_is_predicted_is_not_from_a_table_of_another_hour():
+    model = Model(build("llama"))
+    model._cost = Cost({1: 1000.0}, context=16)
+    assert all(row.predicted_ms < 1e5 for row in limit(model, (1, 1), 20, 0.0).rows)
 
 
 def test_what_cannot_be_measured_is_refused():

@@ -30,9 +30,8 @@ from foreword.native.openmp import threads
 NEAR, FAR = 128, 1024
 """Tokens of context that forwards are measured after."""
 POINTS = (
-    *((1, NEAR), (2, NEAR), (1, FAR), (4, NEAR), (8, NEAR), (16, NEAR), (16, FAR)),
-    *((12, NEAR), (32, NEAR), (64, NEAR)),
-)
+    (1, NEAR), (2, NEAR), (1, FAR), (4, NEAR), (8, NEAR), (16, NEAR), (16, FAR), (12, NEAR), (32, NEAR), (64, NEAR),
+)  # fmt: skip
 """(rows, context) of the forwards, in the order in which they are done without when time runs out, last first.
 
 The line bends after 12 rows, where the C forward begins to go over its weights twice.

@@ -104,16 +104,21 @@ typedef struct {
     int64_t coding;
 } Product;
 
-static inline __attribute__((always_inline)) void finish(const Product *p, int64_t row, int64_t column, __m512 first, __m512 second) {
+/* Where P times 16 sums of a row go; of GATE the first 16 are the gate of the others. */
+static inline __attribute__((always_inline)) void finish(const Product *p, int64_t row, int64_t column, const __m512 *sum, const int P) {
     if (p->kind == GATE) {
-        __m512 one = _mm512_set1_ps(1.0f), sigmoid = _mm512_div_ps(one, _mm512_add_ps(one, vexp(_mm512_sub_ps(_mm512_setzero_ps(), first))));
-        narrow_store(p->gated + row * (p->outputs / 2) + column / 2, _mm512_mul_ps(_mm512_mul_ps(first, sigmoid), second));
+        __m512 one = _mm512_set1_ps(1.0f), sigmoid = _mm512_div_ps(one, _mm512_add_ps(one, vexp(_mm512_sub_ps(_mm512_setzero_ps(), sum[0]))));
+        narrow_store(p->gated + row * (p->outputs / 2) + column / 2, _mm512_mul_ps(_mm512_mul_ps(sum[0], sigmoid), sum[P - 1]));
         return;
     }
-    float *to = p->to + row * p->outputs + column;
-    if (p->kind == ADD) first = _mm512_add_ps(first, _mm512_loadu_ps(to));
-    if (p->kind == STORE && p->bias) first = _mm512_add_ps(first, _mm512_loadu_ps(p->bias + column));
-    _mm512_storeu_ps(to, first);
+#pragma GCC unroll 2
+    for (int i = 0; i < P; i++, column += LANES) {
+        float *to = p->to + row * p->outputs + column;
+        __m512 whole = sum[i];
+        if (p->kind == ADD) whole = _mm512_add_ps(whole, _mm512_loadu_ps(to));
+        if (p->kind == STORE && p->bias) whole = _mm512_add_ps(whole, _mm512_loadu_ps(p->bias + column));
+        _mm512_storeu_ps(to, whole);
+    }
 }
 
 /* R rows by P times 16 outputs. `later` is where this pass over the panel fetches from meanwhile: several passes share the
@@ -145,10 +150,7 @@ static inline __attribute__((always_inline)) void tile(const Product *p, int64_t
         }
     }
 #pragma GCC unroll 12
-    for (int r = 0; r < R; r++) {
-        finish(p, row + r, panel * PANEL, sum[r][0], sum[r][P - 1]);
-        if (P == 2 && p->kind != GATE) finish(p, row + r, panel * PANEL + LANES, sum[r][1], sum[r][1]);
-    }
+    for (int r = 0; r < R; r++) finish(p, row + r, panel * PANEL, sum[r], P);
 }
 
 #define ROWS(n) case n: if (!whole) tile(p, row, panel, 0, n, 1); else if (later) tile(p, row, panel, later, n, 2); else tile(p, row, panel, 0, n, 2); break;

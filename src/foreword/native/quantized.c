@@ -30,21 +30,21 @@ static inline __attribute__((always_inline)) void coded_tile(const Product *p, i
     const uint8_t *scales = (const uint8_t *)p->weight + panel * stride, *codes = scales + groups * LANES * 2;
     const bf16 *x = p->x + row * p->depth;
     const __m512i even = table(coding == BYTES ? LOW : NORMAL), odd = coding == BYTES ? table(HIGH) : even;
-    __m512 sum[6][4];
+    __m512 sum[6][2];
 #pragma GCC unroll 6
     for (int r = 0; r < R; r++)
-#pragma GCC unroll 4
+#pragma GCC unroll 2
         for (int i = 0; i < P; i++) sum[r][i] = _mm512_setzero_ps();
     for (int64_t g = 0; g < groups; g++) {
-        __m512 part[6][4];
+        __m512 part[6][2];
 #pragma GCC unroll 6
         for (int r = 0; r < R; r++)
-#pragma GCC unroll 4
+#pragma GCC unroll 2
             for (int i = 0; i < P; i++) part[r][i] = _mm512_setzero_ps();
 #pragma GCC unroll 8
         for (int64_t load = 0; load < loads; load++) {
-            __m512i word[4];
-#pragma GCC unroll 4
+            __m512i word[2];
+#pragma GCC unroll 2
             for (int i = 0; i < P; i++) {
                 const uint8_t *at = codes + i * stride + (g * loads + load) * 64;
                 word[i] = _mm512_loadu_si512(at);
@@ -57,7 +57,7 @@ static inline __attribute__((always_inline)) void coded_tile(const Product *p, i
                 for (int r = 0; r < R; r++) {
                     int32_t pair;
                     memcpy(&pair, x + r * p->depth + k, 4);
-#pragma GCC unroll 4
+#pragma GCC unroll 2
                     for (int i = 0; i < P; i++) {
                         __m512i weight = _mm512_permutexvar_epi16(n ? _mm512_srli_epi16(word[i], 4 * n) : word[i], n % 2 ? odd : even);
                         part[r][i] = _mm512_dpbf16_ps(part[r][i], (__m512bh)weight, (__m512bh)_mm512_set1_epi32(pair));
@@ -65,7 +65,7 @@ static inline __attribute__((always_inline)) void coded_tile(const Product *p, i
                 }
             }
         }
-#pragma GCC unroll 4
+#pragma GCC unroll 2
         for (int i = 0; i < P; i++) {
             __m512 scale = widen(_mm256_loadu_si256((const __m256i *)(scales + i * stride + g * LANES * 2)));
 #pragma GCC unroll 6
@@ -73,15 +73,7 @@ static inline __attribute__((always_inline)) void coded_tile(const Product *p, i
         }
     }
 #pragma GCC unroll 6
-    for (int r = 0; r < R; r++) {
-        if (p->kind == GATE) {
-#pragma GCC unroll 4
-            for (int i = 0; i + 1 < P; i += 2) finish(p, row + r, (panel + i) * LANES, sum[r][i], sum[r][i + 1]);
-        } else {
-#pragma GCC unroll 4
-            for (int i = 0; i < P; i++) finish(p, row + r, (panel + i) * LANES, sum[r][i], sum[r][i]);
-        }
-    }
+    for (int r = 0; r < R; r++) finish(p, row + r, panel * LANES, sum[r], P);
 }
 
 #define CODED(n) case n: if (wide == 2) coded_tile(p, row, panel, coding, n, 2); else coded_tile(p, row, panel, coding, n, 1); break;
