@@ -13,11 +13,22 @@ from foreword.native.scratch import Scratch, multiplied
 
 native = pytest.mark.skipif(isinstance(library(), str), reason=f"no native kernel here: {library()}")
 
-DEPTH = 96
+DEPTHS = [48, 64, 96]
+"""In AMX registers: too uneven for them, two steps, three."""
 OUTPUTS = [16, 32, 48, 80, 64 * 13 + 16]
 """Half a panel, whole ones, one and a half, and so on; the last makes several chunks for every thread."""
-ROWS = [1, 2, 11, 12, 13, 24, 25, 40]
-"""At most 12 rows are one pass."""
+ROWS = [1, 2, 11, 12, 13, 16, 17, 24, 25, 32, 33, 40, 70]
+"""At most 12 rows are one pass, or 32 in two blocks of 16."""
+
+
+@pytest.fixture(params=["vectors", "matrices"])
+def registers(request):
+    """Both ways to multiply: a processor with AMX has the other one as well."""
+    before, wanted = llama.amx(), request.param == "matrices"
+    if bool(llama.needed().foreword_use_amx(wanted)) != wanted:
+        pytest.skip("the processor or the system has no AMX")
+    yield
+    llama.needed().foreword_use_amx(before)
 
 
 def packed(weight: torch.Tensor) -> torch.Tensor:
@@ -33,17 +44,19 @@ def random(*shape: int) -> torch.Tensor:
 @native
 @pytest.mark.parametrize("outputs", OUTPUTS)
 def test_what_is_packed_is_there_again_when_unpacked(outputs):
-    weight = random(outputs, DEPTH)
+    weight = random(outputs, 96)
     assert torch.equal(unpacked(packed(weight)), weight)
 
 
 @native
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("outputs", OUTPUTS)
-def test_a_product_is_that_of_torch_and_a_row_has_the_same_bits_in_every_company(outputs, threads):
-    weight, given = random(outputs, DEPTH), random(max(ROWS), DEPTH).float()
+@pytest.mark.parametrize("depth", DEPTHS)
+@pytest.mark.usefixtures("registers")
+def test_a_product_is_that_of_torch_and_a_row_has_the_same_bits_in_every_company(outputs, depth, threads):
+    weight, given = random(outputs, depth), random(max(ROWS), depth).float()
     held = packed(weight)
-    mouth = llama.Model(0, DEPTH, 1, 1, 16, DEPTH, outputs, 1e-5, 1.0, None, None, held.data_ptr(), None, None, None)
+    mouth = llama.Model(0, depth, 1, 1, 16, depth, outputs, 1e-5, 1.0, None, None, held.data_ptr(), None, None, None)
     scratch = Scratch(mouth)
     alone = torch.cat([multiplied(llama.needed(), mouth, scratch, row[None], 1) for row in given])
     torch.testing.assert_close(alone, given @ weight.float().T, rtol=1e-4, atol=1e-4)

@@ -62,7 +62,9 @@ def _native() -> str:
         return why
     command, forward = compiler.compiler(), llama.library()
     made = f"compiled ({command if isinstance(command, str) else shlex.join(command)})"
-    return f"{made}; draws only: {forward}" if isinstance(forward, str) else made
+    if isinstance(forward, str):
+        return f"{made}; draws only: {forward}"
+    return f"{made}; multiplies in AMX registers" if llama.amx() else made
 
 
 def _version(package: str) -> str | None:

@@ -160,6 +160,7 @@ static void tiled(const Product *p, int64_t row, int64_t panel, const char *late
 }
 
 #include "quantized.c"
+#include "amx.c"
 
 /* ---- sharing the work. A phase is done when its chunks are, whoever did them: a thread that the machine has taken off
  * its core between two chunks keeps nobody waiting, as it would at a barrier, and the others do its share. */
@@ -181,23 +182,32 @@ static inline void wait(Phase *phase, int64_t chunks) {
 }
 
 /* A panel is read once from memory and serves all rows from the nearest cache, in several passes where they are many. */
-static void product(const Product *p, Phase *phase, int threads) {
+static void in_passes(const Product *p, int64_t panel, int64_t next) {
     const int64_t most = p->coding == WHOLE ? 12 : 6, passes = (p->rows + most - 1) / most, each = (p->rows + passes - 1) / passes;
-    const int64_t count = (p->outputs + PANEL - 1) / PANEL, dealt = count / (threads * 6); /* small enough that the last chunk is a short wait */
-    const int64_t size = threads == 1 ? count : dealt < 2 ? 2 : dealt, chunks = (count + size - 1) / size;
+    for (int64_t row = 0, pass = 0; row < p->rows; row += each, pass++) {
+        const int rows = (int)(p->rows - row < each ? p->rows - row : each);
+        const char *later = (const char *)p->weight + (next * 2 + pass) * PANEL * p->depth;
+        if (p->coding == WHOLE) tiled(p, row, panel, passes > 1 && pass < 2 ? later : 0, rows);
+        else coded(p, row, panel, rows);
+    }
+}
+
+static void product(const Product *p, Phase *phase, int threads) {
+    const int matrices = in_matrices(p);
+    const int64_t turn = matrices && p->rows <= BLOCK ? 2 : 1; /* panels side by side */
+    const int64_t count = (p->outputs + turn * PANEL - 1) / (turn * PANEL), dealt = count / (threads * 6); /* small enough that the last chunk is a short wait */
+    const int64_t least = 2 / turn, size = threads == 1 ? count : dealt < least ? least : dealt, chunks = (count + size - 1) / size;
+    int shaped = 0;
     for (int64_t chunk = claim(phase, chunks); chunk >= 0; finished(phase)) {
         const int64_t from = chunk * size, to = from + size < count ? from + size : count;
         for (int64_t panel = from; panel < to; panel++) {
             if (panel + 1 == to) chunk = claim(phase, chunks); /* now, to fetch the beginning of what this thread reads next */
             const int64_t next = panel + 1 < to ? panel + 1 : chunk < 0 ? panel : chunk * size;
-            for (int64_t row = 0, pass = 0; row < p->rows; row += each, pass++) {
-                const int rows = (int)(p->rows - row < each ? p->rows - row : each);
-                const char *later = (const char *)p->weight + (next * 2 + pass) * PANEL * p->depth;
-                if (p->coding == WHOLE) tiled(p, row, panel, passes > 1 && pass < 2 ? later : 0, rows);
-                else coded(p, row, panel, rows);
-            }
+            if (matrices) in_registers(p, panel * turn, next * turn, &shaped);
+            else in_passes(p, panel, next);
         }
     }
+    if (shaped) release_registers();
     wait(phase, chunks);
 }
 
@@ -231,14 +241,14 @@ static void rotate(float *x, const float *norm, float eps, const float *cos, con
 static inline bf16 *key_at(const Model *m, bf16 *keys, int64_t row, int64_t head) {
     return keys + ((row / LANES) * m->kv_heads + head) * LANES * m->dim + row % LANES * 2;
 }
-static inline bf16 round_bf16(float x) { uint32_t u; memcpy(&u, &x, 4); return (bf16)((u + 0x7fff + ((u >> 16) & 1)) >> 16); }
 
 static void write_kv(const Model *m, const Layer *layer, const float *key, const float *value, int64_t row) {
     for (int64_t head = 0; head < m->kv_heads; head++) {
         bf16 *to = key_at(m, layer->keys, row, head);
-        for (int64_t i = 0; i < m->dim; i += 2) {
-            to[i * LANES] = round_bf16(key[head * m->dim + i]);
-            to[i * LANES + 1] = round_bf16(key[head * m->dim + i + 1]);
+        for (int64_t i = 0; i < m->dim; i += LANES) {
+            uint32_t pairs[LANES / 2];
+            narrow_store((bf16 *)pairs, _mm512_loadu_ps(key + head * m->dim + i));
+            for (int64_t k = 0; k < LANES / 2; k++) memcpy(to + (i + 2 * k) * LANES, pairs + k, sizeof pairs[k]);
         }
         bf16 *v = layer->values + (row * m->kv_heads + head) * m->dim;
         for (int64_t i = 0; i < m->dim; i += LANES) narrow_store(v + i, _mm512_loadu_ps(value + head * m->dim + i));

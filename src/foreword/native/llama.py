@@ -74,7 +74,14 @@ def library() -> ctypes.CDLL | str:
         made.foreword_coded_bytes.restype = c_int64
         made.foreword_quantize.argtypes = [c_void_p, c_void_p, c_int64, c_int64, ctypes.c_int]
         made.foreword_move.argtypes = [POINTER(Model), c_int64, c_int64]
+        made.foreword_use_amx(1)
     return made
+
+
+def amx() -> bool:
+    """Whether products are made in the matrix registers of the processor."""
+    made = library()
+    return isinstance(made, ctypes.CDLL) and bool(made.foreword_uses_amx())
 
 
 def reason() -> str | None:
