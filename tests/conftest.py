@@ -36,6 +36,18 @@ def seeded() -> None:
     torch.manual_seed(0)
 
 
+@pytest.fixture(params=["vectors", "matrices"])
+def registers(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Both ways in which C of ours multiplies; only a processor with AMX has the second."""
+    from foreword.native import llama
+
+    before, wanted = llama.amx(), request.param == "matrices"
+    if bool(llama.needed().foreword_use_amx(wanted)) != wanted:
+        pytest.skip("the processor or the system has no AMX")
+    yield
+    llama.needed().foreword_use_amx(before)
+
+
 @pytest.fixture
 def unchecked() -> Iterator[None]:
     """Lets a test pass a wrong type, as a user may who checks none, to see our own error instead of the checker's."""

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig
 
 import architectures
 from foreword import family
@@ -14,7 +14,15 @@ from foreword.native.llama import library
 
 pytestmark = pytest.mark.skipif(isinstance(library(), str), reason=f"no native kernel here: {library()}")
 
-NAMES = ["family", "llama-gqa", "mistral", "qwen2", "qwen3"]
+SIZES = dict(vocab_size=320, hidden_size=64, intermediate_size=96, num_hidden_layers=2, initializer_range=0.15)
+HEADS = dict(num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=1024)
+WIDE = {
+    "heads of 32, window": MistralConfig(**SIZES, **HEADS, head_dim=32, sliding_window=40),
+    "heads of 96": LlamaConfig(**SIZES, **HEADS, head_dim=96),
+    "heads of 128": LlamaConfig(**SIZES, **HEADS, head_dim=128),
+}
+"""Heads that matrix registers can hold: one half of what they add up at once, one and a half, two."""
+NAMES = ["family", "llama-gqa", "mistral", "qwen2", "qwen3", *WIDE]
 """Plain, shared key heads, a window of 8, biases, norms of queries and keys."""
 LENGTH = 150
 """More than one product over keys takes at once."""
@@ -26,6 +34,9 @@ def models(request):
     """A model in bfloat16 for the driver, and the same weights in float32 as the truth."""
     if request.param == "family":
         model = AutoModelForCausalLM.from_pretrained(family.target(), dtype=torch.bfloat16).eval()
+    elif request.param in WIDE:
+        torch.manual_seed(1)
+        model = AutoModelForCausalLM.from_config(WIDE[request.param]).to(torch.bfloat16).eval()
     else:
         model = architectures.build(request.param).to(torch.bfloat16).eval()
     truth = type(model)(model.config).eval()
@@ -34,7 +45,7 @@ def models(request):
 
 
 @pytest.fixture
-def driver(models):
+def driver(models, registers):
     driver = NativeDriver(models[0])
     driver.open(1, 4 * LENGTH)
     return driver
@@ -101,16 +112,24 @@ def test_the_bits_of_a_sequence_do_not_depend_on_its_company_or_on_threads(drive
     assert torch.equal(together[1:4], alone)
 
 
-def test_a_node_of_a_tree_scores_as_its_path_does_in_plain_text(driver, text):
-    trunk, nodes = text[:21], text[21 : 21 + len(PARENTS)]
-    driver.read([Read(1, 0, trunk[:18], keep=0)])
-    tree = driver.read([Read(1, 18, trunk[18:] + nodes, PARENTS, keep=len(nodes) + 1)])
+@pytest.mark.parametrize("held", [18, 26, 61, 93])
+def test_a_node_of_a_tree_scores_as_its_path_does_in_plain_text(driver, text, held):
+    trunk, nodes = text[: held + 3], text[held + 3 : held + 3 + len(PARENTS)]
+    driver.read([Read(1, 0, trunk[:held], keep=0)])
+    tree = driver.read([Read(1, held, trunk[held:] + nodes, PARENTS, keep=len(nodes) + 1)])
     driver.open(2, 100)
     paths: list[list[int]] = []
     for node, parent in enumerate(PARENTS):
         paths.append(([] if parent < 0 else paths[parent]) + [nodes[node]])
         plain = driver.read([Read(2, 0, trunk + paths[-1], keep=1)])
         assert torch.equal(tree[node + 1 : node + 2], plain), f"node {node}"
+
+
+def test_what_lies_in_memory_beyond_a_text_may_be_anything(driver, text):
+    clean = driver.read([Read(1, 0, text[:70], PARENTS, keep=7)])
+    for held in [*driver._pool._keys, *driver._pool._values]:
+        held.fill_(torch.nan)
+    assert torch.equal(driver.read([Read(1, 0, text[:70], PARENTS, keep=7)]), clean)
 
 
 def test_an_accepted_branch_is_moved_and_the_pool_grows_without_losing_it(driver, text):

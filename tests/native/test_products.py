@@ -21,16 +21,6 @@ ROWS = [1, 2, 11, 12, 13, 16, 17, 24, 25, 32, 33, 40, 70]
 """At most 12 rows are one pass, or 32 in two blocks of 16."""
 
 
-@pytest.fixture(params=["vectors", "matrices"])
-def registers(request):
-    """Both ways to multiply: a processor with AMX has the other one as well."""
-    before, wanted = llama.amx(), request.param == "matrices"
-    if bool(llama.needed().foreword_use_amx(wanted)) != wanted:
-        pytest.skip("the processor or the system has no AMX")
-    yield
-    llama.needed().foreword_use_amx(before)
-
-
 def packed(weight: torch.Tensor) -> torch.Tensor:
     found = torch.full_like(weight, torch.nan)
     llama.needed().foreword_pack(weight.data_ptr(), found.data_ptr(), *weight.shape)

@@ -19,7 +19,7 @@ from foreword.errors import ModelError
 from foreword.model.cache import Extents, grown
 from foreword.model.driver import Mode
 from foreword.model.packing import Rooms
-from foreword.model.panels import LANES, products, vectors
+from foreword.model.panels import LANES, PANEL, products, vectors
 from foreword.model.plan import Read, Span
 from foreword.native import llama, tree
 from foreword.native.openmp import threads
@@ -54,13 +54,13 @@ def unfit(config: Any, layer: Any, head: Any) -> str | None:
 
 
 class Rows(Extents):
-    """Keys and values of all layers in the layout of llama.c: keys in blocks of 16 rows, values row by row."""
+    """Keys and values of all layers in the layout of llama.c: keys in blocks of 16 rows, values in blocks of 32."""
 
     def __init__(self, layers: int, heads: int, dim: int) -> None:
         super().__init__()
         kind = torch.bfloat16
         self._keys = [torch.zeros(self.rows // LANES, heads, dim * LANES, dtype=kind) for _ in range(layers)]
-        self._values = [torch.zeros(self.rows, heads, dim, dtype=kind) for _ in range(layers)]
+        self._values = [torch.zeros(self.rows // PANEL, heads, dim * PANEL, dtype=kind) for _ in range(layers)]
         self._attached: list[ctypes.Array[llama.Layer]] = []
 
     def attach(self, layers: ctypes.Array[llama.Layer]) -> None:
@@ -74,7 +74,7 @@ class Rows(Extents):
 
     def resize(self, rows: int) -> None:
         self._keys = [grown(keys, rows // LANES) for keys in self._keys]
-        self._values = [grown(values, rows) for values in self._values]
+        self._values = [grown(values, rows // PANEL) for values in self._values]
         for layers in self._attached:
             self._point(layers)
 

@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 LANES = 16
+PANEL = 2 * LANES
 """Outputs that are multiplied side by side; a panel has twice as many."""
 
 

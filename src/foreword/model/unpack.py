@@ -13,13 +13,13 @@ from jaxtyping import BFloat16
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from foreword.model.panels import LANES
+from foreword.model.panels import LANES, PANEL
 from foreword.native import llama
 
 
 def unpacked(packed: BFloat16[Tensor, "outputs depth"]) -> BFloat16[Tensor, "outputs depth"]:
     """From panels [depth / 2][32][2], the last of which may be of 16, to rows."""
-    depth, panels = packed.shape[1], packed.split(2 * LANES)
+    depth, panels = packed.shape[1], packed.split(PANEL)
     return torch.cat([panel.view(depth // 2, len(panel), 2).transpose(0, 1).flatten(1) for panel in panels])
 
 

@@ -56,7 +56,7 @@ typedef struct {
     const int64_t *tokens, *positions, *keep;
     const Span *span;
     float *logits; /* [kept, vocab] */
-    float *residual, *wide, *scores; /* scratch: [rows, hidden], [rows, (heads + 2 kv_heads) dim], [QUERIES threads, longest] */
+    float *residual, *wide, *scores; /* scratch: [rows, hidden], [rows, (heads + 2 kv_heads) dim], [MOST_QUERIES threads, longest] */
     bf16 *narrow; /* scratch: [rows, max(2 hidden, heads dim) + intermediate] */
     int64_t longest;
     int64_t heeded; /* layers whose input is wanted as well; one that is `layers` = what the head reads, the next that before its norm */
@@ -242,6 +242,12 @@ static inline bf16 *key_at(const Model *m, bf16 *keys, int64_t row, int64_t head
     return keys + ((row / LANES) * m->kv_heads + head) * LANES * m->dim + row % LANES * 2;
 }
 
+/* Values lie in blocks of 32 rows, [block][kv_head][dim / 16][16][16][2]: one load holds 16 numbers of two rows. */
+#define CHUNK (LANES * PANEL)
+static inline bf16 *value_at(const Model *m, bf16 *values, int64_t row, int64_t head) {
+    return values + ((row / PANEL) * m->kv_heads + head) * PANEL * m->dim + row % PANEL / 2 * PANEL + row % 2;
+}
+
 static void write_kv(const Model *m, const Layer *layer, const float *key, const float *value, int64_t row) {
     for (int64_t head = 0; head < m->kv_heads; head++) {
         bf16 *to = key_at(m, layer->keys, row, head);
@@ -250,21 +256,25 @@ static void write_kv(const Model *m, const Layer *layer, const float *key, const
             narrow_store((bf16 *)pairs, _mm512_loadu_ps(key + head * m->dim + i));
             for (int64_t k = 0; k < LANES / 2; k++) memcpy(to + (i + 2 * k) * LANES, pairs + k, sizeof pairs[k]);
         }
-        bf16 *v = layer->values + (row * m->kv_heads + head) * m->dim;
-        for (int64_t i = 0; i < m->dim; i += LANES) narrow_store(v + i, _mm512_loadu_ps(value + head * m->dim + i));
+        bf16 *v = value_at(m, layer->values, row, head) - row % 2;
+        for (int64_t i = 0; i < m->dim; i += LANES, v += CHUNK) { /* the row beside it may be written meanwhile */
+            __m512i spread = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(value + head * m->dim + i)));
+            if (row % 2) _mm512_mask_storeu_epi16(v, 0xaaaaaaaa, _mm512_slli_epi32(spread, 16));
+            else _mm512_mask_storeu_epi16(v, 0x55555555, spread);
+        }
     }
 }
 
 /* ---- attention. QUERIES heads and rows that look at the same kv head share every load of a key and of a value. */
 
 #define QUERIES 4
-#define AHEAD 16 /* values fetched ahead: a row of them is a short stretch of memory, which no processor foresees */
+#define MOST_QUERIES 16 /* in matrix registers */
 
 typedef struct {
     int64_t trunk, depth, length, low; /* sees the positions [low, length): the rows [low, trunk), then `tail`, deepest first */
     int64_t tail[MOST_DEEP];
     float *scores; /* in text order, wherever keys lie, so that a guess in a tree adds up as plain text does */
-    bf16 vector[MOST_DIM], *to;
+    bf16 *vector, *to;
 } Query;
 
 static void describe(const Model *m, const Layer *layer, const Forward *f, const Span *span, int64_t row, int64_t head, Query *query) {
@@ -311,13 +321,19 @@ static inline __attribute__((always_inline)) void scores_of(const Model *m, cons
         for (int b = 0; b < B; b++) _mm512_storeu_ps(query[q].scores + at + b * LANES, _mm512_mul_ps(sum[q][b], _mm512_set1_ps(m->scale)));
 }
 
-/* Scores to weights, not yet divided by their sum, which is returned. What lies before `low` gets 0. */
-static float soften(const Query *query, int64_t first) {
+/* Scores in text order, from `first` up to `last`: what the query does not see scores nothing. */
+static void order(const Query *query, int64_t first, int64_t last) {
     float *scores = query->scores;
-    int64_t last = (query->length + LANES - 1) / LANES * LANES;
     for (int64_t i = 0; i < query->depth; i++) scores[query->trunk + i] = scores[query->tail[query->depth - 1 - i]];
     for (int64_t i = first; i < query->low; i++) scores[i] = -INFINITY;
     for (int64_t i = query->length; i < last; i++) scores[i] = -INFINITY;
+}
+
+/* Scores to weights, not yet divided by their sum, which is returned. What lies before `low` gets 0. */
+static float soften(const Query *query, int64_t first) {
+    float *scores = query->scores;
+    const int64_t last = (query->length + LANES - 1) / LANES * LANES;
+    order(query, first, last);
     __m512 top = _mm512_set1_ps(-INFINITY), sum = _mm512_setzero_ps();
     for (int64_t at = first; at < last; at += LANES) top = _mm512_max_ps(top, _mm512_loadu_ps(scores + at));
     top = _mm512_set1_ps(_mm512_reduce_max_ps(top));
@@ -330,33 +346,48 @@ static float soften(const Query *query, int64_t first) {
     return _mm512_reduce_add_ps(sum);
 }
 
+/* 16 numbers of one row of two: the low halves belong to the even one, the high halves to the odd one. */
+static inline __m512 one_of(__m512i two, int64_t row) {
+    return _mm512_castsi512_ps(row % 2 ? _mm512_andnot_si512(_mm512_set1_epi32(0xffff), two) : _mm512_slli_epi32(two, 16));
+}
+
 /* D * 16 columns of the values, weighted and added up in text order: [first, common) for Q queries at once, then each query's own. */
-static inline __attribute__((always_inline)) void values_of(const Query *query, const float *total, const bf16 *value, int64_t stride, int64_t first, int64_t common, int64_t column, const int Q, const int D) {
+static inline __attribute__((always_inline)) void values_of(const Model *m, const Query *query, const float *total, bf16 *value, int64_t kv, int64_t first, int64_t common, int64_t column, const int Q, const int D) {
     __m512 out[QUERIES][4];
 #pragma GCC unroll 4
     for (int q = 0; q < Q; q++)
 #pragma GCC unroll 4
         for (int d = 0; d < D; d++) out[q][d] = _mm512_setzero_ps();
-    for (int64_t at = first; at < common; at++) {
-        const bf16 *v = value + at * stride + column;
-        __m512 wide[4];
+    const int64_t even = common > first ? common / 2 * 2 : first, next = m->kv_heads * PANEL * m->dim; /* block, which lies elsewhere */
+    for (int64_t at = first; at < even;) {
+        const bf16 *v = value_at(m, value, at, kv) + column / LANES * CHUNK;
+        const int64_t block = (at / PANEL + 1) * PANEL;
+        for (const int64_t stop = block < even ? block : even; at < stop; at += 2, v += PANEL) {
+            __m512i two[4];
 #pragma GCC unroll 4
-        for (int d = 0; d < D; d++) {
-            wide[d] = widen(_mm256_loadu_si256((const __m256i *)(v + d * LANES)));
-            if (d % 2 == 0) _mm_prefetch((const char *)(v + AHEAD * stride + d * LANES), _MM_HINT_T0);
+            for (int d = 0; d < D; d++) {
+                two[d] = _mm512_loadu_si512(v + d * CHUNK);
+                _mm_prefetch((const char *)(v + d * CHUNK + next), _MM_HINT_T0);
+            }
+#pragma GCC unroll 2
+            for (int64_t i = 0; i < 2; i++) {
+                __m512 wide[4];
+#pragma GCC unroll 4
+                for (int d = 0; d < D; d++) wide[d] = one_of(two[d], i);
+#pragma GCC unroll 4
+                for (int q = 0; q < Q; q++)
+#pragma GCC unroll 4
+                    for (int d = 0; d < D; d++) out[q][d] = _mm512_fmadd_ps(_mm512_set1_ps(query[q].scores[at + i]), wide[d], out[q][d]);
+            }
         }
-#pragma GCC unroll 4
-        for (int q = 0; q < Q; q++)
-#pragma GCC unroll 4
-            for (int d = 0; d < D; d++) out[q][d] = _mm512_fmadd_ps(_mm512_set1_ps(query[q].scores[at]), wide[d], out[q][d]);
     }
 #pragma GCC unroll 4
     for (int q = 0; q < Q; q++) {
-        for (int64_t at = common; at < query[q].length; at++) {
+        for (int64_t at = even; at < query[q].length; at++) {
             int64_t held = at < query[q].trunk ? at : query[q].tail[query[q].length - 1 - at];
-            const bf16 *v = value + held * stride + column;
+            const bf16 *v = value_at(m, value, held / 2 * 2, kv) + column / LANES * CHUNK;
 #pragma GCC unroll 4
-            for (int d = 0; d < D; d++) out[q][d] = _mm512_fmadd_ps(_mm512_set1_ps(query[q].scores[at]), widen(_mm256_loadu_si256((const __m256i *)(v + d * LANES))), out[q][d]);
+            for (int d = 0; d < D; d++) out[q][d] = _mm512_fmadd_ps(_mm512_set1_ps(query[q].scores[at]), one_of(_mm512_loadu_si512(v + d * CHUNK), held), out[q][d]);
         }
         __m512 share = _mm512_set1_ps(1.0f / total[q]);
 #pragma GCC unroll 4
@@ -378,11 +409,13 @@ static inline __attribute__((always_inline)) void attend_as(const Model *m, cons
     for (; at < reach; at += LANES) scores_of(m, query, key_at(m, layer->keys, span->extent + at, kv), at, Q, 1);
     float total[QUERIES];
     for (int q = 0; q < Q; q++) total[q] = soften(query + q, first);
-    const bf16 *value = layer->values + (span->extent * m->kv_heads + kv) * m->dim;
-    int64_t column = 0, stride = m->kv_heads * m->dim;
-    for (; column + 4 * LANES <= m->dim; column += 4 * LANES) values_of(query, total, value, stride, first, common, column, Q, 4);
-    for (; column < m->dim; column += LANES) values_of(query, total, value, stride, first, common, column, Q, 1);
+    bf16 *value = layer->values + span->extent * m->kv_heads * m->dim;
+    int64_t column = 0;
+    for (; column + 4 * LANES <= m->dim; column += 4 * LANES) values_of(m, query, total, value, kv, first, common, column, Q, 4);
+    for (; column < m->dim; column += LANES) values_of(m, query, total, value, kv, first, common, column, Q, 1);
 }
+
+#include "amx_attention.c"
 
 /* A unit of attention is `tile` queries of one span that look at one kv head: its rows, and in each the heads of its group. */
 static int64_t units_of(const Model *m, const Span *span, int64_t tile) {
@@ -394,12 +427,14 @@ static void attend(const Model *m, const Layer *layer, const Forward *f, int64_t
     while (unit >= units_of(m, span, tile)) unit -= units_of(m, span++, tile);
     const int64_t group = m->heads / m->kv_heads, all = (span->stop - span->start) * group, tiles = (all + tile - 1) / tile;
     const int64_t kv = unit / tiles, from = unit % tiles * tile, count = all - from < tile ? all - from : tile;
-    Query query[QUERIES];
+    Query query[MOST_QUERIES];
+    bf16 vectors[MOST_QUERIES][MOST_DIM];
     for (int64_t q = 0; q < count; q++) {
-        query[q].scores = scores + q * f->longest;
+        query[q].scores = scores + q * f->longest, query[q].vector = vectors[q];
         describe(m, layer, f, span, span->start + (from + q) / group, kv * group + (from + q) % group, query + q);
     }
-    switch (count) {
+    if (attends_in_registers(m)) attend_in_registers(m, layer, span, kv, query, (int)count, f->longest);
+    else switch (count) {
         case 1: attend_as(m, layer, span, kv, query, 1); break;
         case 2: attend_as(m, layer, span, kv, query, 2); break;
         case 3: attend_as(m, layer, span, kv, query, 3); break;
@@ -496,7 +531,7 @@ static void run(const Model *m, const Forward *f, Phase *phase, int me, int thre
     }
     const int64_t rows = f->rows, wide = (m->heads + 2 * m->kv_heads) * m->dim;
     /* Few queries are dealt out singly, so that every thread has some; the numbers are the same. */
-    const int64_t each = rows * m->heads / (2 * threads), tile = each < 1 ? 1 : each < QUERIES ? each : QUERIES;
+    const int64_t each = rows * m->heads / (2 * threads), most = attends_in_registers(m) ? MOST_QUERIES : QUERIES, tile = each < 1 ? 1 : each < most ? each : most;
     int64_t units = 0;
     for (int64_t i = 0; i < f->spans; i++) units += units_of(m, f->span + i, tile);
     const int64_t share = threads == 1 ? units : (units + 4 * threads - 1) / (4 * threads);
@@ -509,7 +544,7 @@ static void run(const Model *m, const Forward *f, Phase *phase, int me, int thre
             SHARE(rows, 4, r, enter(m, layer, f, r));
             product(&(Product){f->narrow, layer->qkv, rows, depth_of(m, layer), wide, STORE, f->wide, layer->qkv_bias, 0, m->coding}, phase++, threads);
             SHARE(rows, 2, r, place(m, layer, f, r));
-            SHARE(units, share, u, attend(m, layer, f, u, tile, f->scores + me * QUERIES * f->longest));
+            SHARE(units, share, u, attend(m, layer, f, u, tile, f->scores + me * MOST_QUERIES * f->longest));
             product(&(Product){f->narrow, layer->out, rows, m->heads * m->dim, m->hidden, ADD, f->residual, 0, 0, m->coding}, phase++, threads);
         }
         if (layer->skipped & MLP) continue;
@@ -623,8 +658,9 @@ void foreword_move(const Model *m, int64_t from, int64_t to) {
         for (int64_t head = 0; head < m->kv_heads; head++) {
             bf16 *a = key_at(m, m->layer[l].keys, from, head), *b = key_at(m, m->layer[l].keys, to, head);
             for (int64_t i = 0; i < m->dim; i += 2) b[i * LANES] = a[i * LANES], b[i * LANES + 1] = a[i * LANES + 1];
-            bf16 *v = m->layer[l].values;
-            memcpy(v + (to * m->kv_heads + head) * m->dim, v + (from * m->kv_heads + head) * m->dim, m->dim * sizeof(bf16));
+            const bf16 *given = value_at(m, m->layer[l].values, from, head);
+            bf16 *v = value_at(m, m->layer[l].values, to, head);
+            for (int64_t i = 0; i < m->dim; i++) v[i / LANES * CHUNK + i % LANES * 2] = given[i / LANES * CHUNK + i % LANES * 2];
         }
 }
 

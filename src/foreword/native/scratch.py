@@ -14,7 +14,8 @@ from torch import Tensor
 
 from foreword.native import llama
 
-LANES, QUERIES = 16, 4
+MARGIN, QUERIES = 64, 16
+"""Scores that are computed beyond the last, at most; rows of them that a thread fills at once."""
 
 
 class Scratch:
@@ -27,9 +28,9 @@ class Scratch:
 
     def fit(self, rows: int, threads: int, longest: int) -> tuple[int, int, int, int, int]:
         """Addresses of (residual, wide, scores, narrow) and the length of a row of scores."""
-        if rows > self._rows or threads > self._threads or longest + LANES > self._longest:
+        if rows > self._rows or threads > self._threads or longest + MARGIN > self._longest:
             self._rows, self._threads = max(rows, self._rows), max(threads, self._threads)
-            self._longest = max(2 * longest + LANES, 1024)
+            self._longest = max(2 * longest + MARGIN, 1024)
             m = self._model
             wide, inner = (m.heads + 2 * m.kv_heads) * m.dim, max(2 * m.hidden, m.heads * m.dim)
             self._tensors = (
