@@ -11,7 +11,7 @@ DTYPES = [
     torch.float32,
     pytest.param(torch.bfloat16, marks=pytest.mark.skipif(not fast_bfloat16(), reason="slow bfloat16")),
 ]
-SIZES = [(384, 1024), (96, 64), (64, 8192)]
+SIZES = [(384, 1024), (96, 64), (64, 8192), (4096, 1024)]
 
 
 def layer(size: tuple[int, int], dtype: torch.dtype, *, bias: bool = False) -> nn.Linear:
@@ -38,11 +38,11 @@ def test_equal_to_the_plain_layer(size, dtype, bias):
 @torch.inference_mode()
 def test_a_rows_bits_do_not_depend_on_the_rows_beside_it(size, dtype):
     packed = PackedLinear(layer(size, dtype))
-    x = torch.randn(64, size[0]).to(dtype)
+    x = torch.randn(100, size[0]).to(dtype)
     want = torch.cat([packed(row.expand(MIN_ROWS, -1).contiguous())[:1] for row in x])
-    for rows in range(MIN_ROWS, 65):
+    for rows in range(MIN_ROWS, 101):
         assert torch.equal(packed(x[:rows]), want[:rows]), rows
-        assert torch.equal(packed(x[64 - rows :]), want[64 - rows :]), rows
+        assert torch.equal(packed(x[100 - rows :]), want[100 - rows :]), rows
     assert torch.equal(packed(x[None, 3:40])[0], want[3:40])
 
 

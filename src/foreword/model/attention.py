@@ -19,8 +19,8 @@ from foreword.model.plan import Plan, Span
 NAME = "foreword"
 ROWS = 16
 """Query rows are padded to multiples of this: with whole pages of keys, a row's bits do not depend on its company."""
-KEYS = 512
-"""Keys in one product of weights and values, as in torch's fused kernel; in bfloat16 beyond 1024 the order changes."""
+KEYS = 128
+"""Keys in one product of weights and values: of more, libraries sum in an order that depends on the number of rows."""
 BLOCK = 96
 """Query positions per call; torch's CPU kernel changes its tiling, and so its rounding, at 192 rows."""
 

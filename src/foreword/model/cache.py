@@ -18,14 +18,14 @@ PAGE = 64
 def whole(rows: int) -> int:
     """`rows` rounded up to a length over which a product sums in the same order as over any longer one.
 
-    Whole pages, but none that end between 192 and 384 rows after a multiple of 512: torch's fused attention takes keys
-    512 at a time, and the matrix product under it (MKL, float32) sums blocks of 192 but halves a sum of 193 to 383.
-    Measured; tests/model/test_attention.py finds a machine on which it is otherwise. A run of such a length holds the
-    padded keys of every text that fits into it.
+    torch's fused attention takes keys 512 at a time, and what is left at the end. The matrix product under it (MKL,
+    float32) sums up to 192 or 384 of them in one go, by processor, and cuts what is more in ways of its own. So what is
+    left is at most 192, in whole pages, or it is 512. tests/model/test_attention.py finds a machine on which that does
+    not do. A run of such a length holds the padded keys of every text that fits into it.
     """
     pages = -(-rows // PAGE) * PAGE
     over = pages % 512
-    return pages - over + 384 if 192 < over < 384 else pages
+    return pages - over + 512 if over > 192 else pages
 
 
 @dataclass(frozen=True, slots=True)
