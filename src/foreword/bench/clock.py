@@ -16,7 +16,9 @@ from torch import Tensor
 
 from foreword.bench.stats import LEVEL, RESAMPLES, Interval
 from foreword.model import Model, Read
+from foreword.native.memory import UNIT, read
 from foreword.native.openmp import one_thread, threads
+from foreword.native.pages import Pages
 
 MEGABYTES, DEVICE_MEGABYTES = 256, 1024
 """What is read to measure the bandwidth: several times what a last cache holds."""
@@ -31,12 +33,14 @@ class Memory:
         size = DEVICE_MEGABYTES if device.type == "cuda" else MEGABYTES
         self._held = torch.ones(size * 2**18, device=device)
         self._copy = torch.empty_like(self._held) if device.type == "cuda" else None
+        if self._copy is None:
+            self._held = Pages().empty_like(self._held).fill_(1)  # as weights are held
 
     def __call__(self) -> float:
         if self._copy is not None:
             return 2 * self._held.nbytes / _copied(self._held, self._copy)
         before = perf_counter()
-        _summed(self._held)
+        _all_of(self._held)
         return self._held.nbytes / (perf_counter() - before)
 
 
@@ -74,13 +78,13 @@ def _copied(source: Tensor, target: Tensor) -> float:
         return 1e-3 * start.elapsed_time(end)
 
 
-def _summed(memory: Tensor) -> None:
+def _all_of(memory: Tensor) -> None:
     """Read all of it, with as many threads as torch has: with torch's own they would spin on into the next forward."""
 
     def alone(part: Tensor) -> None:
         with one_thread():
-            part.sum()
+            read(part)
 
-    parts = memory.chunk(threads())
+    parts = memory.view(-1, UNIT // memory.itemsize).chunk(threads())
     with ThreadPoolExecutor(len(parts)) as pool:
         list(pool.map(alone, parts))
