@@ -25,7 +25,7 @@ def _library() -> ctypes.CDLL | None:
 
 
 def read(memory: Tensor) -> float:
-    """Read all of it, in one thread; the sum of something in it. Without a compiler torch reads, on some machines slower."""
+    """Read all of it, in one thread; returns a sum of it. Without a compiler torch reads, which can be slower."""
     library = _library()
     if library is None:
         return memory.sum().item()
