@@ -55,8 +55,8 @@ static inline __attribute__((always_inline)) void multiply(const bf16 *x, const 
     _tile_dpbf16ps(3, 4, 6);
 }
 
-/* `rows` rows, which are R blocks, by P times 16 outputs. Meanwhile `share` lines a step are fetched from `later` on. */
-static inline __attribute__((always_inline)) void matrix(const Product *p, int64_t row, int rows, int64_t panel, const char *later, int share, const int R, const int P) {
+/* `rows` rows, which are R blocks, by P times 16 outputs. At the end the beginnings of what comes `next` are fetched. */
+static inline __attribute__((always_inline)) void matrix(const Product *p, int64_t row, int rows, int64_t panel, const char *next, const int R, const int P) {
     const int64_t depth = p->depth, steps = depth / STEP, half = steps / 2, bytes = P == 1 ? 64 * 16 : 128 * 16;
     const bf16 *x = p->x + row * depth;
     const char *w = (const char *)p->weight + panel * 2 * PANEL * depth;
@@ -68,13 +68,10 @@ static inline __attribute__((always_inline)) void matrix(const Product *p, int64
     for (int64_t k = 0; k < half; k++) {
         multiply(x + k * STEP, w + k * bytes, depth, R, P);
         multiply(x + (half + k) * STEP, w + (half + k) * bytes, depth, R, P);
-        for (int i = 0; i < 2 * share; i++, later += 64) _mm_prefetch(later, _MM_HINT_T1);
     }
     if (steps % 2) multiply(x + 2 * half * STEP, w + 2 * half * bytes, depth, R, P);
-    if (!share) {
-        fetch(later, 16), fetch(later + half * bytes, 16);
-        if (P == 4) fetch(later + 2 * PANEL * depth, 16), fetch(later + 2 * PANEL * depth + half * bytes, 16);
-    }
+    fetch(next, 16), fetch(next + half * bytes, 16);
+    if (P == 4) fetch(next + 2 * PANEL * depth, 16), fetch(next + 2 * PANEL * depth + half * bytes, 16);
     _tile_stored(0, sums[0], sizeof sums[0]);
     if (P > 1) _tile_stored(1, sums[0] + LANES, sizeof sums[0]);
     float *rest = R == 2 ? sums[BLOCK] : sums[0] + 2 * LANES;
@@ -87,22 +84,21 @@ static inline __attribute__((always_inline)) void matrix(const Product *p, int64
         }
 }
 
-/* The panels of one turn, two or one, times all rows; the passes over them fetch those of the next turn meanwhile. */
-static void in_registers(const Product *p, int64_t panel, int64_t next, int *shaped) {
+/* The panels of one turn, two or one, times all rows. */
+static void in_registers(const Product *p, int64_t panel, int64_t after, int *shaped) {
     const int64_t passes = (p->rows + MOST_ROWS - 1) / MOST_ROWS, each = (p->rows + passes - 1) / passes;
     const int64_t left = p->outputs - panel * PANEL;
-    const int share = passes > 1 ? (int)((32 + passes - 1) / passes) : 0;
-    for (int64_t row = 0, pass = 0; row < p->rows; row += each, pass++) {
+    const char *next = (const char *)p->weight + after * 2 * PANEL * p->depth;
+    for (int64_t row = 0; row < p->rows; row += each) {
         const int rows = (int)(p->rows - row < each ? p->rows - row : each);
-        const char *later = (const char *)p->weight + next * 2 * PANEL * p->depth + pass * share * 64 * (p->depth / STEP);
         if (rows != *shaped) shape_registers(*shaped = rows);
-        if (rows > BLOCK && left >= PANEL) matrix(p, row, rows, panel, later, share, 2, 2);
-        else if (rows > BLOCK) matrix(p, row, rows, panel, later, share, 2, 1);
-        else if (left >= 2 * PANEL && p->rows <= BLOCK) matrix(p, row, rows, panel, later, share, 1, 4);
+        if (rows > BLOCK && left >= PANEL) matrix(p, row, rows, panel, next, 2, 2);
+        else if (rows > BLOCK) matrix(p, row, rows, panel, next, 2, 1);
+        else if (left >= 2 * PANEL && p->rows <= BLOCK) matrix(p, row, rows, panel, next, 1, 4);
         else {
-            if (left >= PANEL) matrix(p, row, rows, panel, later, share, 1, 2);
-            else matrix(p, row, rows, panel, later, share, 1, 1);
-            if (p->rows <= BLOCK && left > PANEL) matrix(p, row, rows, panel + 1, later, share, 1, 1);
+            if (left >= PANEL) matrix(p, row, rows, panel, next, 1, 2);
+            else matrix(p, row, rows, panel, next, 1, 1);
+            if (p->rows <= BLOCK && left > PANEL) matrix(p, row, rows, panel + 1, next, 1, 1);
         }
     }
 }
@@ -118,7 +114,7 @@ int foreword_uses_amx(void) { return matrix_registers; }
 #else
 
 static inline int in_matrices(const Product *p) { return (void)p, 0; }
-static void in_registers(const Product *p, int64_t panel, int64_t next, int *shaped) { (void)p, (void)panel, (void)next, (void)shaped; }
+static void in_registers(const Product *p, int64_t panel, int64_t after, int *shaped) { (void)p, (void)panel, (void)after, (void)shaped; }
 static void release_registers(void) {}
 int foreword_use_amx(int wanted) { return (void)wanted, 0; }
 int foreword_uses_amx(void) { return 0; }
