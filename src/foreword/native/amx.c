@@ -1,6 +1,7 @@
-/* Products of bfloat16 weights in matrix registers (AMX): 16 rows by 16 outputs by 32 depths an instruction. Sums as in
- * llama.c, in an order of their own: so every product of a process is made here, or none. A sum takes its depths 32 at
- * a time, in turn from the first half and from the second, whatever the number of rows.
+/* Products of bfloat16 weights in matrix registers (AMX): 16 rows by 16 outputs by 32 depths an instruction.
+ *
+ * A sum takes its depths 32 at a time, in turn from the first half and from the second, whatever the number of rows. That
+ * is not the order of llama.c, so all products of a process are made here, or none.
  */
 #include <sys/syscall.h>
 
@@ -15,13 +16,16 @@ static int matrix_registers; /* may be used: foreword_use_amx */
 
 static inline int in_matrices(const Product *p) { return matrix_registers && p->coding == WHOLE && p->depth % STEP == 0; }
 
+/* What was stored before is in memory now: the intrinsics that read memory do not say so to every compiler. */
+static inline void written(const void *at) { __asm__ volatile("" : : "r"(at) : "memory"); }
+
 /* Registers 0 to 3 hold sums, 4 to 7 rows and weights. Of two blocks of rows 0, 1 and 4 belong to the first, which is full. */
 static void shape_registers(int rows) {
     struct { uint8_t palette, start, zero[14]; uint16_t bytes[16]; uint8_t rows[16]; } shape = {.palette = 1};
     const uint8_t first = (uint8_t)(rows < BLOCK ? rows : BLOCK), second = (uint8_t)(rows - first);
     const uint8_t sizes[2][8] = {{first, first, first, first, first, 16, 16, 16}, {first, first, second, second, first, second, 16, 16}};
     for (int i = 0; i < 8; i++) shape.bytes[i] = 64, shape.rows[i] = sizes[second > 0][i];
-    __asm__ volatile("" : : "r"(&shape) : "memory"); /* the intrinsic does not say that it reads all of it */
+    written(&shape);
     _tile_loadconfig(&shape);
 }
 

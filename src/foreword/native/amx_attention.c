@@ -130,9 +130,11 @@ static inline __attribute__((always_inline)) void sum_values(const Model *m, con
         for (end = q + 1; end < count && query[end].depth == query[q].depth && (!query[q].depth || query[end].tail[0] == query[q].tail[0]); end++)
             if (query[end].length > deepest->length) deepest = query + end;
         if (deepest->length <= shared) continue;
+        written(sums);
         load_sums(sums, D);
         for (int64_t at = shared > first ? shared : first; at < deepest->length; at += PANEL) {
             lay_out(m, deepest, value, kv, at, column, D, block);
+            written(block);
             add_values(weights + at, longest, block, D);
         }
         store_sums(own, D);
@@ -161,6 +163,7 @@ static void attend_in_registers(const Model *m, const Layer *layer, const Span *
     for (; at < reach; at += LANES) raw_scores(m, query, longest, key_at(m, layer->keys, span->extent + at, kv), at, 1);
     float total[MOST_QUERIES];
     for (int q = 0; q < count; q++) total[q] = weigh(query + q, first, last, m->scale);
+    written(query->scores);
     bf16 *value = layer->values + span->extent * m->kv_heads * m->dim;
     int64_t column = 0;
     for (; column + 4 * LANES <= m->dim; column += 4 * LANES) sum_values(m, query, count, total, value, kv, longest, first, shared, column, 4);
