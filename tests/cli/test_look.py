@@ -6,7 +6,7 @@ import re
 from foreword import family
 from foreword.draft import METHODS, method
 from foreword.model.probe import WAYS
-from foreword.native import draws
+from foreword.native import draws, llama
 
 
 def test_methods_are_those_of_the_registry(here):
@@ -30,6 +30,7 @@ def test_env_says_what_a_report_needs_and_whether_our_c_code_runs(shell):
         facts
     )
     assert facts["native_code"].startswith(draws.reason() or "compiled (")
+    assert ("AMX" in facts["native_code"]) == llama.amx()
     assert "no C compiler '/nonexistent'" in json.loads(shell("env", "--json", CC="/nonexistent").stdout)["native_code"]
 
 

@@ -12,8 +12,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 LANES = 16
+"""Outputs that one vector holds; keys lie in blocks of so many rows."""
 PANEL = 2 * LANES
-"""Outputs that are multiplied side by side; a panel has twice as many."""
+"""Outputs that lie side by side in packed weights; values lie in blocks of so many rows."""
 
 
 def products(layer: Any) -> dict[str, Float[Tensor, "outputs depth"]]:

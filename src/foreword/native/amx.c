@@ -19,7 +19,8 @@ static inline int in_matrices(const Product *p) { return matrix_registers && p->
 /* What was stored before is in memory now: the intrinsics that read memory do not say so to every compiler. */
 static inline void written(const void *at) { __asm__ volatile("" : : "r"(at) : "memory"); }
 
-/* Registers 0 to 3 hold sums, 4 to 7 rows and weights. Of two blocks of rows 0, 1 and 4 belong to the first, which is full. */
+/* Registers 0 to 3 hold sums, 4 to 7 rows and weights. Of two blocks of rows 0, 1 and 4 belong to the first, which is full.
+ * They are no taller than there are rows, so that nothing beyond these is read. */
 static void shape_registers(int rows) {
     struct { uint8_t palette, start, zero[14]; uint16_t bytes[16]; uint8_t rows[16]; } shape = {.palette = 1};
     const uint8_t first = (uint8_t)(rows < BLOCK ? rows : BLOCK), second = (uint8_t)(rows - first);

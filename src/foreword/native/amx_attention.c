@@ -119,9 +119,8 @@ static inline __attribute__((always_inline)) void sum_values(const Model *m, con
     _tile_zero(3);
     for (int64_t at = first; at < shared; at += PANEL) {
         const bf16 *v = value_at(m, value, at, kv) + column / LANES * CHUNK;
-        fetch((const char *)(v + m->kv_heads * PANEL * m->dim), 16);
-        fetch((const char *)(v + m->kv_heads * PANEL * m->dim) + 1024, 16);
-        if (D == 4) fetch((const char *)(v + m->kv_heads * PANEL * m->dim) + 2048, 16), fetch((const char *)(v + m->kv_heads * PANEL * m->dim) + 3072, 16);
+#pragma GCC unroll 4
+        for (int d = 0; d < D; d++) fetch((const char *)(v + m->kv_heads * PANEL * m->dim + d * CHUNK), 16); /* of the next block */
         add_values(weights + at, longest, v, D);
     }
     store_sums(sums, D);
