@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foreword.draft.history import GAP, MANY, SIZES, History
+from foreword.draft.history import GAP, SIZES, History
 
 few = st.integers(0, 2)
 texts = st.lists(few, min_size=1, max_size=90)
@@ -51,26 +51,15 @@ def test_what_is_forgotten_is_not_found(tokens: list[int], context: list[int]) -
 
 
 @given(st.lists(st.lists(st.integers(GAP, 3), min_size=1, max_size=40), max_size=12), st.sampled_from([32, 50, 64]))
-def test_many_tokens_are_noted_as_one_after_the_other(pieces: list[list[int]], capacity: int) -> None:
-    one, many = History(capacity), History(capacity)
+def test_tokens_are_noted_in_c_as_defined(pieces: list[list[int]], capacity: int) -> None:
+    defined, fast = History(capacity), History(capacity)
+    defined.index = None
     for piece in pieces:
-        piece = piece[-capacity:]
-        for token in piece:
-            one._note(token)
-        many._note_many(piece)
-        assert one.end == many.end
+        for history in (defined, fast):
+            history.extend(piece)
+        assert defined.end == fast.end
         for name in ("_tokens", "_hashes", "_latest", "_before"):
-            assert getattr(one, name) == getattr(many, name), name
-
-
-def test_a_long_text_is_noted_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    tokens = [place * place % 7 for place in range(3 * MANY)]
-    history = History(1024)
-    monkeypatch.setattr("foreword.draft.history.BLOCK", 100)
-    history.extend(tokens)
-    assert history.tokens() == tokens
-    assert history.find(tokens, 50) == noted(tokens, 1024).find(tokens, 50)
-    assert len(history.find(tokens, 50)) == 50
+            assert getattr(defined, name) == getattr(fast, name), name
 
 
 def test_a_text_longer_than_the_room_leaves_its_end() -> None:

@@ -13,14 +13,18 @@ from hypothesis import strategies as st
 from foreword.draft.archive import Archive
 from foreword.draft.base import Drafter
 from foreword.draft.history import GAP, SIZES, History
-from foreword.draft.suffix import VOTERS, WEIGHT, Bounds, Poll, SuffixDrafter, Votes, votes
+from foreword.draft.poll import VOTERS, WEIGHT, Bounds, PlainPolls, Poll, Polls, Votes, votes
+from foreword.draft.poll_native import NativePolls, polls
+from foreword.draft.suffix import SuffixDrafter
 from foreword.draft.trust import Trust
 from foreword.draws import KeyedDraws
 from foreword.errors import InvalidRequest, VocabularyMismatch
+from foreword.native import suffix
 from foreword.types import Batch, Draft, SamplingParams, Scores, Sequence, Verdict
 from running import Request, drafter, engine, finish, plain, prompts, target
 
 VOCAB = 50
+NATIVE = pytest.mark.skipif(suffix.library() is None, reason="there is no C compiler")
 few = st.integers(0, 2)
 texts = st.lists(few, min_size=1, max_size=50)
 ballots = st.lists(st.tuples(st.lists(few, max_size=5).map(tuple), st.integers(1, 300)), max_size=8)
@@ -125,6 +129,86 @@ def test_a_chain_steps_to_the_likeliest_child(ballot: Votes, most: int) -> None:
         path = (*path, token)
         assert chance == pytest.approx(max(siblings))
     assert len(path) == most or not any(other[:-1] == path for other in expected)
+
+
+@NATIVE
+@given(
+    texts,
+    st.lists(texts, max_size=3),
+    st.sampled_from([40, 64]),
+    st.tuples(st.integers(1, 20), st.sampled_from([0.0, 0.05, 0.3]), st.sets(few, max_size=2), st.booleans()),
+    st.lists(st.tuples(st.lists(few, max_size=5), st.booleans()), max_size=6),
+)
+def test_votes_in_c_are_those_defined(
+    text: list[int],
+    answers: list[list[int]],
+    room: int,
+    how: tuple[int, float, set[int], bool],
+    course: list[tuple[list[int], bool]],
+) -> None:
+    """Every round of a text, greedy and sampled rounds mixed: the same guesses, in the same order, as likely."""
+    own, archive = History(room), Archive(VOCAB)
+    own.extend(text)
+    for tokens in answers:
+        archive.add("", tokens)
+    most, floor, ends, branches = how
+    ways: tuple[Polls, ...] = (PlainPolls(), NativePolls())
+    for said, greedy in [*course, ([], True), ([], False)]:
+        context = text[-SIZES[0] :]
+        defined, fast = (ask(own, archive[""], context, most, greedy=greedy) for ask in ways)
+        bounds = Bounds(most, floor, frozenset(ends), branches)
+        expected, found = defined.grown(bounds), fast.grown(bounds)
+        assert found.chances == pytest.approx(expected.chances, rel=1e-12)
+        if len(set(expected.chances)) == len(expected.chances):  # or the last bit may order equal chances
+            assert (found.tokens, found.parents) == (expected.tokens, expected.parents)
+        for poll in (defined, fast):
+            poll.close(said)
+        text = [*text, *said]
+        own.extend(said)
+
+
+@NATIVE
+def test_where_there_is_a_compiler_votes_are_counted_in_c() -> None:
+    assert isinstance(polls(), NativePolls)
+    assert isinstance(SuffixDrafter(Archive(VOCAB))._ask, NativePolls)
+
+
+def test_equal_chances_keep_the_order_in_which_they_were_found() -> None:
+    """Four tokens followed once each: the latest place is the first in the tree, in C and as defined."""
+    text = [1, 2, 1, 3, 1, 4, 1, 5, 1]
+    for ask in (PlainPolls(), polls()):
+        assert propose(SuffixDrafter(Archive(VOCAB), ask=ask), sequence(text), 4) == [(5,), (4,), (3,), (2,)]
+
+
+def test_of_equal_places_this_text_is_heard_before_past_answers() -> None:
+    for ask in (PlainPolls(), polls()):
+        one = SuffixDrafter(Archive(VOCAB), ask=ask)
+        answer(one, [1, 2])
+        assert propose(one, sequence([1, 3, 1]), 3)[:2] == [(3,), (2,)]
+
+
+@pytest.mark.parametrize("branches", [True, False])
+def test_a_guess_at_the_floor_is_not_made(branches: bool) -> None:
+    history = History(64)
+    history.extend([1, 2, 1])
+    for ask in (PlainPolls(), polls()):
+        poll = ask(history, None, [1, 2, 1], 1, greedy=True)
+        sure = poll.grown(Bounds(1)).chances[0]
+        assert not len(poll.grown(Bounds(1, floor=sure, branches=branches)))
+        assert len(poll.grown(Bounds(1, floor=sure * 0.999, branches=branches))) == 1
+
+
+@NATIVE
+def test_a_long_text_has_as_many_voters_in_c() -> None:
+    """Where the latest places are the end itself, or were found for a longer run already, older ones are heard."""
+    draw = random.Random(3)
+    text = [draw.randrange(3) for _ in range(600)]
+    history = History(1024)
+    for end in range(40, 600, 7):
+        history.extend(text[history.end : end])
+        context = text[end - SIZES[0] : end]
+        trees = [ask(history, None, context, 6, greedy=True).grown(Bounds(32)) for ask in (PlainPolls(), NativePolls())]
+        assert trees[0].chances == pytest.approx(trees[1].chances)
 
 
 def test_a_longer_match_outvotes_a_few_short_ones() -> None:

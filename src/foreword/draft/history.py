@@ -9,17 +9,12 @@ from array import array
 from collections.abc import Sequence as List
 from itertools import accumulate
 
-import torch
-from torch import Tensor
+from foreword.native import suffix
 
 SIZES = (16, 8, 4, 2, 1)
 """Lengths of the runs that are indexed, longest first."""
 GAP = -1
 """Stands between two texts: no context holds it, so nothing is found across it."""
-MANY = 256
-"""From so many tokens on, they are noted sooner in tensor operations than one by one."""
-BLOCK = 1 << 15
-"""At most so many tokens go into one tensor operation: a long text needs no more memory than its index."""
 STEPS = 4
 """Places looked at for each that is wanted: other runs with the same slot lie between, and runs found already."""
 _BASE, _WORD = 0x9E3779B97F4A7C15, (1 << 64) - 1
@@ -33,7 +28,7 @@ class History:
     apart by 64-bit rolling hashes (Karp and Rabin 1987); should two ever agree by chance, it costs a guess.
     """
 
-    __slots__ = ("_before", "_hashes", "_latest", "_powers", "_shift", "_tokens", "capacity", "end")
+    __slots__ = ("_before", "_hashes", "_latest", "_powers", "_shift", "_tokens", "capacity", "end", "index")
 
     def __init__(self, capacity: int) -> None:
         """Room for the last `capacity` tokens."""
@@ -45,11 +40,20 @@ class History:
         self._hashes = array("Q", bytes(8 * self.capacity))
         self._latest = [array("q", bytes(8 << bits)) for _ in SIZES]
         self._before = [array("q", bytes(8 * self.capacity)) for _ in SIZES]
+        self.index = suffix.index(
+            self._tokens, self._hashes, self._latest, self._before, self.capacity, self._shift
+        )  # None without a compiler
 
     @property
     def start(self) -> int:
         """The first place that is remembered."""
         return max(0, self.end - self.capacity)
+
+    @property
+    def located(self) -> tuple[suffix.Index, int]:
+        """Where it lies in memory, and its end; there must be a compiler."""
+        assert self.index is not None, "there is no compiler"
+        return self.index, self.end
 
     def resized(self, capacity: int) -> History:
         """A copy with room for `capacity` tokens; places are counted anew."""
@@ -79,13 +83,12 @@ class History:
     def extend(self, tokens: List[int]) -> None:
         """Note tokens at the end; the oldest ones make room."""
         tokens = tokens[-self.capacity :]
-        if len(tokens) < MANY:
+        if self.index is not None:
+            suffix.note(self.index, self.end, tokens)
+            self.end += len(tokens)
+        else:
             for token in tokens:
                 self._note(token)
-        else:
-            block = min(BLOCK, self.capacity)
-            for start in range(0, len(tokens), block):
-                self._note_many(tokens[start : start + block])
 
     def find(self, context: List[int], most: int) -> list[tuple[int, int]]:
         """Places before the end that follow a run which `context` ends with: (place, the longest of SIZES that agrees).
@@ -115,7 +118,7 @@ class History:
         return (self._hashes[place % self.capacity] - start * self._powers[row]) & _WORD
 
     def _note(self, token: int) -> None:
-        """The plain definition of `_note_many`, for one token."""
+        """The plain definition of `suffix.note`, for one token."""
         last, place = self._hashes[self.end % self.capacity], self.end + 1
         self._tokens[self.end % self.capacity] = token
         self._hashes[place % self.capacity] = _rolled(last, token)
@@ -126,38 +129,7 @@ class History:
                 self._before[row][place % self.capacity] = self._latest[row][slot]
                 self._latest[row][slot] = place
 
-    def _note_many(self, tokens: List[int]) -> None:
-        """Equal to `_note` of each: places of one slot are sorted together, and each then knows the one before it."""
-        first = max(0, self.end - SIZES[0])
-        earlier = [self._hashes[place % self.capacity] for place in range(first, self.end)]
-        last = self._hashes[self.end % self.capacity]
-        hashes = _words(array("Q", [*earlier, *accumulate(tokens, _rolled, initial=last)]))
-        places = torch.arange(self.end + 1, self.end + 1 + len(tokens))
-        at = places % self.capacity
-        torch.frombuffer(self._tokens, dtype=torch.int32)[at - 1] = torch.tensor(tokens, dtype=torch.int32)
-        _words(self._hashes)[at] = hashes[-len(tokens) :]
-        for row, size in enumerate(SIZES):
-            power = self._powers[row] - (self._powers[row] >> 63 << 64)  # as torch has it, signed
-            runs = (hashes[size:] - hashes[:-size] * power)[-len(tokens) :]
-            slots = runs >> self._shift & (1 << 64 - self._shift) - 1
-            ends = places[-len(runs) :]
-            slots, order = slots.sort(stable=True)
-            ends = ends[order]
-            latest, same = _words(self._latest[row]), slots[1:] == slots[:-1]
-            before = latest[slots]
-            before[1:][same] = ends[:-1][same]
-            _words(self._before[row])[ends % self.capacity] = before
-            closing = torch.ones_like(slots, dtype=torch.bool)
-            closing[:-1] = ~same
-            latest[slots[closing]] = ends[closing]
-        self.end += len(tokens)
-
 
 def _rolled(hashed: int, token: int) -> int:
     """The hash of all tokens so far, once another is read. Tokens count from GAP: a 0 would leave no trace."""
     return (hashed + token - GAP + 1) * _BASE & _WORD
-
-
-def _words(numbers: array[int]) -> Tensor:
-    """The same memory as a tensor, Int64."""
-    return torch.frombuffer(numbers, dtype=torch.int64)
