@@ -8,7 +8,8 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import pairwise, zip_longest
+from itertools import count, pairwise, zip_longest
+from operator import ge
 from time import perf_counter
 
 from jaxtyping import Float
@@ -253,13 +254,13 @@ def _checked(draft: Draft, asked: list[int], target: Model) -> Draft:
         raise ValueError(f"asked to guess for {len(asked)} sequences, got a draft of {len(trees)} rows")
     if any(len(tree.parents) != len(tree.tokens) for tree in trees):
         raise ValueError("every guess needs a parent, and every parent a guess")
-    if not all(isinstance(number, int) for tree in trees for number in (*tree.tokens, *tree.parents)):
+    if any(set(map(type, numbers)) - {int} for tree in trees for numbers in (tree.tokens, tree.parents)):
         raise ValueError("tokens and parents must be whole numbers, of Python's own kind")
     if any(len(tree) > most for tree, most in zip(trees, asked, strict=True)):
         raise ValueError(f"asked for at most {asked} guesses, got {[len(tree) for tree in trees]}")
     if any(not 0 <= min(tree.tokens) <= max(tree.tokens) < target.vocab for tree in trees if tree.tokens):
         raise ValueError(f"a guess is not a token of the target's {target.vocab}")
-    if any(not -1 <= parent < node for tree in trees for node, parent in enumerate(tree.parents)):
+    if any(min(tree.parents) < -1 or any(map(ge, tree.parents, count())) for tree in trees if tree.parents):
         raise ValueError("a node's parent must come before it, or be -1")
     if draft.probs is None:
         return draft.copy(target.device)

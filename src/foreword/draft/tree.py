@@ -141,20 +141,21 @@ class Growth:
         self.depth += 1
         self.open = self._promising(fresh)
 
-    def at_once(self, batch: Batch, model: Grows | Foresees | None, read: Read) -> bool:
+    def foreseen(self, batch: Batch, model: Foresees, read: Read) -> None:
+        """Read the end of the text and grow to the last level from the laws that it foresees, for a plain law."""
+        deep = min(self.most, self.deep)
+        values = self._values(model.ahead(read)[:deep], batch.draws.foreseeing(self.sequence, deep))
+        rows = self._ranked(values)
+        while self.open:
+            self._take([rows[self.depth]] * len(self.open))
+
+    def at_once(self, batch: Batch, model: Grows, read: Read) -> bool:
         """Read the end of the text and grow to the last level in one call, equal to `extend` after every read.
 
-        False where that cannot be: it can for a plain law, with a model whose driver grows trees or that foresees.
+        For a plain law. False where the model's driver grows no trees.
         """
         params, deep = self.sequence.params, min(self.most, self.deep)
-        if model is None or not params.plain:
-            return False
         noise = batch.draws.foreseeing(self.sequence, deep)
-        if isinstance(model, Foresees):
-            rows = self._ranked(self._values(model.ahead(read)[:deep], noise))
-            while self.open:
-                self._take([rows[self.depth]] * len(self.open))
-            return True
         scale, ends = self.confidence.scale(params.temperature), tuple(self.sequence.eos)
         shape = (self.most, self.breadth, deep, ROWS, READS)
         grown = model.grow(read, Ask(*shape, self.floor, params.temperature, scale, noise, ends))
