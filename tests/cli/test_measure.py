@@ -76,9 +76,23 @@ def test_bench_measures_on_another_device_where_it_can(here):
     found = here("bench", "--limit", "--device", "cuda:77")
     assert found.returncode != 0
     assert "device 'cuda:77' cannot be used here" in " ".join(found.stderr.split())
-    found = here("bench", "--device", "cuda")
-    assert found.returncode == 2
-    assert "goes with --limit" in found.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--device cuda", "--device goes with --limit"),
+        ("--rules --context 5", "--context goes with --limit"),
+        ("--budget 3", "--budget goes with --rules"),
+        ("--limit --rules", "--limit and --rules are measurements of their own"),
+        ("--rules --where", "--rules and --where are measurements of their own"),
+        ("--limit -t 0 --limit-prompts 3", "so --limit-prompts and --temperature would change nothing"),
+    ],
+)
+def test_bench_refuses_options_that_would_change_nothing(here, words, said):
+    found = here("bench", *words.split())
+    assert (found.returncode, found.stdout) == (2, "")
+    assert said in " ".join(found.stderr.split())
 
 
 def test_bench_refuses_what_it_does_not_know(here):

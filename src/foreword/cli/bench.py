@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as encode
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
     from foreword.bench.run import Options
 
 MEASURE, WRITE = "What is measured", "What is written"
+ALONE = {"limit": {"context", "device"}, "rules": {"budget"}}
+"""Options that go with one measurement alone."""
+LIMITED = {"quick", "inflate", "model", "dtype", "json"}
+"""What --limit takes besides."""
 STDOUT = Path("-")
 HEATS, BUDGETS = (0.3, 0.7, 1.0, 1.3), (4, 8, 16, 32, 64)
 """Temperatures and numbers of guesses that rules are compared at."""
@@ -105,13 +110,10 @@ def bench(
 ) -> None:
     """Measure every way to guess, plain decoding and transformers on this machine, in one interleaved run."""
     given = locals()
+    _check(given)
     if limit:
         _limit(inflate, model, (dtype, device), json, quick=quick, context=context)
         return
-    if device != "cpu":
-        from foreword.errors import InvalidRequest
-
-        raise InvalidRequest("--device goes with --limit; ways to guess are measured on the CPU")
     from foreword.bench.run import USUAL, Options
 
     same = ("quick", "inflate", "width", "prompts", "limit_prompts", "max_tokens", "repeats", "seed", "dtype", "draft")
@@ -128,6 +130,29 @@ def bench(
         _rules(asked, tuple(budget or BUDGETS), json)
     else:
         _ways(asked, json, where=where)
+
+
+def _check(given: dict[str, object]) -> None:
+    """Raises InvalidRequest for options that what is measured does not take: none is passed over in silence."""
+    from foreword.errors import InvalidRequest
+
+    usual = {name: option.default for name, option in signature(bench).parameters.items()}
+    asked = {name for name, default in usual.items() if given[name] != default}
+    kinds = sorted(asked & {"limit", "rules", "where"})
+    if len(kinds) > 1:
+        raise InvalidRequest(f"{_spelt(kinds)} are measurements of their own; ask for one at a time")
+    kind = kinds[0] if kinds else ""
+    for other, own in ALONE.items():
+        if other != kind and (strange := sorted(asked & own)):
+            raise InvalidRequest(f"{_spelt(strange)} goes with {_spelt([other])}; leave it out, or ask for that")
+    if kind == "limit" and (strange := sorted(asked - LIMITED - ALONE[kind] - {kind})):
+        raise InvalidRequest(
+            f"--limit measures forwards alone, so {_spelt(strange)} would change nothing; leave it out"
+        )
+
+
+def _spelt(options: list[str]) -> str:
+    return " and ".join("--" + name.replace("_", "-") for name in options)
 
 
 def _ways(asked: Options, json: Path | None, *, where: bool) -> None:
