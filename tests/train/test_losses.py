@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foreword.errors import InvalidRequest
-from foreword.train.losses import LOSSES, agreement, loss, overlap, prefix_weights
+from foreword.train.losses import LOSSES, PIECE, agreement, compare, loss, overlap, prefix_weights
 
 ROWS, VOCAB = 5, 7
 
@@ -65,6 +65,33 @@ def test_a_loss_is_what_its_definition_says(name, seed, spread):
 def test_gradients_are_those_of_the_numbers(name):
     target, draft = pair()
     assert torch.autograd.gradcheck(lambda q: loss(name)(target, q), draft.requires_grad_())
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("piece", [1, 3 * VOCAB, 10**6])
+def test_a_loss_in_pieces_is_the_whole_one_with_its_gradient(name, piece, monkeypatch):
+    monkeypatch.setitem(PIECE, "cpu", piece)
+    target, draft = (tensor.view(1, ROWS, VOCAB) for tensor in pair())
+    draft = draft.clone().requires_grad_()
+    weight = torch.linspace(-1, 2, ROWS, dtype=torch.float64)
+    found = compare(loss(name), target, draft, 0.7)
+    wanted = loss(name)(target / 0.7, draft / 0.7)
+    torch.testing.assert_close(found, wanted)
+    grads = [torch.autograd.grad((weight * one).sum(), draft)[0] for one in (found, wanted)]
+    torch.testing.assert_close(*grads)
+
+
+def test_logits_of_two_bytes_are_compared_in_four():
+    target, draft = (tensor.bfloat16() for tensor in pair())
+    draft.requires_grad_()
+    found = compare(overlap, target, draft)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, overlap(target.float(), draft.float()))
+    (gradient,) = torch.autograd.grad(found.sum(), draft)
+    assert gradient.dtype == torch.bfloat16
+    with torch.no_grad():
+        assert not compare(overlap, target, draft).requires_grad
+    assert compare(overlap, target[:0], draft[:0]).shape == (0,)
 
 
 def test_the_weight_of_the_hybrid_is_held_fixed():

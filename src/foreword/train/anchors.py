@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from foreword.errors import InvalidRequest
 from foreword.model.listen import listening
 from foreword.params import whole
-from foreword.train.losses import Loss, agreement, overlap, prefix_weights
+from foreword.train.losses import Loss, agreement, compare, overlap, prefix_weights
 from foreword.train.pack import Block
 from foreword.train.pupil import Setting
 
@@ -120,7 +120,7 @@ class Ahead(ABC):
 
     def losses(self, said: Said) -> Float[Tensor, "valid"]:
         """The loss of every guess."""
-        return self._loss(said.target / self.temperature, said.draft / self.temperature)
+        return compare(self._loss, said.target, said.draft, self.temperature)
 
     def measure(self, module: nn.Module, block: Block) -> dict[str, Float[Tensor, ""]]:
         """The loss; acceptance at temperature 1 (1 - TV) and at 0 (same likeliest token), of all guesses and depth by
@@ -132,7 +132,7 @@ class Ahead(ABC):
 
     def figures(self, said: Said) -> dict[str, Float[Tensor, ""]]:
         """Means over what is guessed in a block."""
-        kept, same = overlap(said.target, said.draft), agreement(said.target, said.draft).float()
+        kept, same = compare(overlap, said.target, said.draft), agreement(said.target, said.draft).float()
         table = kept.new_zeros(said.valid.shape).masked_scatter(said.valid, kept)
         found = {
             "acceptance": kept.mean(),
@@ -149,7 +149,7 @@ class Ahead(ABC):
         if self._decay:
             weights = torch.exp(-said.depth / self._decay)
         else:
-            chances = said.draft.detach().log_softmax(-1).gather(-1, said.tokens[:, None]).exp().squeeze(-1)
+            chances = said.draft.detach().float().log_softmax(-1).gather(-1, said.tokens[:, None]).exp().squeeze(-1)
             table = chances.new_zeros(said.valid.shape).masked_scatter(said.valid, chances)
             weights = prefix_weights(table)[said.valid]
         return (weights * losses).sum() / weights.sum().clamp(min=1e-6) * block.learnt.sum()
@@ -165,7 +165,7 @@ class Ahead(ABC):
         rows = torch.arange(len(valid), device=valid.device)[:, None, None].expand_as(valid)[valid]
         places = anchors.places[..., None].expand_as(valid)[valid] + depth
         target = heard.logits[rows, places]
-        return Said(target.float(), draft.float(), anchors.tokens(block)[valid], before, depth, thought, valid)
+        return Said(target, draft, anchors.tokens(block)[valid], before, depth, thought, valid)
 
     @torch.no_grad()
     def _hear(self, block: Block) -> Heard:

@@ -18,7 +18,7 @@ from foreword.errors import InvalidRequest
 from foreword.model.checkpoint import Checkpoint
 from foreword.model.listen import spoken
 from foreword.train.anchors import Said
-from foreword.train.losses import overlap
+from foreword.train.losses import compare, overlap
 from foreword.train.masked import Filling, begin_as, mask_of, new_layout
 from foreword.train.pupil import Setting
 
@@ -43,7 +43,7 @@ class DSparkTask(Filling):
         promised = self._made.confidence(said.hidden, said.before)
         if promised is None:
             return super().losses(said)
-        kept = overlap(said.target, said.draft).detach().clamp(0, 1)
+        kept = compare(overlap, said.target, said.draft.detach()).clamp(0, 1)
         return super().losses(said) + F.binary_cross_entropy_with_logits(promised.float(), kept, reduction="none")
 
     def figures(self, said: Said) -> dict[str, Float[Tensor, ""]]:
@@ -51,7 +51,7 @@ class DSparkTask(Filling):
         promised = self._made.confidence(said.hidden, said.before)
         if promised is None:
             return super().figures(said)
-        wrong = promised.float().sigmoid() - overlap(said.target, said.draft)
+        wrong = promised.float().sigmoid() - compare(overlap, said.target, said.draft)
         return super().figures(said) | {"promise_error": wrong.abs().mean(), "promise_bias": wrong.mean()}
 
     def save(self, folder: Path) -> None:

@@ -19,7 +19,7 @@ from foreword.draft.eagle_files import dump, load, usual_states
 from foreword.draft.eagle_head import EagleConfig, EagleHead
 from foreword.errors import InvalidRequest
 from foreword.model.listen import listening
-from foreword.train.losses import agreement, overlap
+from foreword.train.losses import agreement, compare, overlap
 from foreword.train.pack import Block
 from foreword.train.pupil import Setting
 from foreword.train.students import EagleStudent
@@ -112,7 +112,7 @@ class HeadTraining:
         total = torch.zeros((), device=block.tokens.device)
         tokens = self.head.tokens
         for step, one in enumerate(self._steps(module, block)):
-            found = self._loss(one.target[:, tokens] / self.temperature, one.draft / self.temperature)
+            found = compare(self._loss, one.target[:, tokens], one.draft, self.temperature)
             if self._feature:
                 found = found + self._feature * F.smooth_l1_loss(one.thought, one.state, reduction="none").mean(-1)
             total = total + FADE**step * found.sum()
@@ -123,7 +123,7 @@ class HeadTraining:
         found: dict[str, Tensor] = {}
         for step, one in enumerate(self._steps(module, block), 1):
             whole = one.draft.new_full(one.target.shape, -torch.inf).index_copy_(1, self.head.tokens, one.draft)
-            found[f"acceptance_{step}"] = overlap(one.target, whole).sum()
+            found[f"acceptance_{step}"] = compare(overlap, one.target, whole).sum()
             found[f"agreement_{step}"] = agreement(one.target, whole).float().sum()
         return found
 
@@ -141,7 +141,7 @@ class HeadTraining:
         for step, (draft, thought) in enumerate(module(embedded, inputs, block.positions, wanted)):
             # Row t of a step stands for the target's row t + 1 + step.
             mask, rows = wanted[step][:, : target.shape[1] - 1 - step], slice(1 + step, None)
-            steps.append(_Step(target[:, rows][mask].float(), draft.float(), states[:, rows][mask], thought.float()))
+            steps.append(_Step(target[:, rows][mask], draft, states[:, rows][mask], thought.float()))
         return steps
 
     def _embed(self, tokens: Int[Tensor, "*rows"]) -> Float[Tensor, "*rows hidden"]:

@@ -20,7 +20,7 @@ from foreword.errors import InvalidRequest, ModelError, words
 from foreword.model import HFModel, check_same, load_tokenizer
 from foreword.model.checkpoint import Checkpoint
 from foreword.model.parts import HFConfig
-from foreword.train.losses import agreement, overlap
+from foreword.train.losses import agreement, compare, overlap
 from foreword.train.onpolicy import Writer
 from foreword.train.pack import Block
 from foreword.train.pupil import Setting
@@ -80,29 +80,28 @@ class Distillation:
 
     def loss(self, module: nn.Module, block: Block) -> Float[Tensor, ""]:
         target, draft = self._logits(module, block)
-        return self._loss(target / self.temperature, draft / self.temperature).sum()
+        return compare(self._loss, target, draft, self.temperature).sum()
 
     def measure(self, module: nn.Module, block: Block) -> dict[str, Float[Tensor, ""]]:
         """The loss, acceptance at temperature 1 (1 - TV), and acceptance at 0 (same likeliest token)."""
         target, draft = self._logits(module, block)
-        found = self._loss(target / self.temperature, draft / self.temperature)
         return {
-            "loss": found.sum(),
-            "acceptance": overlap(target, draft).sum(),
+            "loss": compare(self._loss, target, draft, self.temperature).sum(),
+            "acceptance": compare(overlap, target, draft).sum(),
             "agreement": agreement(target, draft).float().sum(),
         }
 
     def _logits(
         self, module: nn.Module, block: Block
     ) -> tuple[Float[Tensor, "learnt vocab"], Float[Tensor, "learnt vocab"]]:
-        """Both models' float32 logits where a learnt token comes next."""
+        """Both models' logits where a learnt token comes next."""
         learnt = block.learnt[:, 1:]
         # Positions that begin again at 0 tell transformers where a record ends: no record sees another.
         read: dict[str, Any] = {"input_ids": block.tokens, "position_ids": block.positions, "use_cache": False}
         with torch.no_grad():
             target = self.target(**read).logits[:, :-1][learnt]
         draft = module(**read).logits[:, :-1][learnt]
-        return target[:, : self._vocab].float(), draft[:, : self._vocab].float()
+        return target[:, : self._vocab], draft[:, : self._vocab]
 
 
 def pack(found: Checkpoint, target: HFConfig, engine: str) -> Parcel:

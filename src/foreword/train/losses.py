@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -95,6 +96,53 @@ def prefix_weights(chances: Float[Tensor, "*rows position"], floor: float = 0.5)
 def _log_overlap(target: Float[Tensor, "*rows vocab"], draft: Float[Tensor, "*rows vocab"]) -> Float[Tensor, "*rows"]:
     # In logs, so that an overlap too small for the float keeps its gradient.
     return torch.minimum(target.log_softmax(-1), draft.log_softmax(-1)).logsumexp(-1)
+
+
+PIECE = {"cpu": 2**20}
+"""Numbers of logits that are looked at together where memory is cached: 4 MB, and what is made of them stays there."""
+LARGE = 2**26
+"""The same elsewhere."""
+
+
+def compare(
+    loss: Loss, target: Float[Tensor, "*rows vocab"], draft: Float[Tensor, "*rows vocab"], temperature: float = 1.0
+) -> Float[Tensor, "*rows"]:
+    """A loss, or `overlap`, of both laws at a temperature, computed in float32 whatever the logits are.
+
+    Equal to loss(target / temperature, draft / temperature), a few rows at a time and with the gradient made along the
+    way: a dozen tensors as large as all logits together are never there. Differentiable once, in the draft's.
+    """
+    return _InPieces.apply(target.detach(), draft, loss, temperature)  # pyright: ignore[reportReturnType]
+
+
+class _InPieces(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, target: Tensor, draft: Tensor, loss: Loss, temperature: float) -> Tensor:
+        vocab = draft.shape[-1]
+        wanted, given = target.reshape(-1, vocab), draft.detach().reshape(-1, vocab)
+        differentiate = ctx.needs_input_grad[1]
+        gradient = torch.empty_like(given) if differentiate else None
+        rows = max(1, PIECE.get(draft.device.type, LARGE) // vocab)
+        parts = []
+        for start in range(0, len(given), rows):
+            span = slice(start, start + rows)
+            with torch.set_grad_enabled(differentiate):
+                part = given[span].requires_grad_(differentiate)
+                found = loss(_wide(wanted[span]) / temperature, _wide(part) / temperature)
+            if gradient is not None:
+                gradient[span] = torch.autograd.grad(found, part, torch.ones_like(found))[0]
+            parts.append(found.detach())
+        ctx.save_for_backward(*(() if gradient is None else (gradient.view(draft.shape),)))
+        return torch.cat(parts).view(draft.shape[:-1]) if parts else _wide(draft).sum(-1)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        (gradient,) = ctx.saved_tensors
+        return None, gradient * grads[0][..., None].to(gradient.dtype), None, None
+
+
+def _wide(logits: Tensor) -> Tensor:
+    return logits if logits.dtype == torch.float64 else logits.float()
 
 
 LOSSES: dict[str, Loss] = {
