@@ -112,7 +112,7 @@ def compare(
     Equal to loss(target / temperature, draft / temperature), a few rows at a time and with the gradient made along the
     way: a dozen tensors as large as all logits together are never there. Differentiable once, in the draft's.
     """
-    return _InPieces.apply(target.detach(), draft, loss, temperature)  # pyright: ignore[reportReturnType]
+    return _InPieces.apply(target.detach(), draft, loss, temperature)
 
 
 class _InPieces(torch.autograd.Function):
