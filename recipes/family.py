@@ -294,7 +294,6 @@ def main(
     compiled: Annotated[bool, typer.Option("--compile/--no-compile")] = True,
 ) -> None:
     """Train the target, from nothing."""
-    keep_freed()
     tokenizer = AutoTokenizer.from_pretrained(family.target())
     learnt, apart = encoded(corpus, tokenizer), encoded(held_out, tokenizer)
     course, training = Course(steps, forwards, rate), Training(tokenizer, compiled)
@@ -330,4 +329,5 @@ def main(
 
 
 if __name__ == "__main__":
+    keep_freed()
     typer.run(main)

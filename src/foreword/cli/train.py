@@ -108,12 +108,14 @@ for _kind in STUDENTS:
 def _train(kind: type[Student], asked: dict[str, Any]) -> None:
     """Every option has the name of what it sets."""
     from foreword.train.job import Job, run
+    from foreword.train.memory import keep_freed
     from foreword.train.report import Questions
     from foreword.train.trainer import Recipe
 
     settled = {"data": tuple(asked["data"]), "many": _many(), "student": _filled(kind, asked)}
     parts = {"recipe": _filled(Recipe, asked), "questions": _filled(Questions, {"prompts": asked["prompts"]})}
     job = _filled(Job, asked | settled | parts)
+    keep_freed()  # here and not in `run`: only a process that does nothing else should never give memory back
     with Course(asked["steps"]) as course:
         report = run(job, resume=asked["resume"], watch=course, note=edge.note)
     if report is not None:

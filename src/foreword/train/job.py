@@ -27,7 +27,6 @@ from foreword.train.figures import Report
 from foreword.train.lm import load
 from foreword.train.log import Row
 from foreword.train.losses import loss
-from foreword.train.memory import keep_freed
 from foreword.train.pack import Encoder, Packer, Piece
 from foreword.train.pupil import Setting
 from foreword.train.report import Questions, report
@@ -98,8 +97,6 @@ def run(
     learnt, held_out = split(records, job.held_out, job.recipe.seed)
     note(f"{len(learnt):,} records to learn from, {len(held_out):,} held out")
     devices = _devices(job)
-    if devices.device.type == "cpu":
-        keep_freed()
     fast = _fast(devices.device)
     source = family.target() if job.target is None else job.target
     tokenizer = load_tokenizer(source)
