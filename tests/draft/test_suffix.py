@@ -19,12 +19,12 @@ from foreword.draft.suffix import SuffixDrafter
 from foreword.draft.trust import Trust
 from foreword.draws import KeyedDraws
 from foreword.errors import InvalidRequest, VocabularyMismatch
-from foreword.native import suffix
+from foreword.native import ballots
 from foreword.types import Batch, Draft, SamplingParams, Scores, Sequence, Verdict
 from running import Request, drafter, engine, finish, plain, prompts, target
 
 VOCAB = 50
-NATIVE = pytest.mark.skipif(suffix.library() is None, reason="there is no C compiler")
+NATIVE = pytest.mark.skipif(ballots.library() is None, reason="there is no C compiler")
 few = st.integers(0, 2)
 texts = st.lists(few, min_size=1, max_size=50)
 ballots = st.lists(st.tuples(st.lists(few, max_size=5).map(tuple), st.integers(1, 300)), max_size=8)

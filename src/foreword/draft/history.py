@@ -9,7 +9,7 @@ from array import array
 from collections.abc import Sequence as List
 from itertools import accumulate
 
-from foreword.native import suffix
+from foreword.native import ballots
 
 SIZES = (16, 8, 4, 2, 1)
 """Lengths of the runs that are indexed, longest first."""
@@ -40,7 +40,7 @@ class History:
         self._hashes = array("Q", bytes(8 * self.capacity))
         self._latest = [array("q", bytes(8 << bits)) for _ in SIZES]
         self._before = [array("q", bytes(8 * self.capacity)) for _ in SIZES]
-        self.index = suffix.index(
+        self.index = ballots.index(
             self._tokens, self._hashes, self._latest, self._before, self.capacity, self._shift
         )  # None without a compiler
 
@@ -50,7 +50,7 @@ class History:
         return max(0, self.end - self.capacity)
 
     @property
-    def located(self) -> tuple[suffix.Index, int]:
+    def located(self) -> tuple[ballots.Index, int]:
         """Where it lies in memory, and its end; there must be a compiler."""
         assert self.index is not None, "there is no compiler"
         return self.index, self.end
@@ -84,7 +84,7 @@ class History:
         """Note tokens at the end; the oldest ones make room."""
         tokens = tokens[-self.capacity :]
         if self.index is not None:
-            suffix.note(self.index, self.end, tokens)
+            ballots.note(self.index, self.end, tokens)
             self.end += len(tokens)
         else:
             for token in tokens:
@@ -118,7 +118,7 @@ class History:
         return (self._hashes[place % self.capacity] - start * self._powers[row]) & _WORD
 
     def _note(self, token: int) -> None:
-        """The plain definition of `suffix.note`, for one token."""
+        """The plain definition of `ballots.note`, for one token."""
         last, place = self._hashes[self.end % self.capacity], self.end + 1
         self._tokens[self.end % self.capacity] = token
         self._hashes[place % self.capacity] = _rolled(last, token)

@@ -1,4 +1,4 @@
-"""The votes of earlier places, counted and grown in C (native/suffix.c). Its plain definition is poll.py.
+"""The votes of earlier places, counted and grown in C (native/ballots.c). Its plain definition is poll.py.
 
 Knows histories of tokens; knows nothing about sequences, tenants or drafters.
 """
@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from foreword.draft.history import History
 from foreword.draft.poll import GREEDY, SAMPLED, Bounds, PlainPolls, Polls
 from foreword.guesses import Tree
-from foreword.native import suffix
+from foreword.native import ballots
 
 
 @dataclass(frozen=True, slots=True)
 class NativePoll:
     """The votes on what follows a text."""
 
-    votes: suffix.Poll
+    votes: ballots.Poll
     novelty: float
 
     def grown(self, bounds: Bounds) -> Tree:
@@ -32,17 +32,17 @@ class NativePoll:
 class NativePolls:
     """Votes in C; what is learnt from greedy texts and from sampled ones is kept apart."""
 
-    greedy: suffix.Trust = field(default_factory=suffix.Trust)
-    sampled: suffix.Trust = field(default_factory=suffix.Trust)
+    greedy: ballots.Trust = field(default_factory=ballots.Trust)
+    sampled: ballots.Trust = field(default_factory=ballots.Trust)
 
     def __call__(
         self, text: History, past: History | None, context: List[int], length: int, *, greedy: bool
     ) -> NativePoll:
         there = None if past is None else past.located
         trust, novelty = (self.greedy, GREEDY) if greedy else (self.sampled, SAMPLED)
-        return NativePoll(suffix.Poll(text.located, there, context, length, trust), novelty)
+        return NativePoll(ballots.Poll(text.located, there, context, length, trust), novelty)
 
 
 def polls() -> Polls:
     """The fastest way that there is here."""
-    return PlainPolls() if suffix.library() is None else NativePolls()
+    return PlainPolls() if ballots.library() is None else NativePolls()

@@ -1,4 +1,4 @@
-"""Earlier places and their votes in C (suffix.c). Where there is no compiler the callers use their own code.
+"""Earlier places and their votes in C (ballots.c). Where there is no compiler the callers use their own code.
 
 Knows the C side's layout, which must agree with it field by field; knows nothing about sequences or drafters.
 """
@@ -39,7 +39,7 @@ class Trust(Structure):
 
 
 class Bounds(Structure):
-    """Where guessing stops, as in draft/suffix.py."""
+    """Where guessing stops, as in draft/poll.py."""
 
     _fields_ = [("most", c_int64), ("branches", c_int64), ("ends", c_int64), ("end", c_void_p)]
     _fields_ += [("floor", c_double), ("novelty", c_double)]
@@ -48,7 +48,7 @@ class Bounds(Structure):
 @cache
 def library() -> ctypes.CDLL | None:
     """The compiled functions, or None."""
-    made = compiled(Path(__file__).with_name("suffix.c"))
+    made = compiled(Path(__file__).with_name("ballots.c"))
     if isinstance(made, str):
         return None
     index, numbers = POINTER(Index), POINTER(c_int64)

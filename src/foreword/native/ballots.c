@@ -1,5 +1,5 @@
 /* Runs of last tokens, what followed them earlier, and the guesses that grow from it. Plain definitions: History in
- * draft/history.py; votes and Poll in draft/suffix.py, whose constants these are.
+ * draft/history.py; votes and Poll in draft/poll.py, whose constants these are.
  */
 
 #include <stdint.h>
