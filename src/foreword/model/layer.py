@@ -61,9 +61,16 @@ def head_dim(config: Qwen3Config) -> int:
     return config.head_dim or config.hidden_size // config.num_attention_heads
 
 
+class Norm(nn.RMSNorm):
+    """In the numbers of its own weight: under autocast a product returns others, and torch warns and is slow."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.to(self.weight.dtype))
+
+
 def norm(size: int, config: Qwen3Config) -> nn.Module:
     """RMSNorm over the last dimension."""
-    return nn.RMSNorm(size, eps=config.rms_norm_eps)
+    return Norm(size, eps=config.rms_norm_eps)
 
 
 class Rotary(nn.Module):
