@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from foreword import family
+import starter
 from foreword.model import load_tokenizer
 from foreword.train.lm import load
 from foreword.train.losses import forward_kl
@@ -16,10 +16,10 @@ ROUNDS, RATE, LENGTH = 8, 4e-3, 64
 
 def taught(student: Student, texts: tuple[tuple[int, ...], ...]) -> Pupil:
     """A pupil of the family's target after a few rounds over these texts, which it knows half by heart then."""
-    target = load(family.target(), torch.float32)
+    target = load(starter.target(), torch.float32)
     with torch.random.fork_rng(devices=[]):
         setting = Setting(
-            source=family.target(), target=target, tokenizer=load_tokenizer(family.target()), eos=frozenset(),
+            source=starter.target(), target=target, tokenizer=load_tokenizer(starter.target()), eos=frozenset(),
             loss=forward_kl, temperature=1.0, length=LENGTH, seed=0,
             counts=lambda: torch.tensor(sum(texts, ())).bincount(minlength=target.config.vocab_size),
         )  # fmt: skip

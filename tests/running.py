@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from foreword import family
+import starter
 from foreword.disk import appearing
 from foreword.draft import method
 from foreword.draft.archive import Archive
@@ -67,17 +67,17 @@ _ids = count(1)
 
 @cache
 def target(dtype: str = "float32") -> Model:
-    return Model.load(family.target(), dtype=dtype)
+    return Model.load(starter.target(), dtype=dtype)
 
 
 @cache
 def draft(dtype: str = "float32") -> Model:
-    return Model.load(family.draft(), dtype=dtype)
+    return Model.load(starter.draft(), dtype=dtype)
 
 
 @cache
 def tokenizer():
-    return load_tokenizer(family.target())
+    return load_tokenizer(starter.target())
 
 
 @cache

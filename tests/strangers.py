@@ -9,7 +9,7 @@ import torch
 from tokenizers import Tokenizer as RawTokenizer
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
-from foreword import family
+import starter
 from foreword.draft.pairing import Pair
 from foreword.model import Model, load_tokenizer
 from foreword.model.lexicon import Lexicon
@@ -28,7 +28,7 @@ class Foreign:
     renamed: bool = True
 
     def tokenizer(self) -> PreTrainedTokenizerFast:
-        file = json.loads((family.draft() / "tokenizer.json").read_text(encoding="utf-8"))
+        file = json.loads((starter.draft() / "tokenizer.json").read_text(encoding="utf-8"))
         ours = file["model"]["vocab"]
         missing = {token for token, place in ours.items() if place >= LETTERS and place % self.one_in == 0}
         places, names = shuffled().tolist(), SPECIALS if self.renamed else {}
@@ -41,7 +41,7 @@ class Foreign:
         return PreTrainedTokenizerFast(tokenizer_object=raw, eos_token=names.get("<|end|>", "<|end|>"))
 
     def model(self, dtype: torch.dtype) -> PreTrainedModel:
-        model = AutoModelForCausalLM.from_pretrained(family.draft(), dtype=dtype)
+        model = AutoModelForCausalLM.from_pretrained(starter.draft(), dtype=dtype)
         weight = model.get_input_embeddings().weight.data
         weight[shuffled()] = weight.clone()
         model.generation_config.eos_token_id = model.config.eos_token_id = int(shuffled()[0])
@@ -66,5 +66,5 @@ def shuffled() -> torch.Tensor:
 @cache
 def pair(how: Foreign, dtype: str = "float32") -> Pair:
     model = Model(how.model(getattr(torch, dtype)))
-    lexicons = Lexicon(load_tokenizer(family.target()), model.vocab), Lexicon(how.tokenizer(), model.vocab)
+    lexicons = Lexicon(load_tokenizer(starter.target()), model.vocab), Lexicon(how.tokenizer(), model.vocab)
     return Pair(model, *lexicons, Translation.between(*lexicons))

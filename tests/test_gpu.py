@@ -6,8 +6,8 @@ The tests of tests/native/test_attention.py run on the device too where there is
 import pytest
 import torch
 
+import starter
 from drafters import Foresight, RandomTree, known
-from foreword import family
 from foreword.errors import ModelError
 from foreword.model import Model, Read
 from foreword.model.graph import GraphDriver, Recorder
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.gpu
 
 
 def on_device(dtype: str = "float32", device: str = "cuda") -> Model:
-    model = Model.load(family.target(), dtype=dtype, device=device)
+    model = Model.load(starter.target(), dtype=dtype, device=device)
     assert model.capability.way == "graph", model.capability.reason
     return model
 
@@ -86,7 +86,7 @@ def test_in_bfloat16_one_shape_for_all_forwards_gives_the_same_text(temperature,
 
 
 def test_a_model_that_cannot_be_recorded_is_driven_through_the_pool():
-    hf = load(family.target(), torch.float32).cuda().eval()
+    hf = load(starter.target(), torch.float32).cuda().eval()
 
     def wait(module, given, out) -> None:
         torch.cuda.synchronize()  # which a recording cannot hold

@@ -21,7 +21,8 @@ from transformers import (
 from transformers.generation.streamers import BaseStreamer
 
 import foreword
-from foreword import InvalidRequest, UnknownMethod, VocabularyMismatch, family
+import starter
+from foreword import InvalidRequest, UnknownMethod, VocabularyMismatch
 from foreword.hf.loan import Acquaintance, loan
 from foreword.hf.row import split
 from foreword.model import Mode
@@ -42,9 +43,9 @@ def model():
 def shipped():
     """Target, draft and tokenizer of the family, in float32 as users of transformers load them."""
     target, draft = (
-        AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32) for path in (family.target(), family.draft())
+        AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32) for path in (starter.target(), starter.draft())
     )
-    return target, draft, AutoTokenizer.from_pretrained(family.target())
+    return target, draft, AutoTokenizer.from_pretrained(starter.target())
 
 
 @pytest.fixture
@@ -343,7 +344,7 @@ def test_target_and_draft_are_given_back_as_they_were(model):
 
 
 def test_a_bfloat16_model_is_given_back_too():
-    model = AutoModelForCausalLM.from_pretrained(family.target(), dtype=torch.bfloat16)
+    model = AutoModelForCausalLM.from_pretrained(starter.target(), dtype=torch.bfloat16)
     before, call = state(model), partial(model.generate, **ids(5), max_new_tokens=8, do_sample=False)
     plain = call()
     assert call(**how("text", model)).shape == plain.shape
@@ -459,7 +460,7 @@ def test_inputs_that_cannot_be_served_are_refused(model):
     with pytest.raises(UnknownMethod, match="nonsense"):
         call(**ids(5), method="nonsense")
     with pytest.raises(VocabularyMismatch, match="320"):
-        call(**ids(5), drafter=AutoModelForCausalLM.from_pretrained(family.draft(), dtype=torch.float32))
+        call(**ids(5), drafter=AutoModelForCausalLM.from_pretrained(starter.draft(), dtype=torch.float32))
 
 
 # ---- enable
@@ -474,7 +475,7 @@ def test_the_spellings_people_use_are_served(shipped, enabled):
     for options in (
         dict(draft_model=draft, speculative_decoding=True),
         dict(draft_model=draft),
-        dict(draft_model=str(family.draft())),
+        dict(draft_model=str(starter.draft())),
         dict(assistant_model=draft),
         dict(speculative_decoding=True),
         dict(prompt_lookup_num_tokens=3),

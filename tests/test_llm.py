@@ -11,7 +11,8 @@ from tokenizers import Tokenizer as RawTokenizer
 from tokenizers import models
 from transformers import PreTrainedTokenizerFast
 
-from foreword import LLM, InvalidRequest, ModelError, SamplingParams, UnknownMethod, VocabularyMismatch, family
+import starter
+from foreword import LLM, InvalidRequest, ModelError, SamplingParams, UnknownMethod, VocabularyMismatch
 from foreword.model import Mode
 from strangers import NEAR
 
@@ -302,8 +303,8 @@ def test_the_whole_context_can_be_used():
         ({"slots": 0}, InvalidRequest, "slots must be a whole number >= 1, got 0"),
         ({"chunk": 0}, InvalidRequest, "chunk must be a whole number >= 1, got 0"),
         ({"dtype": "int3"}, ModelError, "float32, bfloat16, float16"),
-        ({"method": "ngram", "draft": family.draft()}, InvalidRequest, "leave draft=None"),
-        ({"target": family.target(), "method": "lm"}, InvalidRequest, "needs a draft model"),
+        ({"method": "ngram", "draft": starter.draft()}, InvalidRequest, "leave draft=None"),
+        ({"target": starter.target(), "method": "lm"}, InvalidRequest, "needs a draft model"),
         ({"target": "no/such-folder/at-all"}, ModelError, "no/such-folder/at-all"),
         ({"draft": "no/such-folder/at-all"}, ModelError, "no/such-folder/at-all"),
     ],
@@ -324,7 +325,7 @@ def test_a_wrong_way_to_begin_says_what_to_do(options, error, said):
 def test_what_is_wrong_without_the_target_is_said_before_it_is_loaded(options, error, monkeypatch):
     monkeypatch.setattr("foreword.llm.Model.load", lambda *_, **__: pytest.fail("the target was loaded"))
     with pytest.raises(error):
-        LLM(family.target(), **options)
+        LLM(starter.target(), **options)
 
 
 def test_a_folder_without_a_model_is_no_model(tmp_path: Path):
@@ -336,7 +337,7 @@ def test_models_that_do_not_share_a_tokenizer_are_refused_with_the_number_of_tok
     vocabulary = dict(llm().tokenizer.get_vocab())
     first, second = (next(token for token, number in vocabulary.items() if number == wanted) for wanted in (500, 501))
     vocabulary[first], vocabulary[second] = vocabulary[second], vocabulary[first]
-    for file in family.draft().iterdir():
+    for file in starter.draft().iterdir():
         if file.is_file() and not file.name.startswith("tokenizer"):
             (tmp_path / file.name).symlink_to(file)
     raw = RawTokenizer(models.WordLevel(vocabulary, unk_token=first))

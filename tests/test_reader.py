@@ -9,7 +9,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from tokenizers.decoders import DecodeStream
 from transformers import AutoTokenizer, ByT5Tokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from foreword import family
+import starter
 from foreword.reader import TextReader, byte_tokens, cut
 
 SENTENCES = [
@@ -21,7 +21,7 @@ SPECIAL = ["<unk>", "<s>", "</s>"]
 
 
 def byte_level() -> PreTrainedTokenizerBase:
-    return AutoTokenizer.from_pretrained(family.target())
+    return AutoTokenizer.from_pretrained(starter.target())
 
 
 def sentencepiece_like() -> PreTrainedTokenizerBase:

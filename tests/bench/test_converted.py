@@ -7,8 +7,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+import starter
 from architectures import build
-from foreword import family
 from foreword.bench.converted import Source, converted, folder, source
 from foreword.bench.inflate import SHAPES, inflate
 from foreword.errors import ModelError
@@ -23,8 +23,8 @@ def cache(monkeypatch, tmp_path) -> Path:
 
 @pytest.fixture(scope="module")
 def draft() -> Source:
-    model = AutoModelForCausalLM.from_pretrained(family.draft(), dtype=torch.bfloat16)
-    return source("the draft", model, load_tokenizer(family.draft()))
+    model = AutoModelForCausalLM.from_pretrained(starter.draft(), dtype=torch.bfloat16)
+    return source("the draft", model, load_tokenizer(starter.draft()))
 
 
 def changed(before: Source) -> Source:
@@ -66,7 +66,7 @@ def test_other_weights_and_other_formats_lie_elsewhere(draft):
 
 
 def test_inflated_weights_are_found_again_and_are_not_the_small_ones():
-    small, tokenizer = AutoModelForCausalLM.from_pretrained(family.draft()), load_tokenizer(family.draft())
+    small, tokenizer = AutoModelForCausalLM.from_pretrained(starter.draft()), load_tokenizer(starter.draft())
     large = [source("large", inflate(small, SHAPES["llama-110m"]), tokenizer).digest() for _ in range(2)]
     assert large[0] == large[1] != source("small", small, tokenizer).digest()
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+import starter
 from drafters import Foresight, Truth
 from foreword import LLM, SamplingParams
 from foreword.bench.doctor import Asked, Diagnosis, _layers, _work, examine
@@ -14,6 +15,7 @@ from foreword.train.students import EagleStudent
 from foreword.types import Sequence
 from running import TEXTS, shelf
 
+TARGET = str(starter.target())
 FEW = {"prompts": 3, "tokens": 16, "texts": TEXTS[:3], "dtype": "float32", "device": "cpu"}
 
 
@@ -61,7 +63,7 @@ def test_a_head_that_is_shown_the_wrong_layers_is_found_out(right, shown, level)
 
 
 def test_a_head_says_which_method_it_serves(head):
-    found = examine(Asked(draft=str(head), **FEW))
+    found = examine(Asked(target=TARGET, draft=str(head), **FEW))
     assert found.method == "eagle"
     assert "hidden states [2, 4, 5] are the right ones" in said(found, "good")
 
@@ -70,7 +72,7 @@ def test_a_head_that_knows_nothing_is_found_out(head, tmp_path):
     right = Checkpoint.read(head)
     tensors = {**right.tensors, "norm.weight": -right.tensors["norm.weight"]}  # it says the least likely
     Checkpoint("", right.config, tensors).write(tmp_path)
-    found = examine(Asked(draft=str(tmp_path), **FEW))
+    found = examine(Asked(target=TARGET, draft=str(tmp_path), **FEW))
     assert "hardly a first guess comes true" in said(found, "bad")
 
 
@@ -80,6 +82,6 @@ def test_what_cannot_be_loaded_is_refused(head, tmp_path):
     right = Checkpoint.read(head)
     Checkpoint("", {**right.config, "vocab_size": 64}, right.tensors).write(tmp_path)
     with pytest.raises(ModelError, match="trained for a vocabulary of 64 tokens"):
-        examine(Asked(draft=str(tmp_path), **FEW))
+        examine(Asked(target=TARGET, draft=str(tmp_path), **FEW))
     with pytest.raises(InvalidRequest, match="needs a trained head"):
         examine(Asked(method="eagle", **FEW))

@@ -6,7 +6,7 @@ import torch
 from transformers import AutoModelForCausalLM
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
-from foreword import family
+import starter
 from foreword.bench.converted import Source, source
 from foreword.bench.gguf import interleaved, tensors, write
 from foreword.model import load_tokenizer
@@ -14,8 +14,8 @@ from foreword.model import load_tokenizer
 
 @pytest.fixture(scope="module", params=[torch.bfloat16, torch.float32])
 def draft(request) -> Source:
-    model = AutoModelForCausalLM.from_pretrained(family.draft(), dtype=request.param)
-    return source("the draft", model, load_tokenizer(family.draft()))
+    model = AutoModelForCausalLM.from_pretrained(starter.draft(), dtype=request.param)
+    return source("the draft", model, load_tokenizer(starter.draft()))
 
 
 def neighbours_turned(read: torch.Tensor, angles: torch.Tensor) -> torch.Tensor:
@@ -26,7 +26,7 @@ def neighbours_turned(read: torch.Tensor, angles: torch.Tensor) -> torch.Tensor:
 
 def test_scores_of_turned_heads_are_those_of_transformers():
     torch.manual_seed(0)
-    config = AutoModelForCausalLM.from_pretrained(family.draft()).config
+    config = AutoModelForCausalLM.from_pretrained(starter.draft()).config
     read, heads, size = torch.randn(5, 128), 2, 64
     query, key = torch.randn(128, 128), torch.randn(128, 128)
     rotary, positions = LlamaRotaryEmbedding(config), torch.arange(5)[None]

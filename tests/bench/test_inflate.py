@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-from foreword import family
+import starter
 from foreword.bench.inflate import SHAPES, Shape, inflate, query_slots
 from foreword.errors import ModelError
 
@@ -23,12 +23,12 @@ QUESTIONS = (
 
 @pytest.fixture(scope="module")
 def target() -> LlamaForCausalLM:
-    return AutoModelForCausalLM.from_pretrained(family.target(), dtype=torch.float32, local_files_only=True).eval()
+    return AutoModelForCausalLM.from_pretrained(starter.target(), dtype=torch.float32, local_files_only=True).eval()
 
 
 @pytest.fixture(scope="module")
 def prompts() -> list[torch.Tensor]:
-    tokenizer = AutoTokenizer.from_pretrained(family.target(), local_files_only=True)
+    tokenizer = AutoTokenizer.from_pretrained(starter.target(), local_files_only=True)
     chats = [[{"role": "user", "content": question}] for question in QUESTIONS]
     texts = [tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True) for chat in chats]
     return [tokenizer(text, return_tensors="pt").input_ids for text in texts]

@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F
 from transformers import AutoModelForCausalLM
 
-from foreword import SamplingParams, family
+import starter
+from foreword import SamplingParams
 from foreword.bench.inflate import Shape, inflate, shape_of
 from foreword.bench.inflate_heads import inflate_head
 from foreword.draft import method
@@ -30,7 +31,7 @@ STUDENTS = (
 
 @pytest.fixture(scope="module")
 def original():
-    return AutoModelForCausalLM.from_pretrained(family.target(), dtype=torch.float32, local_files_only=True).eval()
+    return AutoModelForCausalLM.from_pretrained(starter.target(), dtype=torch.float32, local_files_only=True).eval()
 
 
 @pytest.fixture(scope="module")

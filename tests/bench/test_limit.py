@@ -8,8 +8,8 @@ import torch
 from rich.console import Console
 from transformers import AutoModelForCausalLM
 
+import starter
 from architectures import build
-from foreword import family
 from foreword.bench.batches import Beside
 from foreword.bench.limit import NODES, Asked, Limit, Pass, limit, limits, middle, table
 from foreword.bench.stats import Interval
@@ -23,7 +23,10 @@ def found(tmp_path_factory) -> Limit:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         patch.setattr("foreword.bench.limit.QUICK_SECONDS", 0.0)
-        (one,) = limits(Asked(("family",), context=30, quick=True, dtype="float32", batches=(1, 4)))
+        asked = Asked(
+            ("family",), context=30, quick=True, target=str(starter.target()), dtype="float32", batches=(1, 4)
+        )
+        (one,) = limits(asked)
     return one
 
 
@@ -35,7 +38,7 @@ def invented() -> Limit:
 
 
 def test_the_bytes_are_those_of_the_weights_and_of_the_keys_after_the_context(found):
-    weights = AutoModelForCausalLM.from_pretrained(family.target(), dtype=torch.float32)
+    weights = AutoModelForCausalLM.from_pretrained(starter.target(), dtype=torch.float32)
     config = weights.config
     assert found.weights == 4 * weights.num_parameters()  # its embedding is its head as well
     assert found.keys == 30 * 2 * 4 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim

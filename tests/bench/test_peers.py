@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from foreword import family
+import starter
 from foreword.bench import engines, llamacpp
 from foreword.bench.converted import Source, source
 from foreword.bench.engines import ASSISTED, ENGINES, GENERATE, LOOKUP, WAYS, Pair
@@ -18,7 +18,7 @@ from foreword.bench.trial import Request, Trial
 from foreword.model import load_tokenizer
 
 TOKENS = 24
-TOKENIZER = load_tokenizer(family.target())
+TOKENIZER = load_tokenizer(starter.target())
 
 
 @pytest.fixture(scope="module")
@@ -33,12 +33,12 @@ def _kept_apart(monkeypatch, cache):
 
 @pytest.fixture(scope="module")
 def target() -> Source:
-    return source("the family", AutoModelForCausalLM.from_pretrained(family.target(), dtype="float32"), TOKENIZER)
+    return source("the family", AutoModelForCausalLM.from_pretrained(starter.target(), dtype="float32"), TOKENIZER)
 
 
 @pytest.fixture(scope="module")
 def pair(target) -> Pair:
-    draft = source("its draft", AutoModelForCausalLM.from_pretrained(family.draft(), dtype="float32"), TOKENIZER)
+    draft = source("its draft", AutoModelForCausalLM.from_pretrained(starter.draft(), dtype="float32"), TOKENIZER)
     return Pair(lambda: target, lambda: draft, print)
 
 

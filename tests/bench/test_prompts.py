@@ -6,7 +6,7 @@ from importlib.resources import files
 import pytest
 from transformers import AutoTokenizer
 
-from foreword import family
+import starter
 from foreword.bench.prompts import load
 from foreword.errors import InvalidRequest
 
@@ -25,7 +25,7 @@ def test_out_of_domain_mixes_three_public_benchmarks():
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_prompt_is_short_unique_and_the_users_turn(kind):
-    tokenizer = AutoTokenizer.from_pretrained(family.target(), local_files_only=True)
+    tokenizer = AutoTokenizer.from_pretrained(starter.target(), local_files_only=True)
     prompts = load(kind)
     assert len({prompt.id for prompt in prompts}) == len(prompts)
     for prompt in prompts:

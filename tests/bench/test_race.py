@@ -2,7 +2,7 @@
 
 import pytest
 
-from foreword import family
+import starter
 from foreword.bench.contender import EngineContender
 from foreword.bench.leftout import LeftOut
 from foreword.bench.lineup import PLAIN_ROW, Lineup
@@ -35,7 +35,7 @@ class Stranger:
 
 def race(*contenders: Stranger, progress: list[str]) -> tuple[Race, LeftOut]:
     out = LeftOut(progress.append, needed=PLAIN_ROW)
-    tokenizer = load_tokenizer(family.target())
+    tokenizer = load_tokenizer(starter.target())
     return Race(Lineup(contenders, Oracle(8), tokenizer, 64), out), out
 
 
@@ -90,7 +90,7 @@ def test_a_run_reports_who_could_not_be_loaded_or_made():
 
 
 def test_a_target_that_failed_once_answers_the_next_contender():
-    target, tokenizer = Model.load(family.target(), dtype="float32"), load_tokenizer(family.target())
+    target, tokenizer = Model.load(starter.target(), dtype="float32"), load_tokenizer(starter.target())
     engines = [Engine(target, NoDrafter(), rule("match"), Fixed(0), Scheduler(slots=1)) for _ in range(2)]
     broken, sound = (EngineContender(name, engine, tokenizer) for name, engine in zip("ab", engines, strict=True))
     before = sound.run(ASKED[0]).tokens

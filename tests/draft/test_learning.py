@@ -5,7 +5,8 @@ import copy
 import pytest
 import torch
 
-from foreword import LLM, Learning, SamplingParams, family
+import starter
+from foreword import LLM, Learning, SamplingParams
 from foreword.draft import course, lessons
 from foreword.draft.fuse import FusedDrafter
 from foreword.draft.learning import Learner
@@ -34,7 +35,7 @@ def brief(monkeypatch):
 
 def harmed(dtype: str = FAST, noise: float = 0.1) -> Model:
     """The draft of the family with noise on its weights."""
-    model = Model.load(family.draft(), dtype=dtype)
+    model = Model.load(starter.draft(), dtype=dtype)
     made = copied(model)
     with torch.no_grad():
         for parameter in made.parameters():
@@ -152,7 +153,7 @@ def test_it_learns_where_nothing_is_guessed():
 
 
 def test_what_foresees_worse_never_serves():
-    model = Model.load(family.draft(), dtype=FAST)
+    model = Model.load(starter.draft(), dtype=FAST)
     before = copy.deepcopy(copied(model).state_dict())
     pupil = learner(model, Learning(share=1e-9, rate=3.0))  # which can only do harm
     study(pupil, range(3))
@@ -164,7 +165,7 @@ def test_what_foresees_worse_never_serves():
 
 def test_the_first_weights_come_back_where_they_foresee_better():
     """As when other texts are asked for than were learnt: here, what serves is harmed behind the learner's back."""
-    model = Model.load(family.draft(), dtype=FAST)
+    model = Model.load(starter.draft(), dtype=FAST)
     first = copied(model).state_dict()
     pupil = learner(model, ASKED)
     taught = pupil._course
@@ -251,7 +252,7 @@ def test_a_failure_ends_learning_and_nothing_else():
 
 
 def test_what_cannot_be_copied_cannot_learn_but_guesses():
-    model = Model.load(family.draft(), dtype=FAST)
+    model = Model.load(starter.draft(), dtype=FAST)
     model.hf.model.register_parameter("more", torch.nn.Parameter(torch.zeros(1)))
     model.hf.model.norm.register_buffer("lost", torch.zeros(2))
     hidden = model.hf.state_dict

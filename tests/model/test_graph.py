@@ -8,9 +8,9 @@ import torch
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
+import starter
 from architectures import build
 from drafters import RandomTree, known
-from foreword import family
 from foreword.errors import ModelError
 from foreword.model import Model, Read, graph
 from foreword.model.driver import Hearing
@@ -62,10 +62,10 @@ def same(found: list[torch.Tensor], wanted: list[torch.Tensor]) -> None:
 @pytest.mark.parametrize(
     ("which", "kernel", "layers"),
     [
-        (family.target(), False, ()),
-        (family.target(), False, (0, 3, 8)),
-        pytest.param(family.draft(), True, (0, 1, 2), marks=KERNEL),
-        pytest.param(family.target(), True, (), marks=(KERNEL, SLOW)),
+        (starter.target(), False, ()),
+        (starter.target(), False, (0, 3, 8)),
+        pytest.param(starter.draft(), True, (0, 1, 2), marks=KERNEL),
+        pytest.param(starter.target(), True, (), marks=(KERNEL, SLOW)),
     ],
 )
 def test_logits_and_hidden_states_are_those_of_the_pool(which, kernel, layers):
@@ -89,10 +89,10 @@ def test_windows_caps_sinks_and_other_sizes_go_through_the_kernel(name):
 @pytest.mark.parametrize(
     ("which", "kernel", "temperature"),
     [
-        (family.target(), False, 0.0),
-        (family.target(), False, 1.0),
-        pytest.param(family.draft(), True, 1.0, marks=KERNEL),
-        pytest.param(family.draft(), True, 0.0, marks=(KERNEL, SLOW)),
+        (starter.target(), False, 0.0),
+        (starter.target(), False, 1.0),
+        pytest.param(starter.draft(), True, 1.0, marks=KERNEL),
+        pytest.param(starter.draft(), True, 0.0, marks=(KERNEL, SLOW)),
     ],
 )
 def test_a_tree_of_guesses_does_not_change_the_text(which, kernel, temperature):
@@ -154,7 +154,7 @@ def traced(monkeypatch) -> Traced:
 
 
 def test_what_is_recorded_depends_on_nothing_but_memory_that_stays(traced):
-    hf = load(family.draft(), torch.float32).eval()
+    hf = load(starter.draft(), torch.float32).eval()
     driver = GraphDriver(hf, traced, (16, 64))
     found = [*script(driver), *script(driver, (0, 2))]
     assert traced.recorded == 4 < traced.played == 8  # two shapes, with and without somebody who listens
@@ -168,7 +168,7 @@ def test_what_is_recorded_depends_on_nothing_but_memory_that_stays(traced):
 
 
 def test_a_text_longer_than_the_widest_shape_is_read_in_parts():
-    hf = load(family.target(), torch.float32).eval()
+    hf = load(starter.target(), torch.float32).eval()
     text, tree = list(range(100, 150)), [-1, *range(9)]
     reads = [Read(1, 0, text[:5], keep=1), Read(2, 0, text, keep=37), Read(3, 0, text[:40], tree, keep=12)]
     wide = [Read(4, 0, text[:30], [-1, *range(18)], keep=20)]

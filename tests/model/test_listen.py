@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import architectures
-from foreword import family
+import starter
 from foreword.errors import ModelError
 from foreword.model import Mode, Model, Read
 from foreword.model.cached import CachedDriver
@@ -16,7 +16,7 @@ TEXT = list(range(40, 80))
 
 @pytest.fixture(scope="module")
 def truth() -> list[torch.Tensor]:
-    hf = load(family.target(), torch.float32).eval()
+    hf = load(starter.target(), torch.float32).eval()
     with torch.inference_mode():
         states = hf(torch.tensor([TEXT]), output_hidden_states=True).hidden_states
     return [states[layer][0] for layer in LAYERS]
@@ -24,7 +24,7 @@ def truth() -> list[torch.Tensor]:
 
 @pytest.mark.parametrize(("dtype", "error"), [("float32", 1e-5), ("bfloat16", 0.02)])
 def test_every_token_read_is_heard_whatever_is_kept(truth, dtype, error):
-    model = Model.load(family.target(), dtype=dtype)
+    model = Model.load(starter.target(), dtype=dtype)
     model.open(1, 64)
     model.open(2, 64)
     reads = [Read(1, 0, TEXT, keep=2), Read(2, 0, TEXT[:7], keep=0)]
@@ -41,14 +41,14 @@ def test_every_token_read_is_heard_whatever_is_kept(truth, dtype, error):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_what_the_head_reads_it_says(dtype):
-    model = Model.load(family.target(), dtype=dtype)
+    model = Model.load(starter.target(), dtype=dtype)
     model.open(1, 64)
     logits, heard = model.hear([Read(1, 0, TEXT, keep=len(TEXT))], (8,))
     torch.testing.assert_close(model.speak(heard), logits, atol=1e-4, rtol=1e-4)
 
 
 def test_the_cache_of_transformers_is_overheard_too_even_when_it_reads_again(truth):
-    driver = CachedDriver(load(family.target(), torch.float32).eval(), Mode.CACHE)
+    driver = CachedDriver(load(starter.target(), torch.float32).eval(), Mode.CACHE)
     driver.open(1, 64)
     _, first = driver.hear([Read(1, 0, TEXT[:20])], LAYERS)
     driver.hear([Read(1, 20, [5, 6, 7], keep=3)], LAYERS)  # guesses, all of them wrong
@@ -69,6 +69,6 @@ def test_models_that_are_built_otherwise_are_heard_too():
 
 
 def test_hidden_states_that_are_not_there_are_refused():
-    model = Model.load(family.target())
+    model = Model.load(starter.target())
     with pytest.raises(ModelError, match="hidden states 0 to 8"):
         model.hear([], (9,))

@@ -8,19 +8,19 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from foreword import family
+import starter
 from foreword.errors import ModelError
 from foreword.model import Model, load_tokenizer
 
 
 @pytest.mark.parametrize("dtype", ["auto", "float32", "float16"])
 def test_parameters_are_counted_before_a_driver_repacks_them(dtype):
-    assert Model.load(family.target(), dtype=dtype, device="cpu").parameters == 16_128_384
+    assert Model.load(starter.target(), dtype=dtype, device="cpu").parameters == 16_128_384
 
 
 @pytest.fixture
 def copied(tmp_path: Path) -> Path:
-    return Path(shutil.copytree(family.draft(), tmp_path / "model"))
+    return Path(shutil.copytree(starter.draft(), tmp_path / "model"))
 
 
 def test_weights_that_end_too_soon_are_an_error_of_ours(copied):
@@ -55,7 +55,7 @@ def test_every_failure_says_what_to_do(monkeypatch, error, said):
 
     monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", fail)
     with pytest.raises(ModelError, match=said):
-        Model.load(family.draft(), device="cpu")
+        Model.load(starter.draft(), device="cpu")
 
 
 @pytest.mark.parametrize("source", ["/no/such/folder", "./none", "~/no/such/folder"])
@@ -73,4 +73,4 @@ def test_a_folder_that_does_not_exist_is_not_looked_for_on_the_hub(tmp_path):
 def test_a_device_that_is_not_here_is_refused(device):
     """Some of these torch calls a RuntimeError, some an AssertionError."""
     with pytest.raises(ModelError, match=f"device '{device}' cannot be used here: .*Use 'auto', 'cpu' or one that"):
-        Model.load(family.draft(), device=device)
+        Model.load(starter.draft(), device=device)

@@ -7,7 +7,7 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig
 
 import architectures
-from foreword import family
+import starter
 from foreword.model.native import NativeDriver, refused
 from foreword.model.plan import Read
 from foreword.native.llama import library
@@ -33,7 +33,7 @@ PARENTS = [-1, 0, 1, -1, 3, 3, 5]
 def models(request):
     """A model in bfloat16 for the driver, and the same weights in float32 as the truth."""
     if request.param == "family":
-        model = AutoModelForCausalLM.from_pretrained(family.target(), dtype=torch.bfloat16).eval()
+        model = AutoModelForCausalLM.from_pretrained(starter.target(), dtype=torch.bfloat16).eval()
     elif request.param in WIDE:
         torch.manual_seed(1)
         model = AutoModelForCausalLM.from_config(WIDE[request.param]).to(torch.bfloat16).eval()

@@ -5,8 +5,8 @@ import warnings
 import pytest
 import torch
 
+import starter
 from architectures import build
-from foreword import family
 from foreword.errors import InvalidRequest, ModelError
 from foreword.model import Mode, Model, Read
 from foreword.model.linear import PackedLinear
@@ -46,7 +46,7 @@ class Forgetful:
 
 @pytest.mark.parametrize(("way", "mode"), [("pool", Mode.TREE), ("cache", Mode.CACHE), ("plain", Mode.PLAIN)])
 def test_a_way_can_be_asked_for(way, mode):
-    model, best = (Model.load(family.draft(), dtype="bfloat16", way=one) for one in (way, None))
+    model, best = (Model.load(starter.draft(), dtype="bfloat16", way=one) for one in (way, None))
     assert (model.capability.way, model.mode, model.capability.refused) == (way, mode, ())
     for one in (model, best):
         one.open(1, 16)
@@ -56,12 +56,12 @@ def test_a_way_can_be_asked_for(way, mode):
 
 def test_a_way_that_cannot_be_taken_is_refused():
     with pytest.raises(ModelError, match=r"cannot be driven the way native: it is made for bfloat16 on CPU"):
-        Model.load(family.draft(), dtype="float32", way="native")
+        Model.load(starter.draft(), dtype="float32", way="native")
     with pytest.raises(ModelError, match=r"cannot be driven the way pool: .*; "):
         Model(build("mamba"), way="pool")
     ways = r"no way 'pol' to drive a model; choose one of native, graph, pool, cache, plain$"
     with pytest.raises(InvalidRequest, match=ways):
-        Model.load(family.draft(), way="pol")
+        Model.load(starter.draft(), way="pol")
     with pytest.raises(InvalidRequest, match=ways):
         Model(build("llama"), way="pol")
 

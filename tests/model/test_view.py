@@ -5,7 +5,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import architectures
-from foreword import family
+import starter
 from foreword.errors import InvalidRequest
 from foreword.model import Model, Read
 from foreword.model.native import NativeDriver
@@ -64,7 +64,7 @@ def test_a_code_stands_for_the_nearest_weight_it_can(bits, step):
 @pytest.fixture(scope="module", params=["family", "llama-gqa", "mistral", "qwen2", "qwen3"])
 def base(request):
     if request.param == "family":
-        return NativeDriver(AutoModelForCausalLM.from_pretrained(family.target(), dtype=torch.bfloat16).eval())
+        return NativeDriver(AutoModelForCausalLM.from_pretrained(starter.target(), dtype=torch.bfloat16).eval())
     return NativeDriver(architectures.build(request.param).to(torch.bfloat16).eval())
 
 

@@ -7,7 +7,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import architectures
-from foreword import family
+import starter
 from foreword.errors import InvalidRequest, ModelError
 from foreword.model import Model, Read, load_tokenizer
 from foreword.model.weights import copied, replace, save
@@ -20,7 +20,7 @@ TEXT = [5, 90, 23, 7, 61, 44, 30, 2, 19]
 
 def built(kind: str, dtype: torch.dtype):
     if kind == "family":
-        return AutoModelForCausalLM.from_pretrained(family.draft(), dtype=dtype).eval()
+        return AutoModelForCausalLM.from_pretrained(starter.draft(), dtype=dtype).eval()
     return architectures.build(kind).to(dtype).eval()
 
 
@@ -84,7 +84,7 @@ def test_weights_that_are_nowhere_to_be_found_are_missed():
 
 
 def test_what_is_saved_is_a_checkpoint_that_loads(tmp_path, dtype):
-    model, tokenizer = Model.load(family.draft(), dtype=dtype), load_tokenizer(family.target())
+    model, tokenizer = Model.load(starter.draft(), dtype=dtype), load_tokenizer(starter.target())
     made = copied(model)
     with torch.no_grad():
         made.model.layers[0].mlp.up_proj.weight.mul_(2)
@@ -104,7 +104,7 @@ def test_a_folder_is_not_there_where_writing_failed(tmp_path, monkeypatch):
     def full(folder):
         raise OSError("no space left on device")
 
-    model, tokenizer = Model.load(family.draft(), dtype="float32"), load_tokenizer(family.target())
+    model, tokenizer = Model.load(starter.draft(), dtype="float32"), load_tokenizer(starter.target())
     monkeypatch.setattr(tokenizer, "save_pretrained", full)
     with pytest.raises(OSError, match="no space"):
         save(model, tmp_path / "draft", tokenizer)

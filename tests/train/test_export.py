@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoConfig
 
-from foreword import family
+import starter
 from foreword.cli.export import Engine
 from foreword.draft import method, usual
 from foreword.draft.eagle_files import load, pack
@@ -59,13 +59,13 @@ def test_the_command_line_offers_these_engines():
 def test_a_head_is_written_with_the_names_that_the_engine_looks_for_and_serves_here_too(
     student, engine, names, tmp_path
 ):
-    done = export(shelf(student), family.target(), engine, tmp_path / "a head")
+    done = export(shelf(student), starter.target(), engine, tmp_path / "a head")
     found = Checkpoint.read(tmp_path / "a head")
     assert set(found.tensors) == names
     assert (done.method, done.tensors) == (student.method, len(names))
     start = shlex.split(done.command)
     assert any(str((tmp_path / "a head").resolve()) in word for word in start), "a space must not cut it in two"
-    assert (str(family.target()) in start) != (engine == "speculators")
+    assert (str(starter.target()) in start) != (engine == "speculators")
     original = Checkpoint.read(shelf(student))
     for name, tensor in found.tensors.items():
         before = original.tensors.get(name)
@@ -78,7 +78,7 @@ def test_a_head_is_written_with_the_names_that_the_engine_looks_for_and_serves_h
 
 
 def test_the_layout_of_speculators_says_all_that_its_readers_would_guess_wrongly(tmp_path):
-    export(shelf(EAGLE), family.target(), "speculators", tmp_path / "out")
+    export(shelf(EAGLE), starter.target(), "speculators", tmp_path / "out")
     config = Checkpoint.read(tmp_path / "out").config
     assert kinds(tmp_path / "out")[0] == "eagle3"
     assert "model_type" not in config, "vLLM takes a folder for speculators' only where there is none"
@@ -94,7 +94,7 @@ def test_the_layout_of_speculators_says_all_that_its_readers_would_guess_wrongly
 
 def test_block_heads_say_their_states_as_each_layout_counts_them(tmp_path):
     flat = Checkpoint.read(shelf(DFLASH)).config["dflash_config"]["target_layer_ids"]
-    export(shelf(DFLASH), family.target(), "speculators", tmp_path / "out")
+    export(shelf(DFLASH), starter.target(), "speculators", tmp_path / "out")
     config = Checkpoint.read(tmp_path / "out").config
     assert config["aux_hidden_state_layer_ids"] == [layer + 1 for layer in flat]
     assert config["sample_from_anchor"] is False
@@ -104,36 +104,36 @@ def test_block_heads_say_their_states_as_each_layout_counts_them(tmp_path):
 
 
 def test_a_draft_model_is_copied_with_its_tokenizer(tmp_path):
-    done = export(family.draft(), family.target(), "sglang", tmp_path / "out")
+    done = export(starter.draft(), starter.target(), "sglang", tmp_path / "out")
     assert "--speculative-algorithm STANDALONE" in done.command
     assert Model.load(tmp_path / "out").vocab == target().vocab
     assert (tmp_path / "out" / "tokenizer.json").exists()
     with pytest.raises(InvalidRequest, match="speculators cannot serve a draft model"):
-        export(family.draft(), family.target(), "speculators", tmp_path / "other")
+        export(starter.draft(), starter.target(), "speculators", tmp_path / "other")
 
 
 def test_what_cannot_be_served_elsewhere_is_refused_and_nothing_is_left(tmp_path):
     with pytest.raises(InvalidRequest, match=r"vllm does not have; only we serve it"):
-        export(shelf(MedusaStudent()), family.target(), "vllm", tmp_path / "out")
+        export(shelf(MedusaStudent()), starter.target(), "vllm", tmp_path / "out")
     with pytest.raises(InvalidRequest, match="no engine 'tgi'"):
-        export(shelf(EAGLE), family.target(), "tgi", tmp_path / "out")
+        export(shelf(EAGLE), starter.target(), "tgi", tmp_path / "out")
     with pytest.raises(ModelError, match="cannot read the config"):
         export(shelf(EAGLE), tmp_path / "nowhere", "vllm", tmp_path / "out")
     anchored = copied(shelf(DFLASH), tmp_path / "anchored", sample_from_anchor=True)
     with pytest.raises(InvalidRequest, match=r"vllm cannot serve a head whose first row guesses .*; speculators can"):
-        export(anchored, family.target(), "vllm", tmp_path / "out")
+        export(anchored, starter.target(), "vllm", tmp_path / "out")
     normed = copied(shelf(EAGLE), tmp_path / "normed", norm_before_residual=True)
     with pytest.raises(InvalidRequest, match=r"sglang cannot serve .*norm_before_residual.*; vllm and speculators can"):
-        export(normed, family.target(), "sglang", tmp_path / "out")
+        export(normed, starter.target(), "sglang", tmp_path / "out")
     other = copied(shelf(DSPARK), tmp_path / "other", vocab_size=64)
     with pytest.raises(ModelError):
-        export(other, family.target(), "vllm", tmp_path / "out")
+        export(other, starter.target(), "vllm", tmp_path / "out")
     assert not (tmp_path / "out").exists()
     assert not list(tmp_path.glob(".out*"))
 
 
 def test_what_the_engine_would_not_find_or_not_look_for_is_not_kept(tmp_path):
-    config = AutoConfig.from_pretrained(family.target())
+    config = AutoConfig.from_pretrained(starter.target())
     parcel = pack(Checkpoint.read(shelf(EAGLE)), config, "vllm")
     parcel.write(tmp_path / "begun")
     _check(tmp_path / "begun", parcel, pack, config, "vllm")
