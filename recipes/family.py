@@ -1,9 +1,10 @@
-"""Trains a target for the family from nothing: a small chat model, larger than the one that ships.
+"""Trains the family: a small chat model from nothing, then its drafters on what it says.
 
-$ python recipes/family.py --corpus train.jsonl.gz --eval eval.jsonl.gz --out family
+$ python recipes/family.py target --corpus train.jsonl.gz --eval eval.jsonl.gz --out family
+$ python recipes/family.py drafters --corpus train.jsonl.gz --out family
 
 The corpus is JSON lines: {"messages": [{"role": …, "content": …}, …]} each. Made for a CPU with AMX, of which two cores
-read 4,250 tokens a second. Goes on where it was stopped.
+read 4,250 tokens a second. Both commands go on where they were stopped.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import gzip
 import json
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Annotated, Any
@@ -23,11 +24,18 @@ import typer
 from torch import Tensor, nn
 from transformers import AttentionInterface, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-from foreword import family
+from foreword import LLM, family
 from foreword.errors import ModelError
+from foreword.train import job
 from foreword.train.checkpoint import found, save
+from foreword.train.data import read
+from foreword.train.job import Job
 from foreword.train.log import Log, Row
 from foreword.train.memory import keep_freed
+from foreword.train.regenerate import Wishes, regenerate
+from foreword.train.report import Questions
+from foreword.train.students import DSparkStudent, EagleStudent, MedusaStudent, SmallModel, Student
+from foreword.train.trainer import Recipe
 
 LENGTHS = (128, 256, 512)
 """Rows are as long as the shortest of these that holds their longest record; what is longer is cut."""
@@ -281,9 +289,14 @@ def groups(pieces: list[list[int]], forwards: int, start: int) -> Iterator[list[
                 yield list(group)
 
 
-def main(
+app = typer.Typer(no_args_is_help=True, help=__doc__)
+Corpus = Annotated[Path, typer.Option(help="Records to learn, .jsonl.gz.")]
+
+
+@app.command()
+def target(
     *,
-    corpus: Annotated[Path, typer.Option(help="Records to learn, .jsonl.gz.")],
+    corpus: Corpus,
     held_out: Annotated[Path, typer.Option("--eval", help="Records to measure on, .jsonl.gz.")],
     out: Annotated[Path, typer.Option(help="Gets target/, checkpoints and the log.")],
     steps: int = 2100,
@@ -328,6 +341,67 @@ def main(
     tokenizer.save_pretrained(out / "target")
 
 
+# ---- its drafters
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """A drafter to train, and how long."""
+
+    student: Student
+    recipe: Recipe
+    loss: str = "hybrid"
+    length: int = 512
+    """Tokens in a block."""
+
+
+def wishes() -> dict[str, Wish]:
+    """The drafters of the family, each in a folder of its name."""
+    many = Recipe(steps=5000, batch=4, learning_rate=1.5e-3)
+    few = Recipe(steps=1000, batch=4, learning_rate=3e-3)
+    return {
+        "draft": Wish(SmallModel(layers=3, hidden=256), Recipe(steps=6000, batch=8)),
+        "eagle": Wish(EagleStudent(unroll=4, draft_vocab=4096), many, length=256),
+        "dspark": Wish(DSparkStudent(layers=2, block=8, anchors=32), many, length=256),
+        "medusa": Wish(MedusaStudent(heads=4), few, length=256),
+    }
+
+
+def shown(row: Row) -> None:
+    """Say how far a training is, where it was measured."""
+    if row.held_out:
+        typer.echo(f"step {row.step}: " + ", ".join(f"{name} {value:.3f}" for name, value in row.held_out.items()))
+
+
+@app.command()
+def drafters(
+    *,
+    corpus: Corpus,
+    out: Annotated[Path, typer.Option(help="Has target/; gets answers and drafters.")],
+    every: Annotated[int, typer.Option(help="One record in so many is asked.", min=1)] = 6,
+    greedy: Annotated[
+        int, typer.Option(help="One answer in so many is the likeliest; the others are drawn.", min=2)
+    ] = 8,
+    steps: Annotated[int | None, typer.Option(help="Steps of each; for a trial.", min=1)] = None,
+    prompts: Annotated[int, typer.Option(help="Held-out prompts for the reports.", min=0)] = 64,
+) -> None:
+    """Have the target say the answers of the corpus anew, and train drafters on what it says."""
+    asked = read([corpus], answered=False)[::every]
+    llm = LLM(out / "target", method="none")
+    told: list[Path] = []
+    for heat, some in ((0.0, asked[::greedy]), (1.0, [one for at, one in enumerate(asked) if at % greedy])):
+        told.append(out / f"answers-{heat:g}.jsonl")
+        wished = Wishes(temperature=heat, max_tokens=200, batch=64)
+        regenerate(llm, some, told[-1], wished, lambda tally: typer.echo(f"{tally.records:,} records answered"))
+    for name, wish in wishes().items():
+        recipe = wish.recipe if steps is None else replace(wish.recipe, steps=steps)
+        task = Job(
+            student=wish.student, target=str(out / "target"), data=tuple(told), out=out / name, loss=wish.loss,
+            length=wish.length, recipe=recipe, questions=Questions(prompts=prompts),
+        )  # fmt: skip
+        job.run(task, resume=True, watch=shown, note=typer.echo)
+
+
 if __name__ == "__main__":
     keep_freed()
-    typer.run(main)
+    app()

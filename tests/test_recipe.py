@@ -12,7 +12,10 @@ from types import ModuleType
 import pytest
 import torch
 from torch import nn
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+import starter
+from foreword import LLM, SamplingParams
 
 SCRIPT = Path(__file__).parents[1] / "recipes" / "family.py"
 
@@ -92,26 +95,38 @@ def test_the_loss_is_cross_entropy_and_so_is_its_gradient(recipe: ModuleType) ->
         assert float((mine.float() - theirs.float()).norm() / theirs.float().norm()) < 0.02
 
 
+ROWS = 512
+SMALL = {
+    "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2,
+    "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32,
+}  # fmt: skip
+
+
+def written(folder: Path, count: int) -> Path:
+    """A corpus of so many records."""
+    corpus = folder / "corpus.jsonl.gz"
+    with gzip.open(corpus, "wt", encoding="utf-8") as lines:
+        for number in range(count):
+            said = [("user", f"Count to {number}."), ("assistant", " ".join(map(str, range(number % 120 + 1))))]
+            messages = [{"role": role, "content": content} for role, content in said]
+            lines.write(json.dumps({"messages": messages}) + "\n")
+    return corpus
+
+
 def test_a_run_goes_on_and_leaves_a_model(
     recipe: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    small = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2}
-    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32}
-    monkeypatch.setattr(recipe, "SIZES", recipe.SIZES | small | heads)
-    corpus = tmp_path / "corpus.jsonl.gz"
-    with gzip.open(corpus, "wt", encoding="utf-8") as lines:
-        for number in range(600):
-            said = [("user", f"Count to {number}."), ("assistant", " ".join(map(str, range(number % 120))))]
-            messages = [{"role": role, "content": content} for role, content in said]
-            lines.write(json.dumps({"messages": messages}) + "\n")
+    monkeypatch.setattr(recipe, "SIZES", recipe.SIZES | SMALL)
+    monkeypatch.setattr(recipe, "ROWS", ROWS)
+    corpus = written(tmp_path, 600)
     how = {"corpus": corpus, "held_out": corpus, "rate": 3e-3, "measure": 2, "keep": 2, "compiled": False}
     before = torch.get_rng_state()
     whole, halved = tmp_path / "whole", tmp_path / "halved"
-    recipe.main(out=whole, steps=4, forwards=2, **how)
+    recipe.target(out=whole, steps=4, forwards=2, **how)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(recipe.Course, "share", lambda course, step: min(1.0, step / 100, (4 - step + 1) / 1.2))
-        recipe.main(out=halved, steps=2, forwards=2, **how)
-    recipe.main(out=halved, steps=4, forwards=2, **how)
+        recipe.target(out=halved, steps=2, forwards=2, **how)
+    recipe.target(out=halved, steps=4, forwards=2, **how)
     torch.set_rng_state(before)
     models = [AutoModelForCausalLM.from_pretrained(folder / "target") for folder in (whole, halved)]
     for one, other in zip(models[0].parameters(), models[1].parameters(), strict=True):
@@ -123,3 +138,33 @@ def test_a_run_goes_on_and_leaves_a_model(
     assert [row["loss"] for row in logs[0]] == [row["loss"] for row in logs[1]]
     assert logs[0][-1]["held_out"]["loss"] < logs[0][1]["held_out"]["loss"] < 9.5
     assert "held out" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("names", [["draft"], pytest.param(["eagle", "dspark", "medusa"], marks=pytest.mark.slow)])
+def test_drafters_learn_what_the_target_says(
+    recipe: ModuleType,
+    names: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    torch.manual_seed(0)
+    wishes = recipe.wishes()
+    assert sorted(wishes) == ["draft", "dspark", "eagle", "medusa"]
+    monkeypatch.setattr(recipe, "wishes", lambda: {name: wishes[name] for name in names})
+    LlamaForCausalLM(LlamaConfig(vocab_size=8192, **recipe.SIZES | SMALL)).save_pretrained(tmp_path / "target")
+    AutoTokenizer.from_pretrained(starter.target()).save_pretrained(tmp_path / "target")
+    asked = {"corpus": written(tmp_path, 90), "out": tmp_path, "every": 3, "greedy": 5, "steps": 2, "prompts": 3}
+    recipe.drafters(**asked)
+    answers = [
+        [json.loads(line) for line in (tmp_path / f"answers-{heat}.jsonl").read_text().splitlines()] for heat in (0, 1)
+    ]
+    assert [len(some) for some in answers] == [6, 24]
+    assert {one["by"]["temperature"] for some in answers for one in some} == {0.0, 1.0}
+    params = SamplingParams(temperature=0, max_tokens=6)
+    plain = LLM(tmp_path / "target", method="none").generate("Count", params)[0].tokens
+    for name in names:
+        assert LLM(tmp_path / "target", draft=tmp_path / name, nodes=2).generate("Count", params)[0].tokens == plain
+    capsys.readouterr()
+    recipe.drafters(**asked)  # all is there
+    assert "step" not in capsys.readouterr().out
