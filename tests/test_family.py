@@ -11,7 +11,7 @@ def test_both_models_load_and_have_the_sizes_the_card_says():
     for folder in (family.target(), family.draft()):
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16, local_files_only=True)
         sizes[folder.name] = sum(parameter.numel() for parameter in model.parameters())
-    assert sizes == {"target": 16_128_384, "draft": 1_475_200}
+    assert sizes == {"target": 26_223_104, "draft": 4_654_848}
 
 
 def test_the_tokenizer_is_shared_byte_for_byte():
@@ -29,5 +29,5 @@ def test_the_chat_template_is_the_one_the_card_describes():
 
 def test_card_and_attribution_travel_with_the_weights():
     folder = family.target().parent
-    assert "16,128,384" in (folder / "CARD.md").read_text(encoding="utf-8")
+    assert "26,223,104" in (folder / "CARD.md").read_text(encoding="utf-8")
     assert "CC-BY-SA-4.0" in (folder / "ATTRIBUTION.md").read_text(encoding="utf-8")

@@ -36,7 +36,7 @@ def test_env_says_what_a_report_needs_and_whether_our_c_code_runs(shell):
 
 def test_inspect_says_how_a_model_is_driven_and_why(here):
     facts = json.loads(here("inspect", "--draft", str(family.draft()), "--dtype", "float32", "--json").stdout)
-    assert (facts["mode"], facts["dtype"], facts["parameters"]) == ("tree", "float32", 16_128_384)
+    assert (facts["mode"], facts["dtype"], facts["parameters"]) == ("tree", "float32", 26_223_104)
     assert facts["way"] in WAYS
     assert facts["same_vocabulary"] is True
     assert facts["default_method"] == "lm"

@@ -15,9 +15,9 @@ def test_demo_shows_the_answers_and_draws_them(shell):
     rows = re.findall(r"^(\S+) .*(yes|no|other draw)\s*$", found.stdout, re.MULTILINE)
     assert rows[:3] == [("plain", "yes"), (WITHOUT_DRAFT, "yes"), (WITH_DRAFT, "yes")]
     assert rows[3][0] == "transformers.generate"
-    assert found.stdout.count('{"name": "SearchRoundtripFlights"') == 3
+    assert found.stdout.count('{"name": "SearchOnewayFlight"') == 3
     drawn = "".join(ElementTree.parse(shell.folder / "demo.svg").getroot().itertext())
-    assert "SearchRoundtripFlights" in drawn
+    assert "SearchOnewayFlight" in drawn
     assert "http" not in drawn
 
 

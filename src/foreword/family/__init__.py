@@ -10,7 +10,7 @@ from foreword.errors import ModelError
 
 
 def target() -> Path:
-    """Folder of the target: a Llama of 16.1M parameters in bf16, with tokenizer and chat template.
+    """Folder of the target: a Llama of 26.2M parameters in bf16, with tokenizer and chat template.
 
     Raises ModelError when the package lies inside an archive.
     """
@@ -18,7 +18,7 @@ def target() -> Path:
 
 
 def draft() -> Path:
-    """Folder of the draft: a Llama of 1.5M parameters in bf16 with the target's tokenizer.
+    """Folder of the draft: a Llama of 4.7M parameters in bf16 with the target's tokenizer.
 
     Raises ModelError when the package lies inside an archive.
     """
