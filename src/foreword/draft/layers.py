@@ -139,8 +139,10 @@ class LayersDrafter(SelfDrafter):
         self._rounds += 1
         trial = self._trial
         for sequence, logits in zip(batch.sequences, scores.logits, strict=True):
+            if sequence.id not in trial.asked:  # nearly always
+                continue
             truth = logits.argmax(-1).tolist()
-            for place, said in enumerate(trial.asked.pop(sequence.id, [])):
+            for place, said in enumerate(trial.asked.pop(sequence.id)):
                 trial.right[place] += sum(map(int.__eq__, said, truth))
                 trial.judged += min(len(said), len(truth)) if place else 0
         trial.asked.clear()
