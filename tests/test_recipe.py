@@ -140,7 +140,8 @@ def test_a_run_goes_on_and_leaves_a_model(
     assert "held out" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("names", [["draft"], pytest.param(["eagle", "dspark", "medusa"], marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("names", [["draft"], ["eagle", "dspark", "medusa"]])
 def test_drafters_learn_what_the_target_says(
     recipe: ModuleType,
     names: list[str],

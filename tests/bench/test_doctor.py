@@ -15,6 +15,9 @@ from foreword.train.students import EagleStudent
 from foreword.types import Sequence
 from running import TEXTS, shelf
 
+pytestmark = pytest.mark.xdist_group("doctor")
+"""What takes long to make is made in one process."""
+
 TARGET = str(starter.target())
 FEW = {"prompts": 3, "tokens": 16, "texts": TEXTS[:3], "dtype": "float32", "device": "cpu"}
 
@@ -68,6 +71,7 @@ def test_a_head_says_which_method_it_serves(head):
     assert "hidden states [2, 4, 5] are the right ones" in said(found, "good")
 
 
+@pytest.mark.slow
 def test_a_head_that_knows_nothing_is_found_out(head, tmp_path):
     right = Checkpoint.read(head)
     tensors = {**right.tensors, "norm.weight": -right.tensors["norm.weight"]}  # it says the least likely

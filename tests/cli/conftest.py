@@ -5,6 +5,7 @@ Where only words and exit codes are looked at, the same entry point runs in this
 
 import io
 import os
+import signal
 import subprocess
 import sys
 import warnings
@@ -83,6 +84,13 @@ class Here:
                 main()
             out, err = self.capture.readouterr()
         return subprocess.CompletedProcess(arguments, ended.value.code or 0, out, err)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def interruptible() -> None:
+    """What a shell starts in the background ignores interrupts, and so would every program that is started here."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

@@ -129,6 +129,7 @@ def test_weights_change_between_rounds_only(rule):
 # ---- what is learnt
 
 
+@pytest.mark.slow
 def test_a_draft_that_was_harmed_recovers():
     model = harmed()
     before = kept(model, requests(1.0, range(90, 92)))

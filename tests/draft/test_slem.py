@@ -23,7 +23,7 @@ def guesses(drafter: RetellingDrafter, one: Sequence, count: int, *, shared: boo
 
 
 @pytest.mark.parametrize("rule", ["match", pytest.param("rejection", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("temperature", [0.0, pytest.param(0.7, marks=pytest.mark.slow), 1.3])
+@pytest.mark.parametrize("temperature", [*(pytest.param(heat, marks=pytest.mark.slow) for heat in (0.0, 0.7)), 1.3])
 @pytest.mark.parametrize("how", [NEAR, FAR])
 def test_guesses_come_true_and_the_text_is_that_of_plain_decoding(how, temperature, rule):
     params = [SamplingParams(temperature=temperature, seed=s, max_tokens=32, ignore_eos=True) for s in range(5)]

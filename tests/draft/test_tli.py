@@ -13,7 +13,7 @@ from foreword.types import Batch, SamplingParams
 from running import Request, draft, engine, finish, law, plain, prompts, target, tokenizer
 from strangers import FAR, NEAR, Foreign, pair
 
-TEMPERATURES = (0.0, pytest.param(0.7, marks=pytest.mark.slow), 1.3)
+TEMPERATURES = (*(pytest.param(heat, marks=pytest.mark.slow) for heat in (0.0, 0.7)), 1.3)
 
 
 def requests(temperature: float) -> list[Request]:
