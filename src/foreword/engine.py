@@ -6,8 +6,9 @@ Knows tokens; knows nothing about text or about any method by name.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from itertools import count, pairwise, zip_longest
 from operator import ge
 from time import perf_counter
@@ -41,6 +42,7 @@ class Engine:
         self.failed: str | None = None
         """Why guessing was turned off, once a drafter has failed."""
         self.clock = Clock()
+        self._forgiving = Forgiving(self._turn_off)
         self._empty: dict[int, Draft] = {}
 
     def add(self, sequence: Sequence) -> None:
@@ -61,7 +63,7 @@ class Engine:
         """One round: guess, score once, decide, keep. Returns what each sequence that wrote has written."""
         with self.target.steady():
             if not self.failed:
-                with self._forgiving():
+                with self._forgiving:
                     self.drafter.rest(self.clock.total)
             return self._round()
 
@@ -73,7 +75,6 @@ class Engine:
             tuple(turn.sequence for turn in writers),
             self.draws,
             trees=self._trees,
-            floor=self.width.floor,
             context=self.target.context,
             stops=self.width.stops if self.width.chains else None,
         )
@@ -103,6 +104,7 @@ class Engine:
         asked = [self._budget(batch, sequence) for sequence in batch.sequences]
         if not any(asked):
             return self._nothing(len(asked)), asked
+        batch = replace(batch, floor=self.width.floor, pace=self.width.pace)  # for this alone: they take a while
         try:
             draft = self.drafter.propose(batch, asked)
             draft = _checked(draft, asked, self.target)
@@ -131,14 +133,6 @@ class Engine:
         if self.failed or self.target.mode is Mode.PLAIN or not reach:
             return 0
         return max(0, min(self.width.nodes(sequence, len(batch) - 1), NODES if batch.trees else reach))
-
-    @contextmanager
-    def _forgiving(self) -> Iterator[None]:
-        """Whatever a drafter does wrong inside, the text goes on."""
-        try:
-            yield
-        except Exception as error:  # noqa: BLE001 - as in _guess
-            self._turn_off(error)
 
     def _turn_off(self, error: Exception) -> None:
         if self.failed:
@@ -186,14 +180,14 @@ class Engine:
     def _observe(self, batch: Batch, draft: Draft, verdict: Verdict, logits: list[Tensor]) -> None:
         if self.failed or not len(batch):
             return
-        with self._forgiving():
+        with self._forgiving:
             self.drafter.observe(batch, draft, verdict, Scores(tuple(logits)))
 
     def _share(self, turns: list[Turn], verdict: Verdict, hidden: list[Tensor]) -> None:
         """Tell the drafter what the target thought at every token that stays; writers come first among the turns."""
         if self.failed or not hidden:
             return
-        with self._forgiving():
+        with self._forgiving:
             for turn, nodes, states in zip_longest(turns, verdict.kept, hidden):
                 kept = [*range(turn.read), *(turn.read + node for node in nodes or ())]
                 states = states if len(kept) == len(states) else states[kept]
@@ -240,8 +234,20 @@ class Engine:
         self.target.close(sequence.id)
         self.draws.forget(sequence)
         self.width.release(sequence)
-        with self._forgiving():
+        with self._forgiving:
             self.drafter.release(sequence)
+
+
+class Forgiving(AbstractContextManager[None]):
+    """Whatever a drafter does wrong inside, the text goes on."""
+
+    def __init__(self, turn_off: Callable[[Exception], None]) -> None:
+        self._turn_off = turn_off
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> bool:
+        if isinstance(error, Exception):
+            self._turn_off(error)
+        return isinstance(error, Exception)
 
 
 def _checked(draft: Draft, asked: list[int], target: Model) -> Draft:

@@ -136,6 +136,8 @@ class Batch:
     """Target and rule judge trees; where not, only the first chain of a tree is looked at."""
     floor: float = 0.0
     """A guess that the target comes to with a smaller chance is not worth its scoring."""
+    pace: float = 0.0
+    """Tokens a second at which each text grows: what a second of guessing must earn. 0 = time is not looked at."""
     context: int = 2**31
     """Tokens that the target reads at most."""
     stops: Stops | None = None

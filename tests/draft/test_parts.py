@@ -39,8 +39,9 @@ def one(length: int = 3) -> Sequence:
     return Sequence(next(_ids), [5] * length, 1, SamplingParams(temperature=0, max_tokens=64), seed=0)
 
 
-def propose(drafter: Drafter, *sequences: Sequence, most: int = 8, trees: bool = True) -> Draft:
-    return drafter.propose(Batch(sequences, KeyedDraws(100, shared=True), trees), [most] * len(sequences))
+def propose(drafter: Drafter, *sequences: Sequence, most: int = 8, trees: bool = True, pace: float = 0.0) -> Draft:
+    batch = Batch(sequences, KeyedDraws(100, shared=True), trees, pace=pace)
+    return drafter.propose(batch, [most] * len(sequences))
 
 
 def chances(made: Draft, row: int = 0) -> dict[tuple[int, ...], float]:
@@ -135,6 +136,66 @@ def test_a_cascade_asks_the_next_only_where_the_first_is_not_sure():
     assert propose(CascadeDrafter([Says((1, -1, 0.2)), Says((1, -1, 0.1), (2, -1, 0.05))]), one(), trees=False).chain
 
 
+@pytest.mark.parametrize("kind", [FusedDrafter, CascadeDrafter])
+def test_a_part_that_takes_longer_than_it_earns_is_asked_now_and_then_alone(kind):
+    dear = Says((3, -1, 0.9), (4, 0, 0.5))
+    both = kind([Says((1, -1, 0.2)), dear])
+    propose(both, one(), pace=1.0)
+    assert dear.asked == 1, "nobody knew what it takes"
+    both._took[1] = 10.0
+    for _ in range(5):
+        assert chances(propose(both, one(), pace=1.0)) == pytest.approx({(1,): 0.2})
+    assert dear.asked == 1
+    propose(both, one(), pace=0.01)
+    assert dear.asked == 2, "where text comes slowly there is time"
+    both._took[1] = 10.0
+    both.rest(1000.0)
+    for _ in range(5):
+        propose(both, one(), pace=1.0)
+    assert dear.asked == 3, "a share of the time is kept for it"
+    propose(both, one())
+    assert dear.asked == 4, "nobody looks at the time"
+
+
+@pytest.mark.parametrize("kind", [FusedDrafter, CascadeDrafter])
+def test_what_a_part_takes_to_read_a_text_first_is_not_held_against_it(kind):
+    both, sequence = kind([Says((1, -1, 0.2)), Says((3, -1, 0.9))]), one()
+    propose(both, sequence)
+    assert both._took == [0.0, 0.0]
+    propose(both, sequence)
+    assert min(both._took) > 0
+
+
+@pytest.mark.parametrize("kind", [FusedDrafter, CascadeDrafter])
+def test_a_part_must_earn_its_time_for_all_texts_together(kind):
+    dear = Says((3, -1, 0.9), (4, 0, 0.8))
+    both = kind([Says((1, -1, 0.2)), dear])
+    for _ in range(100):
+        propose(both, one())  # it promises 1.7, which is 1.5 more
+    both._took[1] = 2.0
+    asked = dear.asked
+    propose(both, one(), one(), pace=0.7)
+    assert dear.asked == asked + 2, "3 guesses that come true take 2.86 seconds to write"
+    both._took[1] = 2.0
+    propose(both, one(), one(), pace=0.9)
+    assert dear.asked == asked + 2
+
+
+def test_what_a_part_adds_to_sure_guesses_is_learnt_apart_from_what_it_adds_to_others():
+    sure = [(1, -1, 0.9), (2, 0, 0.85), (3, 1, 0.8), (4, 2, 0.75)]
+    cheap, dear = Says(*sure), Says((1, -1, 0.8), (2, 0, 0.7))
+    both = FusedDrafter([cheap, dear])
+    for guesses in (sure, []) * 50:
+        cheap.tree = Says(*guesses).tree
+        propose(both, one())
+    both._took[1], asked = 1.0, dear.asked
+    propose(both, one(), pace=0.5)
+    assert dear.asked == asked + 1, "where the first is silent it promises 1.5"
+    cheap.tree, both._took[1] = Says(*sure).tree, 1.0
+    propose(both, one(), pace=0.5)
+    assert dear.asked == asked + 1, "where the first is sure it adds nothing"
+
+
 def test_a_recipe_is_read_from_its_name():
     recipe = method(" fuse( ngram , cascade(suffix,lm) ) ")
     assert isinstance(recipe, Recipe)
@@ -193,6 +254,7 @@ def test_the_text_is_that_of_plain_decoding_and_the_parts_learn(kind, rule):
     assert loop.failed is None
     assert sum(answer.sequence.stats.accepted for answer in got) > 40
     assert drafter._trees == {}
+    assert drafter._met == [set(), set()]
     assert all(not value for part in drafter.parts for value in vars(part).values() if isinstance(value, dict))
 
 

@@ -9,14 +9,14 @@ from collections.abc import Sequence as List
 
 from foreword.draft.base import Drafter
 from foreword.draft.parts import Parts
-from foreword.types import Batch, Draft, Tree
+from foreword.types import Batch, Draft
 
 EAGER = 1.0
 """What the next part is expected to promise before it was ever asked, in guesses that come true."""
 
 
 class CascadeDrafter(Parts):
-    """Asks its parts one after the other, and stops at the first that promises as much as the next one usually does.
+    """Asks its parts one after the other, each where it usually promises more than those before it and its time.
 
     A tree promises the sum of the chances of its guesses: what it is expected to add to the text. Of the parts that
     were asked, the one that promises most is taken (as SuffixDecoding hands over to a model by its score: Oliaro et
@@ -33,18 +33,14 @@ class CascadeDrafter(Parts):
     def propose(self, batch: Batch, nodes: List[int]) -> Draft:
         if batch.draws.wants_probs:
             return self._first_to_speak(batch, nodes)
-        best = [Tree() for _ in nodes]
-        left = list(nodes)
-        for part in range(len(self.parts)):
-            for row, tree in enumerate(self._ask(part, batch, left)):
-                if left[row]:
-                    self._usual[part] += 0.05 * (sum(tree.chances) - self._usual[part])
-                if sum(tree.chances) > sum(best[row].chances):
+        best = self._ask(0, batch, nodes)
+        for part in range(1, len(self.parts)):
+            promised = [self._promise(tree, batch) for tree in best]
+            due = self._due(part, batch, nodes, [max(self._usual[part] - one, 0.0) for one in promised])
+            for row, tree in enumerate(self._ask(part, batch, due)):
+                promise = self._promise(tree, batch)
+                if due[row]:
+                    self._usual[part] += 0.05 * (promise - self._usual[part])
+                if promise > promised[row]:
                     best[row] = tree
-            later = self._usual[part + 1 :]
-            left = [
-                0 if later and sum(tree.chances) >= max(later) else most for tree, most in zip(best, left, strict=True)
-            ]
-            if not any(left):
-                break
         return Draft(best if batch.trees else [tree.straight() for tree in best])

@@ -19,6 +19,10 @@ UNSAID = 0.02
 """The chance that a part is thought to have given to a token that it did not name."""
 LEAST = -5.0
 """Log of the least that a part's word counts, beside the best one's."""
+LEVELS = 6
+"""Promises that are told apart, each twice as large as the one before."""
+EAGER = 1.0
+"""What a part is expected to add before it was ever asked, in guesses that come true."""
 
 
 class FusedDrafter(Parts):
@@ -27,7 +31,8 @@ class FusedDrafter(Parts):
     After each guess the chance of the next is a mean of what the parts say that have come this way, weighted by how
     well each has foreseen the text so far (a mixture of experts with weights by likelihood, of whom not all speak at
     every token: Freund, Schapire, Singer, Warmuth 1997, "Using and combining predictors that specialize"). A token that
-    two parts name is likelier than one that only one of them does.
+    two parts name is likelier than one that only one of them does. A part is asked where it is expected to promise so
+    much more than those before it that its time is well spent; name them in order of cost.
     """
 
     summary = "several methods at once, the best guesses of all in one tree"
@@ -36,13 +41,25 @@ class FusedDrafter(Parts):
         super().__init__(drafters)
         self._worth = [0.0] * len(self.parts)
         """What each part has gained in log-likelihood over all that spoke beside it, the past fading."""
+        self._gains = [[EAGER] * LEVELS for _ in self.parts]
+        """How much more each part promises than those before it, on average, by how much these promised."""
 
     def propose(self, batch: Batch, nodes: List[int]) -> Draft:
         if batch.draws.wants_probs:
             return self._first_to_speak(batch, nodes)
-        asked = [self._ask(part, batch, nodes) for part in range(len(self.parts))]
+        asked = [self._ask(0, batch, nodes)]
+        for part in range(1, len(self.parts)):
+            before = [max(self._promise(tree, batch) for tree in row) for row in zip(*asked, strict=True)]
+            known = self._gains[part]
+            gains = [known[_level(promised)] for promised in before]
+            due = self._due(part, batch, nodes, gains)
+            asked.append(self._ask(part, batch, due))
+            for tree, promised, most in zip(asked[-1], before, due, strict=True):
+                if most:
+                    more = max(self._promise(tree, batch) - promised, 0.0)
+                    known[_level(promised)] += 0.1 * (more - known[_level(promised)])
         rows = zip(*asked, strict=True)
-        trees = [self._merged(row).cut(most, batch.floor) for row, most in zip(rows, nodes, strict=True)]
+        trees = [self._joined(row).cut(most, batch.floor) for row, most in zip(rows, nodes, strict=True)]
         return Draft(trees if batch.trees else [tree.straight() for tree in trees])
 
     def judge(self, trees: Mapping[int, Tree], said: List[int]) -> None:
@@ -52,6 +69,8 @@ class FusedDrafter(Parts):
         for every further token.
         """
         super().judge(trees, said)
+        if len(trees) < 2:
+            return
         standing, gained = dict.fromkeys(trees, -1), dict.fromkeys(trees, 0.0)
         weights = self._weights
         for token in said:
@@ -73,6 +92,10 @@ class FusedDrafter(Parts):
         best = max(self._worth)
         return [math.exp(max(worth - best, LEAST)) for worth in self._worth]
 
+    def _joined(self, trees: List[Tree]) -> Tree:
+        speaking = [tree for tree in trees if tree.tokens]
+        return self._merged(trees) if len(speaking) > 1 else speaking[0] if speaking else Tree()
+
     def _merged(self, trees: List[Tree]) -> Tree:
         weights, merged = self._weights, Tree()
         # A place in the merged tree, and where the parts that have come this way stand.
@@ -93,6 +116,11 @@ class FusedDrafter(Parts):
             for token, share in odds.items():
                 open_.append((merged.add(token, place, reached * min(share, 1.0)), heads[token]))
         return merged
+
+
+def _level(promised: float) -> int:
+    """0: up to 1 guess that comes true, 1: up to 3, 2: up to 7, and so on."""
+    return min(math.frexp(1.0 + promised)[1], LEVELS) - 1
 
 
 def _share(tree: Tree, parent: int, child: int | None) -> float:

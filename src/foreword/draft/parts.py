@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Sequence as List
+from time import perf_counter
 
 import torch
 from jaxtyping import Float
@@ -20,6 +21,8 @@ from foreword.types import Batch, Draft, Scores, Sequence, Tree, Verdict
 
 HOPE = 0.5
 """The chance of a guess once those before it came true, for a drafter that says none, before any was judged."""
+SHARE = 0.02
+"""Share of the time that may go to parts that do not seem worth theirs: texts change."""
 
 
 class Parts(Drafter):
@@ -36,8 +39,18 @@ class Parts(Drafter):
         self.parts = tuple(drafters)
         self.wants = tuple(sorted({layer for drafter in self.parts for layer in drafter.wants}))
         self._trust = Trust()
+        self._mute = [False] * len(self.parts)
+        """Which parts do not say how likely their guesses are."""
         self._trees: dict[int, dict[int, Tree]] = {}
         """Sequence id -> part -> what it guessed this round."""
+        self._took = [0.0] * len(self.parts)
+        """Seconds that each part needs to guess, the whole batch together."""
+        self._met: list[set[int]] = [set() for _ in self.parts]
+        """Sequences that each part has guessed for."""
+        self._spare = 0.0
+        """Seconds left of that share."""
+        self._tried = False
+        """A part is being asked that does not seem worth its time."""
 
     def observe(self, batch: Batch, draft: Draft, verdict: Verdict, scores: Scores) -> None:
         for sequence, tokens in zip(batch.sequences, verdict.said(draft), strict=True):
@@ -52,6 +65,7 @@ class Parts(Drafter):
                 drafter.hear(sequence, start, torch.cat([states[layer] for layer in drafter.wants], -1))
 
     def rest(self, took: float) -> None:
+        self._spare = min(self._spare + SHARE * took, max(self._took))
         for drafter in self.parts:
             drafter.rest(took)
 
@@ -61,18 +75,21 @@ class Parts(Drafter):
 
     def release(self, sequence: Sequence) -> None:
         self._trees.pop(sequence.id, None)
+        for met in self._met:
+            met.discard(sequence.id)
         for drafter in self.parts:
             drafter.release(sequence)
 
     def judge(self, trees: Mapping[int, Tree], said: List[int]) -> None:
         """Learn how often each part is right: the target wrote `said` where they had guessed these trees."""
         for part, tree in trees.items():
-            self._judge(part, tree, said)
+            if self._mute[part]:
+                self._judge(part, tree, said)
 
     def _judge(self, part: int, tree: Tree, said: List[int]) -> None:
-        node = -1
+        node, offspring = -1, tree.offspring()
         for depth, token in enumerate(said):
-            children = tree.children(node)
+            children = offspring.get(node)
             if not children:
                 return
             self._trust.learn((part, depth), token in children)
@@ -80,16 +97,53 @@ class Parts(Drafter):
                 return
             node = children[token]
 
+    def _due(self, part: int, batch: Batch, nodes: List[int], gains: List[float]) -> List[int]:
+        """How many guesses to ask of a part that is expected to add so many tokens to each text.
+
+        None where they take longer to make than text of that length takes to be written; but now and then all, lest
+        nobody notices that they have become better.
+        """
+        wanted = [most if gain > 0 else 0 for most, gain in zip(nodes, gains, strict=True)]
+        hoped = sum(gain for most, gain in zip(wanted, gains, strict=True) if most)
+        if hoped >= len(batch) * batch.pace * self._took[part]:
+            return wanted
+        if batch.pace and self._spare >= self._took[part]:
+            self._tried = True
+            return nodes
+        return [0] * len(nodes)
+
+    @staticmethod
+    def _promise(tree: Tree, batch: Batch) -> float:
+        """Tokens that a tree is expected to add, less what its guesses cost in tokens."""
+        floor = batch.floor
+        return sum(chance - floor for chance in tree.chances if chance > floor)
+
     def _ask(self, part: int, batch: Batch, nodes: List[int]) -> list[Tree]:
         """What one part guesses for every sequence, with chances."""
-        draft = self.parts[part].propose(batch, nodes)
+        if not any(nodes):
+            return [Tree() for _ in nodes]
         trees = []
-        for sequence, guessed in zip(batch.sequences, draft.trees, strict=True):
-            tree = guessed if guessed.chances else Tree(guessed.tokens, guessed.parents, self._believed(part, guessed))
+        for sequence, tree in zip(batch.sequences, self._timed(part, batch, nodes).trees, strict=True):
+            if tree.tokens and not tree.chances:
+                self._mute[part] = True
+                tree = Tree(tree.tokens, tree.parents, self._believed(part, tree))
             if tree.tokens:
                 self._trees.setdefault(sequence.id, {})[part] = tree
             trees.append(tree)
         return trees
+
+    def _timed(self, part: int, batch: Batch, nodes: List[int]) -> Draft:
+        """What it proposes; its time is learnt, but where it meets a text for the first time and reads it all."""
+        ids = {sequence.id for sequence, most in zip(batch.sequences, nodes, strict=True) if most}
+        start, new = perf_counter(), ids - self._met[part]
+        draft = self.parts[part].propose(batch, nodes)
+        took = perf_counter() - start
+        if self._tried:
+            self._tried, self._spare = False, self._spare - took
+        if not new:
+            self._took[part] += (0.1 if self._took[part] else 1.0) * (took - self._took[part])
+        self._met[part] |= new
+        return draft
 
     def _believed(self, part: int, tree: Tree) -> list[float]:
         depths, chances = [-1], [1.0]

@@ -50,6 +50,11 @@ class Width(ABC):
         """The chance below which no guess can pay for its scoring."""
         return 0.0
 
+    @property
+    def pace(self) -> float:
+        """Tokens a second at which each text grows; 0 where nobody looks at the time."""
+        return 0.0
+
     @abstractmethod
     def nodes(self, sequence: Sequence, company: int) -> int:
         """Guesses for the next round of a sequence that shares its forward with `company` others, at most."""

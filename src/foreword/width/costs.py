@@ -21,6 +21,8 @@ class Costs:
         self._base = [measured[rows] for rows in self._rows]
         self._far = 0.3
         """How much a forward says about those of other widths: much at first, for the table may be old."""
+        self._near: dict[int, list[float]] = {}
+        """Rows -> how much forwards of so many say about each measured width."""
 
     def seconds(self, rows: int) -> float:
         """Expected cost, in proportion between the measured widths and beyond them."""
@@ -42,8 +44,9 @@ class Costs:
         It says most about forwards of about as many rows: where few rows wait for the memory and many for the
         processor, other programs slow down the one and not the other.
         """
-        ratio = min(max(seconds / self.seconds(rows), 0.25), 4.0)
-        for place, width in enumerate(self._rows):
-            nearness = math.exp(-abs(math.log2(width / rows)))
-            self._base[place] *= 1 + (self._far + 0.2 * nearness) * (ratio - 1)
+        off = min(max(seconds / self.seconds(rows), 0.25), 4.0) - 1
+        near = self._near.get(rows)
+        if near is None:
+            near = self._near[rows] = [0.2 * math.exp(-abs(math.log2(width / rows))) for width in self._rows]
+        self._base = [base * (1 + (self._far + weight) * off) for base, weight in zip(self._base, near, strict=True)]
         self._far = max(0.5 * self._far, FAR)

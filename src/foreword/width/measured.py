@@ -55,8 +55,9 @@ class _Record:
     patience: int = PATIENCE
     """Length of the next pause at least; doubles each time guessing still loses, until a try wins."""
 
-    def add(self, outcome: Outcome) -> None:
-        for depth in range(LIMIT):
+    def add(self, outcome: Outcome, *, said: bool) -> None:
+        """Learn from a round. Where guesses have said how likely they are, nobody asks how deep they were kept."""
+        for depth in range(0 if said else LIMIT):
             self.scored[depth] *= DECAY
             self.kept[depth] *= DECAY
             if depth < min(outcome.drafted, outcome.accepted + 1):
@@ -155,8 +156,11 @@ class Measured(Width):
         odds = self._odds
         if not odds.known:
             return 0.0
-        rate = max(1.0 / (self.costs.seconds(1) + self._after_plain), self._all.written / max(self._all.spent, 1e-9))
-        return rate * (0.5 * self.costs.slope(1, odds.most) + odds.making.each) / odds.trust
+        return self.pace * (0.5 * self.costs.slope(1, odds.most) + odds.making.each) / odds.trust
+
+    @property
+    def pace(self) -> float:
+        return max(1.0 / (self.costs.seconds(1) + self._after_plain), self._all.written / max(self._all.spent, 1e-9))
 
     @property
     def _after_plain(self) -> float:
@@ -213,8 +217,8 @@ class Measured(Width):
         else:
             self._guess = _blend(self._guess, outcome.guess / outcome.asked)
             self._making = _blend(self._making, outcome.guess)
-        record.add(outcome)
-        self._all.add(outcome)
+        record.add(outcome, said=self._odds.known)
+        self._all.add(outcome, said=self._odds.known)
         self._odds.came += outcome.accepted
         if gained > 0:
             record.pause, record.patience = 0, PATIENCE
