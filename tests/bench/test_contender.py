@@ -47,7 +47,7 @@ class Fast(Plain):
     def grow(self, read: Read, ask: Ask) -> Grown:
         sleep(NAP)
         self.said.append(("grow", read, ask))
-        return Grown([5, 6, 7], [-1, 0, 0], [0.5, 0.3, 0.1], [0, 1], [([5], [1.0])] * 3)
+        return Grown([5, 6, 7], [-1, 0, 0], [0.5, 0.3, 0.1], [5, 6], [-1, 0], [([5], [1.0])] * 3)
 
 
 def ask(most: int = 3, noise: torch.Tensor | None = None) -> Ask:

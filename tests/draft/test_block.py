@@ -90,8 +90,8 @@ def test_all_levels_at_once_grow_the_tree_that_levels_grow(temperature, most, mo
     assert made[0][0].tokens == made[1][0].tokens
     assert made[0][0].parents == made[1][0].parents
     assert made[0][0].chances == pytest.approx(made[1][0].chances, rel=1e-4)
-    assert made[0][1].read == made[1][1].read
-    assert made[0][1]._children.keys() == made[1][1]._children.keys()
+    assert made[0][1].known.tokens == made[1][1].known.tokens
+    assert [tokens for tokens, _ in made[0][1].children] == [tokens for tokens, _ in made[1][1].children]
 
 
 def test_a_guess_follows_from_the_one_before_it():

@@ -202,10 +202,10 @@ def test_one_call_grows_the_tree_that_levels_grow(temperature, most, monkeypatch
     assert ours.trees[0].tokens == theirs.trees[0].tokens
     assert ours.trees[0].parents == theirs.trees[0].parents
     torch.testing.assert_close(ours.chances, theirs.chances, rtol=1e-4, atol=1e-6)
-    assert quick.read == slow.read
-    for node, children in quick._children.items():
-        assert children.tokens == slow._children[node].tokens
-        assert children.values == pytest.approx(slow._children[node].values, rel=1e-4, abs=1e-4)
+    assert (quick.known.tokens, quick.known.parents) == (slow.known.tokens, slow.known.parents)
+    for (tokens, values), (wanted, right) in zip(quick.children, slow.children, strict=True):
+        assert tokens == wanted
+        assert values == pytest.approx(right, rel=1e-4, abs=1e-4)
 
 
 @native

@@ -7,8 +7,9 @@ from itertools import count
 import pytest
 import torch
 
+from foreword.draft.confidence import Confidence
 from foreword.draft.lm import LanguageModelDrafter
-from foreword.draft.tree import Confidence, Growth
+from foreword.draft.tree import Growth
 from foreword.draws import KeyedDraws
 from foreword.model.driver import Growing
 from foreword.model.linear import fast_bfloat16
@@ -99,11 +100,11 @@ def test_one_call_grows_the_tree_that_levels_grow(temperature, most, trees, monk
         torch.testing.assert_close(ours.chances, plain_ones.chances, rtol=1e-4, atol=1e-6)
         assert ours.chain or trees
     ours, plain_ones = made[0][2], made[1][2]
-    assert ours.read == plain_ones.read
-    assert ours._children.keys() == plain_ones._children.keys()
-    for node, children in ours._children.items():
-        assert children.tokens == plain_ones._children[node].tokens
-        assert children.values == pytest.approx(plain_ones._children[node].values, rel=1e-4, abs=1e-4)
+    assert (ours.known.tokens, ours.known.parents) == (plain_ones.known.tokens, plain_ones.known.parents)
+    assert len(ours.children) == len(plain_ones.children) == len(ours.known) + 1
+    for (tokens, values), (wanted, right) in zip(ours.children, plain_ones.children, strict=True):
+        assert tokens == wanted
+        assert values == pytest.approx(right, rel=1e-4, abs=1e-4)
 
 
 @pytest.mark.parametrize("temperature", [0.7, 1.0, 1.3])

@@ -13,10 +13,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from foreword.draft.base import Drafter
+from foreword.draft.confidence import Confidence
 from foreword.draft.drawn import DrawnTree
 from foreword.draft.ranks import Ranks
 from foreword.draft.static import spread
-from foreword.draft.tree import BREADTH, DEEP, Confidence, Foresees, Grows, Growth
+from foreword.draft.tree import BREADTH, DEEP, Foresees, Grows, Growth
 from foreword.model import Mode, Read
 from foreword.types import Batch, Draft, Scores, Sequence, Tree, Verdict
 
@@ -108,8 +109,8 @@ class GrowingDrafter(Drafter):
             pending = {row: read for row, read in wanted if read is not None}
         for row, growth in growths.items():
             self._growths[reads[row].id] = growth
-            self.remember(batch.sequences[row], growth.tree.pruned(growth.read))
-        return Draft([growths[row].done() if row in growths else Tree() for row in range(len(batch))])
+            self.remember(batch.sequences[row], growth.known)
+        return Draft([growths[row].tree if row in growths else Tree() for row in range(len(batch))])
 
     def _at_once(self, batch: Batch, growth: Growth, read: Read) -> bool:
         """Grow the whole tree in one call, where who is asked can; False: level by level then."""

@@ -14,8 +14,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from foreword.draft.confidence import Confidence
 from foreword.model import Read
-from foreword.native.tree import Ask, Grown
+from foreword.native.tree import Ask, Children, Grown
 from foreword.sampling import weights
 from foreword.types import Batch, Sequence, Tree
 
@@ -27,8 +28,6 @@ READS = 192
 """Guesses whose children are asked for at all."""
 DEEP = 24
 """Levels at most."""
-SPREAD = 0.53
-"""Error of a drafter's log-probabilities that no temperature takes away, in nats; measured from 0.3 to 1.3."""
 
 
 @runtime_checkable
@@ -47,47 +46,8 @@ class Foresees(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class Confidence:
-    """How far a drafter can be trusted: the chance that the target draws a child, from what the drafter would draw.
-
-    The target says argmax(log p + G). A drafter that knows G sees log q + G, off by an error of log q - log p. Were
-    the error Gumbel noise of scale s, the chance of each token would be softmax((log q + G) / s); measured on the small
-    family it is, within 0.03 for chances from 0.01 to 0.99 at temperatures 0 to 1.3. One number is learnt from what
-    becomes of the guesses: `error`, that of the drafter's logits, so that s^2 = (error / temperature)^2 + SPREAD^2.
-    """
-
-    error: float = 0.6
-    _information: float = 50.0
-
-    def scale(self, temperature: float) -> float:
-        """s, by which to divide log q + G; at temperature 0, by which to divide the logits themselves."""
-        return math.hypot(self.error / temperature, SPREAD) if temperature else self.error
-
-    def learn(self, values: List[float], drawn: int, temperature: float) -> None:
-        """The target drew child `drawn` of some with these log q + G: one step of Fisher scoring on log error."""
-        scale = self.scale(temperature)
-        best = max(values)
-        masses = [math.exp((value - best) / scale) for value in values]
-        total = sum(masses)
-        mean = sum(mass * value for mass, value in zip(masses, values, strict=True)) / total
-        variance = sum(mass * (value - mean) ** 2 for mass, value in zip(masses, values, strict=True)) / total
-        slope = -((self.error / (temperature or 1.0)) ** 2) / scale**3  # of 1 / s, by log error
-        self._information = 0.995 * self._information + slope**2 * variance
-        step = slope * (values[drawn] - mean) / self._information
-        self.error = min(max(self.error * math.exp(min(max(step, -0.2), 0.2)), 0.05), 20.0)
-
-
 _Ranked = tuple[list[int], list[float], list[float]]
 """The tokens that may follow a guess, best first, their log q + G and their chances."""
-
-
-@dataclass(slots=True)
-class _Children:
-    """The tokens that may follow a guess, best first, and their log q + G."""
-
-    tokens: list[int]
-    values: list[float]
 
 
 @dataclass(slots=True)
@@ -106,12 +66,16 @@ class Growth:
     deep: int = DEEP
     """Levels at most."""
     tree: Tree = field(default_factory=Tree)
+    """All that was thought of while it grows; in the end the best of it."""
     depth: int = 0
     open: list[int] = field(default_factory=lambda: [-1])
     """Guesses whose children are asked for; -1 = the last committed token."""
     read: list[int] = field(default_factory=list)
     """Guesses that were asked for before, in that order."""
-    _children: dict[int, _Children] = field(default_factory=dict)
+    known: Tree = field(default_factory=Tree)
+    """The guesses that were asked for, once the tree is done."""
+    children: List[Children] = field(default_factory=list)
+    """What may follow the text, then what may follow each guess that was asked for."""
 
     def extend(self, batch: Batch, logits: Float[Tensor, "open vocab"]) -> None:
         """Take the drafter's raw logits after each open guess; open the next level."""
@@ -128,9 +92,9 @@ class Growth:
 
     def _take(self, rows: List[_Ranked]) -> None:
         """These are the best children of each open guess; open the next level."""
-        fresh = []
+        fresh, children = [], [*self.children]
         for parent, (tokens, scores, odds) in zip(self.open, rows, strict=True):
-            self._children[parent] = _Children(tokens, scores)
+            children.append((tokens, scores))
             reached = 1.0 if parent < 0 else self.tree.chances[parent]
             fresh += [
                 self.tree.add(token, parent, reached * chance)
@@ -138,8 +102,10 @@ class Growth:
                 if reached * chance > self.floor
             ]
         self.read += [node for node in self.open if node >= 0]
-        self.depth += 1
+        self.depth, self.children = self.depth + 1, children
         self.open = self._promising(fresh)
+        if not self.open:
+            self.known, self.tree = self.tree.pruned(self.read), self.tree.cut(self.most, self.floor)
 
     def foreseen(self, batch: Batch, model: Foresees, read: Read) -> None:
         """Read the end of the text and grow to the last level from the laws that it foresees, for a plain law."""
@@ -161,9 +127,8 @@ class Growth:
         grown = model.grow(read, Ask(*shape, self.floor, params.temperature, scale, noise, ends))
         if grown is None:
             return False
-        self.tree, self.read, self.open = Tree(grown.tokens, grown.parents, grown.chances), grown.read, []
-        parents = [-1, *grown.read]
-        self._children = {node: _Children(*found) for node, found in zip(parents, grown.children, strict=True)}
+        self.tree, self.open = Tree(grown.tokens, grown.parents, grown.chances), []
+        self.known, self.children = Tree(grown.read, grown.read_parents), grown.children
         return True
 
     def _values(self, logits: Float[Tensor, "open vocab"], noise: Tensor | None) -> Float[Tensor, "open vocab"]:
@@ -205,17 +170,15 @@ class Growth:
         tokens = nodes.tokens[len(self.read) :]
         return Read(self.sequence.id, past, tokens, nodes.parents, len(tokens), held=len(self.read))
 
-    def done(self) -> Tree:
-        """The best guesses of all."""
-        return self.tree.cut(self.most, self.floor)
-
     def learn(self, said: List[int]) -> None:
         """What the target wrote instead of these guesses, or along them."""
-        read = {(self.tree.parents[node], self.tree.tokens[node]): node for node in self.read}
-        node = -1
+        asked = {guess: place for place, guess in enumerate(zip(self.known.parents, self.known.tokens, strict=True))}
+        place = -1
         for token in said:
-            children = self._children.get(node)
-            if children is None or token not in children.tokens:
+            tokens, values = self.children[place + 1]
+            if token not in tokens:
                 return
-            self.confidence.learn(children.values, children.tokens.index(token), self.sequence.params.temperature)
-            node = read.get((node, token), -2)
+            self.confidence.learn(values, tokens.index(token), self.sequence.params.temperature)
+            place = asked.get((place, token), -2)
+            if place < 0:
+                return

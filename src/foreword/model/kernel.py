@@ -6,9 +6,9 @@ Knows the C side; knows nothing about where the weights come from, or what they 
 from __future__ import annotations
 
 import ctypes
+from array import array
 from collections.abc import Sequence as List
-from ctypes import byref, c_int64
-from dataclasses import replace
+from ctypes import byref
 from typing import Any
 
 import torch
@@ -21,11 +21,11 @@ from foreword.model.driver import Mode
 from foreword.model.packing import Rooms
 from foreword.model.panels import LANES, PANEL, products, vectors
 from foreword.model.plan import Read, Span
-from foreword.native import llama, tree
+from foreword.native import llama
 from foreword.native.openmp import threads
 from foreword.native.pages import Pages
 from foreword.native.scratch import Scratch
-from foreword.native.tree import Ask, Grown
+from foreword.native.tree import Ask, Gardener, Grown
 
 ROPES = ("default", "linear", "llama3", "yarn")
 """Rotary embeddings whose angles depend on the position alone."""
@@ -97,7 +97,7 @@ class Kernel(Rooms[Rows]):
         """Read with this model from now on; `words` = tokens that texts are made of. What is held is its weights."""
         self._model, self._words = model, words
         self._weight_bytes = weight_bytes or sum(held.nbytes for held in self._held)
-        self._scratch = Scratch(model)
+        self._scratch, self._gardener = Scratch(model), Gardener(self._library, model)
 
     def move(self, id: int, source: list[int], start: int) -> None:
         for held, place in self._moves(id, source, start):
@@ -114,10 +114,9 @@ class Kernel(Rooms[Rows]):
         if read.keep != 1 or (ask.noise is not None and ask.noise.shape < (ask.deep, self._words)):
             raise ModelError("a tree grows after one kept row, and needs noise for every level and token")
         room = self._pool[read.id].capacity - read.start - len(read.tokens)
-        ask = replace(ask, reads=max(0, min(ask.reads, room)))
-        logits = torch.empty(ask.width + 1, self._model.vocab)
-        forward = self._prepare([read], logits, rows=ask.width, beyond=ask.reads)
-        return tree.grow(self._library, self._model, forward, ask, logits[-1], self._threads)
+        reads = max(0, min(ask.reads, room))
+        forward = self._prepare([read], self._gardener.room(ask.width), rows=ask.width, beyond=reads)
+        return self._gardener.grow(forward, ask, reads, self._threads)
 
     @property
     def _threads(self) -> int:
@@ -133,35 +132,38 @@ class Kernel(Rooms[Rows]):
         tokens: list[int] = []
         positions: list[int] = []
         kept: list[int] = []
+        longest = 0
         spans = (llama.Span * len(reads))()
         for described, span in zip(spans, self._spans(reads), strict=True):
-            self._describe_span(described, span)
             read = span.read
+            self._describe_span(described, span)
             tokens += read.tokens
             positions += [read.past + depth for depth in read.depths]
-            kept += range(len(tokens) - read.keep, len(tokens))
+            kept += range(span.stop - read.keep, span.stop)
+            longest = max(longest, span.length)
         if not 0 <= min(tokens) <= max(tokens) < self._words:
             raise ModelError(f"token ids must be in [0, {self._words}), got {min(tokens)} to {max(tokens)}")
-        longest = max(read.start + len(read.tokens) for read in reads) + beyond
+        count, longest = len(tokens), longest + beyond
         self._reach(longest)
-        arrays = [(c_int64 * len(numbers))(*numbers) for numbers in (tokens, positions, kept)]
-        scratch = self._scratch.fit(max(len(tokens), rows), self._threads, longest)
-        self._alive += arrays
-        pointers = (ctypes.addressof(array) for array in arrays)
-        return llama.Forward(len(tokens), len(spans), len(kept), *pointers, spans, logits.data_ptr(), *scratch)
+        numbers = array("q", tokens + positions + kept)  # a quarter of what an array of ctypes takes
+        self._alive.append(numbers)
+        (first, _), size = numbers.buffer_info(), numbers.itemsize
+        places = (first, first + count * size, first + 2 * count * size)
+        scratch = self._scratch.fit(max(count, rows), self._threads, longest)
+        return llama.Forward(count, len(spans), len(kept), *places, spans, logits.data_ptr(), *scratch)
 
     def _describe_span(self, described: llama.Span, span: Span) -> None:
-        read = span.read
-        if len(read.parents or ()) > MOST_DEEP:
-            raise ModelError(f"a tree may hold {MOST_DEEP} guesses, got {len(read.parents or ())}")
-        described.start, described.stop = span.start, span.stop
-        described.extent, described.past = span.extent.start, read.past
-        described.held = read.held
-        described.trunk = len(read.tokens) + read.held - (len(read.parents) if read.parents else 0)
-        if read.parents is not None:
-            parents = (ctypes.c_int32 * len(read.parents))(*read.parents)
-            self._alive.append(parents)
-            described.parents = ctypes.addressof(parents)
+        read, fresh = span.read, span.stop - span.start
+        described.start, described.stop, described.extent = span.start, span.stop, span.extent.start
+        described.past, described.held, described.trunk = read.past, read.held, fresh + read.held
+        if not read.parents:
+            return
+        if len(read.parents) > MOST_DEEP:
+            raise ModelError(f"a tree may hold {MOST_DEEP} guesses, got {len(read.parents)}")
+        described.trunk -= len(read.parents)
+        parents = array("i", read.parents)
+        self._alive.append(parents)
+        described.parents, _ = parents.buffer_info()
 
     def _reach(self, length: int) -> None:
         """Have the angles of every position up to `length`."""

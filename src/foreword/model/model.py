@@ -21,7 +21,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from foreword.errors import ModelError, words
 from foreword.model.cost import Cost, known
-from foreword.model.driver import Growing, Hearing, Mode
+from foreword.model.driver import Hearing, Mode
 from foreword.model.linear import Swap, fast_bfloat16, swap_out
 from foreword.model.plan import Read
 from foreword.model.probe import NATIVE, Capability, choose, drive, known_way
@@ -190,7 +190,8 @@ class Model:
 
     def grow(self, read: Read, ask: Ask) -> Grown | None:
         """Read, then grow a tree of guesses; None where the driver cannot do that faster than its caller."""
-        return self.driver.grow(read, ask) if isinstance(self.driver, Growing) else None
+        grow = getattr(self.driver, "grow", None)  # to compare with a protocol takes Python 3.11 some 20 µs
+        return None if grow is None else grow(read, ask)
 
     def move(self, id: int, source: list[int], start: int) -> None:
         """Make the keys of an accepted branch contiguous: position source[i] moves to start + i."""

@@ -151,10 +151,11 @@ class FastTranslator(TranslatingDriver):
         ends = tuple(self._spellings[token][-1] for token in ask.ends)
         ask = replace(ask, noise=self._heard(ask.noise, ask.deep), ends=ends)
         grown = cast("Growing", self._driver).grow(self._end(read), ask)
-        self._texts[read.id].nodes = [(grown.tokens[node],) for node in grown.read]
+        self._texts[read.id].nodes = [(token,) for token in grown.read]
         return replace(
             grown,
             tokens=[self._to_target[token] for token in grown.tokens],
+            read=[self._to_target[token] for token in grown.read],
             children=[self._said(tokens, values) for tokens, values in grown.children],
         )
 

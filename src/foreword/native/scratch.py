@@ -25,6 +25,7 @@ class Scratch:
         self._model = model
         self._rows = self._longest = self._threads = 0
         self._tensors: tuple[Tensor, ...] = ()
+        self._places = (0, 0, 0, 0, 0)
 
     def fit(self, rows: int, threads: int, longest: int) -> tuple[int, int, int, int, int]:
         """Addresses of (residual, wide, scores, narrow) and the length of a row of scores."""
@@ -39,8 +40,9 @@ class Scratch:
                 torch.empty(QUERIES * self._threads, self._longest),
                 torch.empty(self._rows, inner + m.intermediate, dtype=torch.bfloat16),
             )
-        residual, wide_rows, scores, narrow = (tensor.data_ptr() for tensor in self._tensors)
-        return residual, wide_rows, scores, narrow, self._longest
+            residual, wide_rows, scores, narrow = (tensor.data_ptr() for tensor in self._tensors)
+            self._places = residual, wide_rows, scores, narrow, self._longest
+        return self._places
 
 
 def multiplied(

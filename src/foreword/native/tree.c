@@ -9,11 +9,15 @@ typedef struct {
     const float *noise; /* [deep, stride], or NULL */
     int64_t stride, ends;
     const int64_t *end; /* tokens that nothing follows */
-    /* What came out: guesses in the order they were thought of, which of them were read, and what may follow those. */
+    /* Guesses in the order they were thought of, [(reads + 1) * breadth], and how many of them were read. */
     int64_t count, held;
-    int64_t *tokens, *parents; /* [(reads + 1) * breadth] */
+    int64_t *tokens, *parents;
     double *chances;
-    int64_t *read; /* [reads] */
+    /* What came out: the best `most` of them, likeliest first; those that were read; and what may follow these. */
+    int64_t chosen;
+    int64_t *best_tokens, *best_parents; /* [most] */
+    double *best_chances;
+    int64_t *read_tokens, *read_parents; /* [reads], parents by their place among those read */
     int64_t *child; /* [reads + 1, breadth]: after the text, then after each guess read; -1 = none */
     float *value;
 } Growth;
@@ -81,6 +85,26 @@ static int64_t promising(const Growth *g, int64_t first, int64_t *open) {
     return count;
 }
 
+/* The best `most` guesses, likeliest first and the first of equals: with each its parent, which is likelier. */
+static void choose_best(Growth *g) {
+    int64_t order[g->most], place[g->count];
+    g->chosen = 0;
+    for (int64_t node = 0; node < g->count; node++) {
+        int64_t at = g->chosen;
+        while (at && g->chances[node] > g->chances[order[at - 1]]) at--;
+        if (at == g->most) continue;
+        if (g->chosen < g->most) g->chosen++;
+        for (int64_t i = g->chosen - 1; i > at; i--) order[i] = order[i - 1];
+        order[at] = node;
+    }
+    for (int64_t at = 0; at < g->chosen; at++) {
+        int64_t node = order[at], parent = g->parents[node];
+        place[node] = at;
+        g->best_tokens[at] = g->tokens[node], g->best_chances[at] = g->chances[node];
+        g->best_parents[at] = parent < 0 ? -1 : place[parent];
+    }
+}
+
 /* `f` describes the forward that reads the end of the text, its last row kept; its logits and scratch have room for
  * `width` rows, `scratch` for one row of logits. What a guess is given is what was heard at its parent, where anything
  * is: one state a row, with room for `reads` rows after those of the text. */
@@ -106,11 +130,12 @@ void foreword_grow(const Model *m, const Forward *f, Growth *g, float *scratch, 
                 g->tokens[g->count] = child[c], g->parents[g->count] = open[i], g->chances[g->count++] = reached * share[c];
             }
         }
-        if (depth + 1 >= g->deep || !(opened = promising(g, fresh, open))) return;
+        if (depth + 1 >= g->deep || !(opened = promising(g, fresh, open))) break;
         for (int64_t i = 0; i < opened; i++) {
             int64_t node = open[i], parent = g->parents[node];
-            place[node] = g->held + i, g->read[g->held + i] = node;
+            place[node] = g->held + i;
             parents[g->held + i] = parent < 0 ? -1 : (int32_t)place[parent];
+            g->read_tokens[g->held + i] = g->tokens[node], g->read_parents[g->held + i] = parents[g->held + i];
             tokens[i] = g->tokens[node], positions[i] = base + depth, keep[i] = i;
             if (f->heeded) given[i] = f->heard + (f->rows + (parent < 0 ? -1 : place[parent])) * m->hidden;
         }
@@ -122,4 +147,5 @@ void foreword_grow(const Model *m, const Forward *f, Growth *g, float *scratch, 
         foreword_forward(m, &next, threads);
         g->held += opened;
     }
+    choose_best(g);
 }
