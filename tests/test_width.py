@@ -302,6 +302,16 @@ def test_dear_first_rounds_do_not_shut_a_drafter_out():
     assert 0 < width.floor < 0.5
 
 
+def test_the_pace_is_that_of_plain_decoding_or_of_rounds_with_guesses_where_these_are_faster():
+    width, one = Measured(FLAT), sequence()
+    assert width.pace == pytest.approx(1 / width.costs.seconds(1))
+    play_sure(width, one, 60, kept=0.0, guess=0.0)
+    assert width.pace == pytest.approx(1.0, rel=0.05), "all guesses are wrong, and a forward takes a second"
+    play_sure(width, one, 200, kept=1.0, guess=0.0)
+    assert width.pace > 3.0
+    assert Fixed(4).pace == 0.0, "nobody looks at the time"
+
+
 def test_where_every_row_costs_a_forward_nothing_is_guessed():
     asked = play(Measured(STEEP), sequence(), 300, kept=0.5, steep=True, guess=0.1)
     assert sum(asked[100:]) <= 10

@@ -160,7 +160,8 @@ class Measured(Width):
 
     @property
     def pace(self) -> float:
-        return max(1.0 / (self.costs.seconds(1) + self._after_plain), self._all.written / max(self._all.spent, 1e-9))
+        plainly = self.costs.seconds(self._rows) + self._after_plain
+        return max(1.0 / plainly, self._all.written / max(self._all.spent, 1e-9))
 
     @property
     def _after_plain(self) -> float:
