@@ -27,13 +27,18 @@ SAYS = {
     "online": "held out, after",
 }
 """What an example must print; those that are not named here need only print something."""
+LONG = ("online",)
+"""They take more than a few seconds."""
 
 
 def test_there_are_examples():
     assert {path.stem for path in EXAMPLES} >= set(SAYS)
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, id=path.stem, marks=pytest.mark.slow if path.stem in LONG else ()) for path in EXAMPLES],
+)
 def test_an_example_is_short_and_does_what_it_says(path):
     assert len(path.read_text(encoding="utf-8").splitlines()) <= 40
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1", "PYTHONUTF8": "1"}

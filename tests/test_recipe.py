@@ -113,6 +113,7 @@ def written(folder: Path, count: int) -> Path:
     return corpus
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_and_leaves_a_model(
     recipe: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

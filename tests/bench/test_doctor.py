@@ -65,6 +65,7 @@ def test_a_head_that_is_shown_the_wrong_layers_is_found_out(right, shown, level)
         assert "its config names [3, 6]; say [2, 5] there" in found.advice
 
 
+@pytest.mark.slow
 def test_a_head_says_which_method_it_serves(head):
     found = examine(Asked(target=TARGET, draft=str(head), **FEW))
     assert found.method == "eagle"

@@ -22,6 +22,7 @@ def data(shell) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_draft_is_trained_interrupted_and_finished(shell, data):
     words = ["train", "lm", "--data", "data.jsonl", "--out", "draft", "--steps", "60", *SMALL, "--json"]
     process = shell.start(*words)

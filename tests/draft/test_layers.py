@@ -77,7 +77,7 @@ def test_early_exit_is_a_mask():
     ("mask", "least", "most"),
     [
         pytest.param(frozenset({3, 5}), 0.5, 0.9, marks=pytest.mark.slow),
-        (exit_after(7, 8), 0.3, 0.6),
+        pytest.param(exit_after(7, 8), 0.3, 0.6, marks=pytest.mark.slow),
         pytest.param(frozenset(range(16)), 0.0, 0.1, marks=pytest.mark.slow),
     ],
 )

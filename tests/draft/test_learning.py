@@ -288,6 +288,7 @@ def test_learn_is_yes_no_or_how(unchecked):
 # ---- all of it together
 
 
+@pytest.mark.slow
 def test_what_was_learnt_is_saved_and_served_again(tmp_path):
     llm = LLM(draft=harmed("auto"), learn=ASKED, nodes=4)
     params = [SamplingParams(seed=seed, max_tokens=40, ignore_eos=True) for seed in range(8)]

@@ -17,7 +17,7 @@ EITHER_WAY = [(NEAR, 0.9, SHARED), (FAR, 0.6, SHARED), (FAR, 0.9, RETOLD)]
 
 
 @pytest.mark.parametrize("clause", CONTRACT, ids=lambda clause: clause.__name__)
-@pytest.mark.parametrize("enough", [0.0, 1.0])
+@pytest.mark.parametrize("enough", [pytest.param(0.0, marks=pytest.mark.slow), 1.0])
 def test_the_contract_is_kept_either_way(enough, clause):
     clause(lambda: PairDrafter(pair(FAR), enough))
 

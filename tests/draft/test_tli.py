@@ -74,7 +74,7 @@ def test_a_rule_that_compares_laws_is_told_the_renormalised_one(rule):
     assert accepted(drafter, temperature, rule) > 20
 
 
-@pytest.mark.parametrize("temperature", [0.7, 1.3])
+@pytest.mark.parametrize("temperature", [pytest.param(0.7, marks=pytest.mark.slow), 1.3])
 def test_guesses_are_kept_as_often_as_the_two_laws_say(temperature):
     """One guess a round under `rejection`: kept with the chance sum_x min(p, q') (Leviathan et al. 2023)."""
     asked = [

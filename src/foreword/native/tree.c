@@ -87,7 +87,7 @@ static int64_t promising(const Growth *g, int64_t first, int64_t *open) {
 
 /* The best `most` guesses, likeliest first and the first of equals: with each its parent, which is likelier. */
 static void choose_best(Growth *g) {
-    int64_t order[g->most], place[g->count];
+    int64_t order[g->most], place[g->count + 1];
     g->chosen = 0;
     for (int64_t node = 0; node < g->count; node++) {
         int64_t at = g->chosen;
