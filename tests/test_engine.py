@@ -13,6 +13,7 @@ from foreword.engine import Engine
 from foreword.errors import InvalidRequest
 from foreword.model import Read
 from foreword.types import Batch, Draft, SamplingParams, Sequence, Tree
+from foreword.width import Fixed
 from running import Answer, Request, draft, drafter, engine, finish, plain, prompts, target, tokenizer
 
 
@@ -285,6 +286,26 @@ def broken(guesser: Breaking) -> None:
     calls = guesser.calls
     assert run(loop, requests()) == got
     assert guesser.calls == calls, "a drafter that has failed is not asked again"
+
+
+# ---- what a drafter is told
+
+
+def test_a_drafter_is_told_what_its_guesses_must_earn():
+    class Strict(Fixed):
+        floor, pace = 0.25, 40.0
+
+    told = []
+
+    class Told(Foresight):
+        def propose(self, batch, nodes):
+            told.append((batch.floor, batch.pace))
+            return super().propose(batch, nodes)
+
+    loop = engine(target(), Told(known(truth())), Strict(3))
+    assert run(loop, requests()) == [one.said for one in plain(target(), requests())]
+    assert loop.failed is None
+    assert set(told) == {(0.25, 40.0)}
 
 
 # ---- coming and going

@@ -65,10 +65,6 @@ class Tree:
             found.setdefault(parent, {}).setdefault(token, node)
         return found
 
-    def children(self, parent: int) -> dict[int, int]:
-        """token -> the guess of that token which follows `parent`."""
-        return self.offspring().get(parent, {})
-
     def cut(self, most: int, floor: float = 0.0) -> Tree:
         """The tree of its `most` likeliest guesses above `floor`, likeliest first."""
         return self.pruned(self.best(most, floor))

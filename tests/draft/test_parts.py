@@ -39,8 +39,8 @@ def one(length: int = 3) -> Sequence:
     return Sequence(next(_ids), [5] * length, 1, SamplingParams(temperature=0, max_tokens=64), seed=0)
 
 
-def propose(drafter: Drafter, *sequences: Sequence, most: int = 8, trees: bool = True, pace: float = 0.0) -> Draft:
-    batch = Batch(sequences, KeyedDraws(100, shared=True), trees, pace=pace)
+def propose(drafter: Drafter, *sequences: Sequence, most: int = 8, trees: bool = True, **known: float) -> Draft:
+    batch = Batch(sequences, KeyedDraws(100, shared=True), trees, **known)
     return drafter.propose(batch, [most] * len(sequences))
 
 
@@ -194,6 +194,18 @@ def test_what_a_part_adds_to_sure_guesses_is_learnt_apart_from_what_it_adds_to_o
     cheap.tree, both._took[1] = Says(*sure).tree, 1.0
     propose(both, one(), pace=0.5)
     assert dear.asked == asked + 1, "where the first is sure it adds nothing"
+
+
+def test_guesses_promise_what_is_left_of_their_chances_after_their_cost():
+    """Three of 0.5 promise more than one of 0.9, unless each costs as much as 0.4."""
+    dear = Says((9, -1, 0.9))
+    both = CascadeDrafter([Says(*((token, -1, 0.5) for token in range(1, 4))), dear])
+    assert len(propose(both, one()).trees[0]) == 3
+    assert dear.asked == 0
+    both._usual[1] = 1.0
+    assert len(propose(both, one(), floor=0.2).trees[0]) == 3, "0.9 and 0.7"
+    assert dear.asked == 1
+    assert chances(propose(both, one(), floor=0.4)) == pytest.approx({(9,): 0.9})
 
 
 def test_a_recipe_is_read_from_its_name():

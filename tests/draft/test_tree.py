@@ -235,4 +235,4 @@ def test_a_tree_can_be_cut_straightened_and_padded():
     assert made.count.tolist() == [4, 0, 2]
     assert Draft([cut.straight(), Tree()]).chain
     assert made.trees[2].tokens == [5, 7]
-    assert tree.children(-1) == {5: 0, 6: 1}
+    assert tree.offspring()[-1] == {5: 0, 6: 1}

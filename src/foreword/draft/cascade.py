@@ -8,11 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence as List
 
 from foreword.draft.base import Drafter
-from foreword.draft.parts import Parts
+from foreword.draft.parts import EAGER, Parts
 from foreword.types import Batch, Draft
-
-EAGER = 1.0
-"""What the next part is expected to promise before it was ever asked, in guesses that come true."""
 
 
 class CascadeDrafter(Parts):

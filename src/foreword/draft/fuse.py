@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence as List
 
 from foreword.draft.base import Drafter
-from foreword.draft.parts import Parts
+from foreword.draft.parts import EAGER, Parts
 from foreword.types import Batch, Draft, Tree
 
 FADE = 0.98
@@ -21,8 +21,6 @@ LEAST = -5.0
 """Log of the least that a part's word counts, beside the best one's."""
 LEVELS = 6
 """Promises that are told apart, each twice as large as the one before."""
-EAGER = 1.0
-"""What a part is expected to add before it was ever asked, in guesses that come true."""
 
 
 class FusedDrafter(Parts):
@@ -72,9 +70,9 @@ class FusedDrafter(Parts):
         if len(trees) < 2:
             return
         standing, gained = dict.fromkeys(trees, -1), dict.fromkeys(trees, 0.0)
-        weights = self._weights
+        weights, offspring = self._weights, {part: tree.offspring() for part, tree in trees.items()}
         for token in said:
-            children = {part: trees[part].children(node) for part, node in standing.items()}
+            children = {part: offspring[part].get(node, {}) for part, node in standing.items()}
             speaking = [part for part, found in children.items() if found]
             if not speaking:
                 break

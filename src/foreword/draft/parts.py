@@ -21,6 +21,8 @@ from foreword.types import Batch, Draft, Scores, Sequence, Tree, Verdict
 
 HOPE = 0.5
 """The chance of a guess once those before it came true, for a drafter that says none, before any was judged."""
+EAGER = 1.0
+"""What a part is expected to promise, or to add, before it was ever asked: guesses that come true."""
 SHARE = 0.02
 """Share of the time that may go to parts that do not seem worth theirs: texts change."""
 

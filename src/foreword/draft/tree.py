@@ -92,9 +92,8 @@ class Growth:
 
     def _take(self, rows: List[_Ranked]) -> None:
         """These are the best children of each open guess; open the next level."""
-        fresh, children = [], [*self.children]
-        for parent, (tokens, scores, odds) in zip(self.open, rows, strict=True):
-            children.append((tokens, scores))
+        fresh = []
+        for parent, (tokens, _, odds) in zip(self.open, rows, strict=True):
             reached = 1.0 if parent < 0 else self.tree.chances[parent]
             fresh += [
                 self.tree.add(token, parent, reached * chance)
@@ -102,7 +101,7 @@ class Growth:
                 if reached * chance > self.floor
             ]
         self.read += [node for node in self.open if node >= 0]
-        self.depth, self.children = self.depth + 1, children
+        self.depth, self.children = self.depth + 1, [*self.children, *((tokens, values) for tokens, values, _ in rows)]
         self.open = self._promising(fresh)
         if not self.open:
             self.known, self.tree = self.tree.pruned(self.read), self.tree.cut(self.most, self.floor)
