@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig
+from transformers import AutoModelForCausalLM, Gemma2Config, LlamaConfig, MistralConfig, Olmo3Config, Phi3Config
 
 import architectures
 import starter
@@ -20,10 +20,25 @@ WIDE = {
     "heads of 32, window": MistralConfig(**SIZES, **HEADS, head_dim=32, sliding_window=40),
     "heads of 96": LlamaConfig(**SIZES, **HEADS, head_dim=96),
     "heads of 128": LlamaConfig(**SIZES, **HEADS, head_dim=128),
-}
-"""Heads that matrix registers can hold: one half of what they add up at once, one and a half, two."""
-NAMES = ["family", "llama-gqa", "mistral", "qwen2", "qwen3", *WIDE]
-"""Plain, shared key heads, a window of 8, biases, norms of queries and keys."""
+    "gemma2, heads of 64": Gemma2Config(
+        **SIZES, **HEADS, head_dim=64, query_pre_attn_scalar=64, sliding_window=40, attn_logit_softcapping=2.0,
+        final_logit_softcapping=0.5, tie_word_embeddings=False,
+    ),
+    "half of each head turned": Phi3Config(
+        **SIZES, **HEADS, pad_token_id=0,
+        rope_parameters={"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.5},
+    ),
+    "olmo3, layers that turn otherwise": Olmo3Config(
+        **SIZES, **HEADS, sliding_window=40, layer_types=["sliding_attention", "full_attention"],
+        rope_parameters={
+            "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+            "full_attention": {"rope_type": "linear", "rope_theta": 100.0, "factor": 4.0},
+        },
+    ),
+}  # fmt: skip
+"""Heads that matrix registers can hold: one half of what they add up at once, one and a half, two; and what is rare."""
+NAMES = ["family", "llama-gqa", "mistral", "qwen2", "qwen3", "gemma", "gemma3", "phi3", "olmo2", "smollm3", *WIDE]
+"""Plain, shared key heads, a window of 8, biases, norms of queries and keys; norms after halves; places unseen."""
 LENGTH = 150
 """More than one product over keys takes at once."""
 PARENTS = [-1, 0, 1, -1, 3, 3, 5]
@@ -69,6 +84,13 @@ def test_scores_are_those_of_the_model_up_to_bfloat16(models, driver, text):
     # Activations stay in float32 between products here, so we are nearer to the truth than bfloat16 throughout.
     assert ours < theirs
     assert ours < 0.05
+
+
+def test_the_head_alone_says_of_given_states_what_the_model_s_own_matrix_does(models, driver):
+    states = torch.randn(5, models[0].config.hidden_size, generator=torch.Generator().manual_seed(1)).bfloat16()
+    with torch.inference_mode():
+        truth = models[1].lm_head(states.float())
+    torch.testing.assert_close(driver.speak(states), truth, rtol=0.01, atol=0.01)
 
 
 @pytest.mark.parametrize("rows", [2, 3, 6, 7, 12, 13, 16, 17, 30])

@@ -46,7 +46,7 @@ def test_what_is_packed_is_there_again_when_unpacked(outputs):
 def test_a_product_is_that_of_torch_and_a_row_has_the_same_bits_in_every_company(outputs, depth, threads):
     weight, given = random(outputs, depth), random(max(ROWS), depth).float()
     held = packed(weight)
-    mouth = llama.Model(0, depth, 1, 1, 16, depth, outputs, 1e-5, 1.0, None, None, held.data_ptr(), None, None, None)
+    mouth = llama.Model(hidden=depth, vocab=outputs, head=held.data_ptr())
     scratch = Scratch(mouth)
     alone = torch.cat([multiplied(llama.needed(), mouth, scratch, row[None], 1) for row in given])
     torch.testing.assert_close(alone, given @ weight.float().T, rtol=1e-4, atol=1e-4)

@@ -18,7 +18,7 @@ from foreword.draft.eagle_head import EagleHead
 from foreword.draft.eagle_thoughts import Thoughts, spread
 from foreword.errors import ModelError
 from foreword.model import Model, Read
-from foreword.model.kernel import MARGIN, Kernel, Rows, unfit
+from foreword.model.kernel import MARGIN, Kernel, Rows, activation, unfit
 from foreword.model.linear import drop_weights
 from foreword.model.panels import LANES
 from foreword.native import llama
@@ -43,7 +43,7 @@ class NativeHead(Kernel):
         """The head's linear layers lose their weights once these are packed."""
         llama_config, attention = head.config.llama, head.midlayer.self_attn
         kv_heads = attention.k_proj.out_features // attention.dim
-        super().__init__(Rows(1, kv_heads, attention.dim), head.rotary)
+        super().__init__(Rows(1, kv_heads, attention.dim), [head.rotary])
         self.context = min(target.context, llama_config.max_position_embeddings)
         self._vocab, self._tokens = target.vocab, head.tokens
         self._embedding = _embedding(head, target).weight.detach()
@@ -58,7 +58,8 @@ class NativeHead(Kernel):
             1, llama_config.hidden_size, llama_config.num_attention_heads, kv_heads, attention.dim,
             llama_config.intermediate_size, head.config.draft_vocab, llama_config.rms_norm_eps, attention.dim**-0.5,
             self._embedding.data_ptr(), self._keep(head.norm.weight.detach().float()), self._pack(head.lm_head.weight),
-            None, None, layers, llama.WHOLE, self._keep(head.tokens.int()) if reduced else None,
+            layers, llama.WHOLE, self._keep(head.tokens.int()) if reduced else None,
+            activation=activation(llama_config),
         )  # fmt: skip
         fc = head.fc
         self._fc = llama.Model(

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from foreword.draft.block import Wanted
 from foreword.draft.masked import MaskedHead
 from foreword.model import Model, Read
-from foreword.model.kernel import Kernel, Rows, unfit
+from foreword.model.kernel import Kernel, Rows, activation, unfit
 from foreword.model.layer import head_dim
 from foreword.model.linear import drop_weights
 from foreword.model.panels import LANES
@@ -46,7 +46,7 @@ class NativeStack(Kernel):
         layout, sizes = head.layout, head.layout.sizes
         dim, heads = head_dim(sizes), sizes.num_attention_heads
         kv_heads, stack = sizes.num_key_value_heads or heads, [*head.layers]
-        super().__init__(Rows(len(stack), kv_heads, dim), head.rotary.angles)
+        super().__init__(Rows(len(stack), kv_heads, dim), [head.rotary.angles] * len(stack))
         self._block, self._masks = layout.block, [layout.mask] * (layout.block - 1)
         self._lengths: dict[int, int] = {}
         embedding: Any = target.hf.get_input_embeddings()
@@ -59,8 +59,7 @@ class NativeStack(Kernel):
         self._hidden_norm, norm = (self._keep(one.weight.detach().float()) for one in norms)
         model = llama.Model(
             len(stack), sizes.hidden_size, heads, kv_heads, dim, sizes.intermediate_size, 0, sizes.rms_norm_eps,
-            dim**-0.5, self._embedding.data_ptr(), norm, None, None, None,
-            layers,
+            dim**-0.5, self._embedding.data_ptr(), norm, None, layers, activation=activation(sizes),
         )  # fmt: skip
         self._fc = llama.Model(hidden=head.fc.in_features, vocab=head.fc.out_features, head=self._pack(head.fc.weight))
         self._fc_scratch = Scratch(self._fc)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 from array import array
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as List
 from ctypes import byref
 from typing import Any
@@ -19,7 +20,7 @@ from foreword.errors import ModelError
 from foreword.model.cache import Extents, grown
 from foreword.model.driver import Mode
 from foreword.model.packing import Rooms
-from foreword.model.panels import LANES, PANEL, products, vectors
+from foreword.model.panels import LANES, PANEL, linears, products, vectors
 from foreword.model.plan import Read, Span
 from foreword.native import llama
 from foreword.native.openmp import threads
@@ -27,8 +28,11 @@ from foreword.native.pages import Pages
 from foreword.native.scratch import Scratch
 from foreword.native.tree import Ask, Gardener, Grown
 
+Turn = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+"""(a tensor of the dtype wanted, positions [1, position]) -> cos and sin of their angles [1, position, dim]."""
 ROPES = ("default", "linear", "llama3", "yarn")
 """Rotary embeddings whose angles depend on the position alone."""
+ACTIVATIONS = {"silu": llama.SILU, "gelu_pytorch_tanh": llama.GELU}
 MOST_DIM, MOST_DEEP = 256, 256
 SHARE = 4 * 2**20
 """Bytes of weights that make one more thread worth its coming."""
@@ -40,17 +44,28 @@ def unfit(config: Any, layer: Any, head: Any) -> str | None:
     """Why layers like this one, and this matrix after them, are not what the C side computes; None if they are."""
     dim = layer.self_attn.o_proj.in_features // config.num_attention_heads
     sizes = (head.in_features, config.intermediate_size, head.out_features, dim)
-    biases = (layer.self_attn.o_proj.bias, layer.mlp.gate_proj.bias, layer.mlp.down_proj.bias, head.bias)
+    biased = [*(linear for name, parts in linears(layer).items() if name != "qkv" for linear in parts), head]
     if (
         any(size % LANES for size in sizes)
         or dim > MOST_DIM
-        or config.hidden_act != "silu"
-        or any(bias is not None for bias in biases)
+        or activation(config) is None
+        or any(linear.bias is not None for linear in biased)
     ):
         return "its sizes, its activation or its biases are not the usual ones"
-    if (config.rope_parameters or {}).get("rope_type", "default") not in ROPES:
+    if any(rope.get("rope_type", "default") not in ROPES for rope in _ropes(config.rope_parameters or {})):
         return "its rotary embedding depends on the length of the text"
     return llama.reason()
+
+
+def activation(config: Any) -> int | None:
+    """What the gates of its layers do, as the C side calls it; None where that cannot be computed there."""
+    return ACTIVATIONS.get(getattr(config, "hidden_activation", None) or config.hidden_act)
+
+
+def _ropes(parameters: dict[str, Any]) -> Iterable[dict[str, Any]]:
+    """Those of all layers, or of each kind of layer."""
+    kinds = [value for value in parameters.values() if isinstance(value, dict)]
+    return kinds or [parameters]
 
 
 class Rows(Extents):
@@ -84,14 +99,15 @@ class Kernel(Rooms[Rows]):
 
     mode = Mode.TREE
 
-    def __init__(self, rows: Rows, rotary: Any) -> None:
-        """`rows` hold keys and values, `rotary` is a module that knows angles; `describe` must be told the rest."""
+    def __init__(self, rows: Rows, turns: List[Turn | None]) -> None:
+        """`rows` hold keys and values, `turns` say how each layer turns its heads; `describe` must be told the rest."""
         super().__init__(rows)
-        self._library, self._rotary = llama.needed(), rotary
+        self._library, self._turns = llama.needed(), turns
         self._pages = Pages()
         self._held: list[Tensor] = []  # what the C side points to, always
         self._alive: list[object] = []  # and what it points to during one forward
-        self._angles: tuple[Tensor, Tensor] = (torch.empty(0), torch.empty(0))
+        self._angles: dict[Turn, tuple[Tensor, ...]] = {}
+        self._reached = 0
 
     def describe(self, model: llama.Model, words: int, weight_bytes: int = 0) -> None:
         """Read with this model from now on; `words` = tokens that texts are made of. What is held is its weights."""
@@ -167,12 +183,20 @@ class Kernel(Rooms[Rows]):
 
     def _reach(self, length: int) -> None:
         """Have the angles of every position up to `length`."""
-        if length <= self._angles[0].shape[0]:
+        if length <= self._reached:
             return
+        self._reached = max(1024, 2 * length)
+        places, kind = torch.arange(self._reached)[None], torch.zeros(1, dtype=torch.float32)
         with torch.inference_mode():
-            tables = self._rotary(torch.zeros(1, dtype=torch.float32), torch.arange(max(1024, 2 * length))[None])
-        self._angles = tables[0][0].float().contiguous(), tables[1][0].float().contiguous()
-        self._model.cos, self._model.sin = (table.data_ptr() for table in self._angles)
+            self._angles = {
+                turn: tuple(table[0].float().contiguous() for table in turn(kind, places))
+                for turn in dict.fromkeys(self._turns)
+                if turn is not None
+            }
+        for layer, turn in zip(self._model.layer[: self._model.layers], self._turns, strict=True):
+            if turn is not None:
+                layer.cos, layer.sin = (table.data_ptr() for table in self._angles[turn])
+                self._model.turned = self._angles[turn][0].shape[1]
 
     def _describe_layer(self, described: llama.Layer, layer: Any) -> None:
         for name, weight in products(layer).items():

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence as List
 from ctypes import byref, c_int64
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,14 +16,19 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from foreword.model.kernel import Kernel, Rows, unfit
+from foreword.model.kernel import Kernel, Rows, Turn, activation, unfit
 from foreword.model.linear import drop_weights
+from foreword.model.panels import scales
 from foreword.model.plan import Read
 from foreword.model.unpack import restore
 from foreword.native import llama
 from foreword.native.scratch import multiplied
 
-SUPPORTED = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+SUPPORTED = tuple(
+    f"{name}ForCausalLM" for name in "Llama Mistral Qwen2 Qwen3 Gemma Gemma2 Gemma3 Phi3 Olmo2 Olmo3 SmolLM3".split()
+)
+CAPPED = "Gemma2ForCausalLM"
+"""Others have the setting too, and do without."""
 
 
 def refused(model: PreTrainedModel) -> str | None:
@@ -40,7 +46,7 @@ class NativeDriver(Kernel):
 
     def __init__(self, model: PreTrainedModel, *, owned: bool = False) -> None:
         """A model that is `owned` loses each weight once it is packed, so that none is held twice; see `restore`."""
-        super().__init__(rows_of(model), model.model.rotary_emb)
+        super().__init__(rows_of(model), turns_of(model))
         self._hf, self._owned = model, owned
         described = self._describe(model)
         self.describe(described, described.vocab)
@@ -62,7 +68,7 @@ class NativeDriver(Kernel):
 
     def speak(self, hidden: Float[Tensor, "rows hidden"]) -> Float[Tensor, "rows vocab"]:
         mouth = llama.Model.from_buffer_copy(self._model)
-        mouth.layers, mouth.norm = 0, None
+        mouth.layers, mouth.norm, mouth.logit_cap = 0, None, 0
         return multiplied(self._library, mouth, self._scratch, hidden, self._threads)
 
     def _describe(self, model: PreTrainedModel) -> llama.Model:
@@ -76,11 +82,16 @@ class NativeDriver(Kernel):
         head = self._pack(model.lm_head.weight)
         if self._owned:
             drop_weights(model.lm_head)
+        embeddings, normed = model.model.embed_tokens, getattr(attention, "q_norm", None)
         return llama.Model(
             len(layers), hidden, config.num_attention_heads, config.num_key_value_heads, attention.head_dim,
             config.intermediate_size, vocab, config.rms_norm_eps, attention.scaling,
-            self._keep(model.model.embed_tokens.weight.detach()), self._keep(model.model.norm.weight.detach().float()),
-            head, None, None, array,
+            self._keep(embeddings.weight.detach()), self._keep(scales(model.model.norm)), head, array,
+            activation=activation(config), broad=normed is not None and normed.weight.numel() > attention.head_dim,
+            # Rounded as the model rounds it.
+            embedding_scale=float(getattr(embeddings, "embed_scale", torch.zeros(())).to(embeddings.weight.dtype)),
+            score_cap=(type(model).__name__ == CAPPED and config.attn_logit_softcapping) or 0,
+            logit_cap=getattr(config, "final_logit_softcapping", None) or 0,
         )  # fmt: skip
 
     def _describe_layer(self, described: llama.Layer, layer: Any) -> None:
@@ -90,6 +101,19 @@ class NativeDriver(Kernel):
         # Where a layer does not say whether its window is open, all layers of the model have the same.
         attention = layer.self_attn
         described.window = getattr(attention, "sliding_window", getattr(attention.config, "sliding_window", None)) or 0
+
+
+def turns_of(model: PreTrainedModel) -> List[Turn | None]:
+    """How each layer turns its heads; None = not at all."""
+    rotary, layers = model.model.rotary_emb, model.model.layers
+    kinds = model.config.layer_types if _many_ropes(model.config) else [None] * len(layers)
+    known = {kind: rotary if kind is None else partial(rotary, layer_type=kind) for kind in set(kinds)}
+    turned = [getattr(layer.self_attn, "use_rope", True) for layer in layers]
+    return [known[kind] if turns else None for kind, turns in zip(kinds, turned, strict=True)]
+
+
+def _many_ropes(config: Any) -> bool:
+    return any(isinstance(value, dict) for value in (config.rope_parameters or {}).values())
 
 
 def rows_of(model: PreTrainedModel) -> Rows:

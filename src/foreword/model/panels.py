@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 LANES = 16
 """Outputs that one vector holds; keys lie in blocks of so many rows."""
@@ -17,24 +17,47 @@ PANEL = 2 * LANES
 """Outputs that lie side by side in packed weights; values lie in blocks of so many rows."""
 
 
+AROUND = {
+    "norm": "input_layernorm", "said_norm": "post_attention_layernorm",
+    "mlp_norm": "pre_feedforward_layernorm", "mlp_said_norm": "post_feedforward_layernorm",
+}  # fmt: skip
+"""Norms of a layer that norms what its halves say, and perhaps what they read."""
+BEFORE = {"norm": "input_layernorm", "mlp_norm": "post_attention_layernorm"}
+"""Those of a layer that only norms what they read."""
+
+
+def linears(layer: Any) -> dict[str, tuple[nn.Linear, ...]]:
+    """The modules whose outputs lie one after the other in each matrix of the C side; some models join them as well."""
+    attention, mlp = layer.self_attn, layer.mlp
+    return {
+        "qkv": _one_or(attention, "qkv_proj", "q_proj", "k_proj", "v_proj"),
+        "out": (attention.o_proj,),
+        "gate_up": _one_or(mlp, "gate_up_proj", "gate_proj", "up_proj"),
+        "down": (mlp.down_proj,),
+    }
+
+
+def _one_or(owner: Any, joined: str, *parts: str) -> tuple[nn.Linear, ...]:
+    return (getattr(owner, joined),) if hasattr(owner, joined) else tuple(getattr(owner, part) for part in parts)
+
+
 def products(layer: Any) -> dict[str, Float[Tensor, "outputs depth"]]:
     """The matrices of a layer by the names of the C side, as they are before they are packed."""
-    attention, mlp = layer.self_attn, layer.mlp
-    gate, up = (p.weight.reshape(-1, LANES, p.in_features) for p in (mlp.gate_proj, mlp.up_proj))
-    return {
-        "qkv": torch.cat([attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight]),
-        "out": attention.o_proj.weight,
-        "gate_up": torch.stack([gate, up], dim=1).flatten(0, 2),  # half of a panel each
-        "down": mlp.down_proj.weight,
-    }
+    found = {name: torch.cat([linear.weight for linear in parts]) for name, parts in linears(layer).items()}
+    gate, up = (half.unflatten(0, (-1, LANES)) for half in found["gate_up"].chunk(2))
+    return {**found, "gate_up": torch.stack([gate, up], dim=1).flatten(0, 2)}  # half of a panel each
 
 
 def vectors(layer: Any) -> dict[str, Float[Tensor, "size"]]:
     """The norms and biases of a layer by the names of the C side, float32."""
-    attention = layer.self_attn
-    found = {"norm": layer.input_layernorm.weight, "mlp_norm": layer.post_attention_layernorm.weight}
-    if attention.q_proj.bias is not None:
-        found["qkv_bias"] = torch.cat([attention.q_proj.bias, attention.k_proj.bias, attention.v_proj.bias])
-    if getattr(attention, "q_norm", None) is not None:
-        found |= {"query_norm": attention.q_norm.weight, "key_norm": attention.k_norm.weight}
-    return {name: vector.detach().float() for name, vector in found.items()}
+    attention, names = layer.self_attn, AROUND if hasattr(layer, AROUND["mlp_said_norm"]) else BEFORE
+    norms = {ours: getattr(layer, theirs, None) for ours, theirs in names.items()}
+    norms |= {"query_norm": getattr(attention, "q_norm", None), "key_norm": getattr(attention, "k_norm", None)}
+    found = {name: scales(norm) for name, norm in norms.items() if norm is not None}
+    biases = [linear.bias.detach() for linear in linears(layer)["qkv"] if linear.bias is not None]
+    return {**found, "qkv_bias": torch.cat(biases).float()} if biases else found
+
+
+def scales(norm: nn.Module) -> Float[Tensor, "size"]:
+    """What a norm multiplies by, float32. Gemma's keep what is to be added to 1."""
+    return norm.get_parameter("weight").detach().float() + ("Gemma" in type(norm).__name__)

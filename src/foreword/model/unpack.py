@@ -13,7 +13,7 @@ from jaxtyping import BFloat16
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from foreword.model.panels import LANES, PANEL
+from foreword.model.panels import LANES, PANEL, linears
 from foreword.native import llama
 
 
@@ -28,12 +28,11 @@ def restore(hf: PreTrainedModel, described: llama.Model, held: List[Tensor]) -> 
     at = {tensor.data_ptr(): tensor for tensor in held}
     model: Any = hf.model
     for layer, packed in zip(model.layers, described.layer[: described.layers], strict=True):
-        attention, mlp = layer.self_attn, layer.mlp
-        _fill((attention.q_proj, attention.k_proj, attention.v_proj), unpacked(at[packed.qkv]))
-        _fill((attention.o_proj,), unpacked(at[packed.out]))
+        parts = linears(layer)
+        for name in ("qkv", "out", "down"):
+            _fill(parts[name], unpacked(at[getattr(packed, name)]))
         pairs = unpacked(at[packed.gate_up]).view(-1, 2, LANES, described.hidden)  # half of a panel each
-        _fill((mlp.gate_proj, mlp.up_proj), pairs.transpose(0, 1).reshape(-1, described.hidden))
-        _fill((mlp.down_proj,), unpacked(at[packed.down]))
+        _fill(parts["gate_up"], pairs.transpose(0, 1).reshape(-1, described.hidden))
     tied = hf.config.tie_word_embeddings
     hf.lm_head.weight = model.embed_tokens.weight if tied else _still(unpacked(at[described.head]))
 

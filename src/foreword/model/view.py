@@ -63,7 +63,7 @@ def view(target: Model, *, skip: Skip | None = None, bits: int = 16, spare: int 
     if any(not 0 <= layer < layers for layer in skip.attention | skip.mlp):
         raise InvalidRequest(f"{target.name} has layers 0 to {layers - 1}; leave out none but those")
     if isinstance(driver, NativeDriver):
-        _check_sizes(target, bits)
+        _check_sizes(target.name, driver, bits)
         made = NativeView(driver, skip, bits, shares=spare > 0)
     elif isinstance(driver, PooledDriver) and bits == 16:
         made = PooledView(driver, skip, shares=spare > 0)
@@ -87,7 +87,7 @@ class NativeView(NativeDriver):
     """Reads the packed weights of another driver, or coded copies of them; a row's bits are its own here too."""
 
     def __init__(self, base: NativeDriver, skip: Skip, bits: int, *, shares: bool) -> None:
-        Kernel.__init__(self, base._pool if shares else rows_of(base._hf), base._rotary)
+        Kernel.__init__(self, base._pool if shares else rows_of(base._hf), base._turns)
         self._base, self._shares, self._hf = base, shares, base._hf
         self._layers = (llama.Layer * base._model.layers)(*base._model.layer[: base._model.layers])
         described = llama.Model.from_buffer_copy(base._model)
@@ -160,15 +160,13 @@ class PooledView(PooledDriver):
             return super().read(reads)
 
 
-def _check_sizes(target: Model, bits: int) -> None:
+def _check_sizes(name: str, driver: NativeDriver, bits: int) -> None:
     if bits not in CODINGS:
         raise InvalidRequest(f"weights can be read in {', '.join(map(str, CODINGS))} bits, got {bits}")
-    config = target.hf.config.get_text_config()
-    depths = (config.hidden_size, config.intermediate_size, config.num_attention_heads * config.head_dim)
+    m = driver._model
+    depths = (m.hidden, m.intermediate, m.heads * m.dim)
     if bits != 16 and any(depth % llama.GROUP for depth in depths):
-        raise InvalidRequest(
-            f"the sizes of {target.name}, {depths}, are not multiples of {llama.GROUP}; use another method"
-        )
+        raise InvalidRequest(f"the sizes of {name}, {depths}, are not multiples of {llama.GROUP}; use another method")
 
 
 def _decoder_layers(model: nn.Module) -> List[nn.Module]:

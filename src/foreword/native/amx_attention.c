@@ -43,15 +43,21 @@ static inline __attribute__((always_inline)) void raw_scores(const Model *m, con
 /* Where the weights of a query lie: in the place of its scores. */
 static inline bf16 *weights_of(const Query *query) { return (bf16 *)query->scores; }
 
+/* Scores as attention compares them; what is not seen stays so. */
+static inline __m512 compared(const Model *m, const float *raw) {
+    const __m512 score = _mm512_mul_ps(_mm512_loadu_ps(raw), _mm512_set1_ps(m->scale));
+    return _mm512_mask_mov_ps(capped(score, m->score_cap), _mm512_cmp_ps_mask(score, _mm512_set1_ps(-INFINITY), _CMP_EQ_OQ), score);
+}
+
 /* Raw scores to weights; returns their sum. */
-static float weigh(const Query *query, int64_t first, int64_t last, float scale) {
+static float weigh(const Model *m, const Query *query, int64_t first, int64_t last) {
     const float *scores = query->scores;
     order(query, first, last);
-    __m512 top = _mm512_set1_ps(-INFINITY), sum = _mm512_setzero_ps(), by = _mm512_set1_ps(scale);
-    for (int64_t at = first; at < last; at += LANES) top = _mm512_max_ps(top, _mm512_mul_ps(_mm512_loadu_ps(scores + at), by));
+    __m512 top = _mm512_set1_ps(-INFINITY), sum = _mm512_setzero_ps();
+    for (int64_t at = first; at < last; at += LANES) top = _mm512_max_ps(top, compared(m, scores + at));
     top = _mm512_set1_ps(_mm512_reduce_max_ps(top));
     for (int64_t at = first; at < last; at += LANES) { /* no score is overwritten before it is read */
-        __m512 raw = _mm512_mul_ps(_mm512_loadu_ps(scores + at), by), e = vexp(_mm512_sub_ps(raw, top));
+        __m512 raw = compared(m, scores + at), e = vexp(_mm512_sub_ps(raw, top));
         __m256i half = (__m256i)_mm512_cvtneps_pbh(_mm512_maskz_mov_ps(_mm512_cmp_ps_mask(raw, _mm512_set1_ps(-INFINITY), _CMP_NEQ_OQ), e));
         sum = _mm512_add_ps(sum, widen(half));
         _mm256_storeu_si256((__m256i *)(weights_of(query) + at), half);
@@ -161,7 +167,7 @@ static void attend_in_registers(const Model *m, const Layer *layer, const Span *
     for (; at + 4 * LANES <= reach; at += 4 * LANES) raw_scores(m, query, longest, key_at(m, layer->keys, span->extent + at, kv), at, 4);
     for (; at < reach; at += LANES) raw_scores(m, query, longest, key_at(m, layer->keys, span->extent + at, kv), at, 1);
     float total[MOST_QUERIES];
-    for (int q = 0; q < count; q++) total[q] = weigh(query + q, first, last, m->scale);
+    for (int q = 0; q < count; q++) total[q] = weigh(m, query + q, first, last);
     written(query->scores);
     bf16 *value = layer->values + span->extent * m->kv_heads * m->dim;
     int64_t column = 0;

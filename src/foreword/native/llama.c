@@ -21,6 +21,8 @@ typedef uint16_t bf16;
 typedef struct {
     const void *qkv, *out, *gate_up, *down; /* packed, see pack() and quantized.c */
     const float *qkv_bias, *norm, *mlp_norm, *query_norm, *key_norm; /* NULL where the model has none */
+    const float *said_norm, *mlp_said_norm; /* of what attention and MLP say, before it is added; NULL = none */
+    const float *cos, *sin; /* [position, turned]; NULL: places turn nothing */
     const float *given_norm; /* not NULL: the row goes on as the state given for it, and attention reads that beside what the row was */
     bf16 *keys, *values;
     int64_t window; /* 0 = none */
@@ -30,6 +32,7 @@ typedef struct {
 
 enum { ATTENTION = 1, MLP = 2 };
 enum { WHOLE, BYTES, NIBBLES }; /* how weights are coded: bfloat16, 8 bits, 4 bits */
+enum { SILU, GELU }; /* GELU in its form with tanh */
 
 typedef struct {
     int64_t layers, hidden, heads, kv_heads, dim, intermediate, vocab;
@@ -37,10 +40,12 @@ typedef struct {
     const bf16 *embedding; /* [vocab, hidden] */
     const float *norm; /* NULL = none before the head */
     const void *head; /* packed */
-    const float *cos, *sin; /* [position, dim] */
     const Layer *layer;
     int64_t coding; /* of every packed weight */
     const int32_t *ids; /* [vocab]: the tokens that the head speaks of; NULL = all, in their order */
+    int64_t turned; /* numbers of a head that places turn, the first ones */
+    int64_t activation, broad; /* broad: norms of queries and keys go over all heads at once */
+    float embedding_scale, score_cap, logit_cap; /* 0 = none; what is capped goes no further than so far from 0 */
 } Model;
 
 /* One sequence's rows of a packed forward. Row r of the span, counted from `start`, may see the pool rows
@@ -56,7 +61,7 @@ typedef struct {
     const int64_t *tokens, *positions, *keep;
     const Span *span;
     float *logits; /* [kept, vocab] */
-    float *residual, *wide, *scores; /* scratch: [rows, hidden], [rows, (heads + 2 kv_heads) dim], [MOST_QUERIES threads, longest] */
+    float *residual, *wide, *scores; /* scratch: [rows, hidden], [rows, max((heads + 2 kv_heads) dim, hidden)], [MOST_QUERIES threads, longest] */
     bf16 *narrow; /* scratch: [rows, max(2 hidden, heads dim) + intermediate] */
     int64_t longest;
     int64_t heeded; /* layers whose input is wanted as well; one that is `layers` = what the head reads, the next that before its norm */
@@ -85,6 +90,28 @@ static inline __m512 vexp(__m512 x) {
     return _mm512_scalef_ps(p, n);
 }
 
+static inline __m512 sigmoid(__m512 x) {
+    const __m512 one = _mm512_set1_ps(1.0f);
+    return _mm512_div_ps(one, _mm512_add_ps(one, vexp(_mm512_sub_ps(_mm512_setzero_ps(), x))));
+}
+
+/* cap tanh(x / cap), and x where there is no cap */
+static inline __m512 capped(__m512 x, float cap) {
+    if (cap == 0) return x;
+    const __m512 twice = _mm512_mul_ps(x, _mm512_set1_ps(2.0f / cap));
+    return _mm512_mul_ps(_mm512_fmsub_ps(_mm512_set1_ps(2.0f), sigmoid(twice), _mm512_set1_ps(1.0f)), _mm512_set1_ps(cap));
+}
+
+/* What a gate lets through of itself: x sigmoid(x), and with tanh x sigmoid(2 sqrt(2 / pi) (x + 0.044715 x^3)). */
+static inline __m512 activated(__m512 x, int64_t activation) {
+    __m512 slope = x;
+    if (activation == GELU) {
+        const __m512 cube = _mm512_mul_ps(_mm512_mul_ps(x, x), x);
+        slope = _mm512_mul_ps(_mm512_fmadd_ps(cube, _mm512_set1_ps(0.044715f), x), _mm512_set1_ps(1.5957691216f));
+    }
+    return _mm512_mul_ps(x, sigmoid(slope));
+}
+
 /* ---- products: x [rows, depth] times a packed weight. A panel is 32 outputs, [depth / 2][32][2]: it lies in memory as it
  * is read, in one stream, which memory gives faster than several. The last one has 16 where there are no more. */
 
@@ -101,14 +128,13 @@ typedef struct {
     float *to;         /* STORE, ADD: [rows, outputs] */
     const float *bias; /* STORE */
     bf16 *gated;       /* GATE: [rows, outputs / 2]; half of a panel is gate, half is up */
-    int64_t coding;
+    int64_t coding, activation;
 } Product;
 
 /* Where P times 16 sums of a row go; of GATE the first 16 are the gate of the others. */
 static inline __attribute__((always_inline)) void finish(const Product *p, int64_t row, int64_t column, const __m512 *sum, const int P) {
     if (p->kind == GATE) {
-        __m512 one = _mm512_set1_ps(1.0f), sigmoid = _mm512_div_ps(one, _mm512_add_ps(one, vexp(_mm512_sub_ps(_mm512_setzero_ps(), sum[0]))));
-        narrow_store(p->gated + row * (p->outputs / 2) + column / 2, _mm512_mul_ps(_mm512_mul_ps(sum[0], sigmoid), sum[P - 1]));
+        narrow_store(p->gated + row * (p->outputs / 2) + column / 2, _mm512_mul_ps(activated(sum[0], p->activation), sum[P - 1]));
         return;
     }
 #pragma GCC unroll 2
@@ -213,23 +239,38 @@ static void product(const Product *p, Phase *phase, int threads) {
 
 /* ---- the rest of a layer */
 
-static void rms_norm(const float *x, const float *weight, float eps, int64_t n, bf16 *to) {
+static inline __m512 length_of(const float *x, float eps, int64_t n) {
     __m512 sum = _mm512_setzero_ps();
     for (int64_t i = 0; i < n; i += LANES) { __m512 v = _mm512_loadu_ps(x + i); sum = _mm512_fmadd_ps(v, v, sum); }
-    __m512 factor = _mm512_set1_ps(1.0f / sqrtf(_mm512_reduce_add_ps(sum) / (float)n + eps));
+    return _mm512_set1_ps(1.0f / sqrtf(_mm512_reduce_add_ps(sum) / (float)n + eps));
+}
+
+/* Without weights nothing is normed. */
+static void rms_norm(const float *x, const float *weight, float eps, int64_t n, bf16 *to) {
+    if (!weight) {
+        for (int64_t i = 0; i < n; i += LANES) narrow_store(to + i, _mm512_loadu_ps(x + i));
+        return;
+    }
+    const __m512 factor = length_of(x, eps, n);
     for (int64_t i = 0; i < n; i += LANES)
         narrow_store(to + i, _mm512_mul_ps(_mm512_mul_ps(_mm512_loadu_ps(x + i), factor), _mm512_loadu_ps(weight + i)));
 }
 
-/* Normalise (where the model does) and rotate one head, in place. */
-static void rotate(float *x, const float *norm, float eps, const float *cos, const float *sin, int64_t dim) {
+static void rms_norm_in_place(float *x, const float *weight, float eps, int64_t n) {
+    const __m512 factor = length_of(x, eps, n);
+    for (int64_t i = 0; i < n; i += LANES)
+        _mm512_storeu_ps(x + i, _mm512_mul_ps(_mm512_mul_ps(_mm512_loadu_ps(x + i), factor), _mm512_loadu_ps(weight + i)));
+}
+
+/* Normalise (where the model does) and turn one head of `dim` numbers, the first `turned` of them, in place. */
+static void rotate(float *x, const float *norm, float eps, const float *cos, const float *sin, int64_t dim, int64_t turned) {
     if (norm) {
         float sum = 0;
         for (int64_t i = 0; i < dim; i++) sum += x[i] * x[i];
         float factor = 1.0f / sqrtf(sum / (float)dim + eps);
         for (int64_t i = 0; i < dim; i++) x[i] *= factor * norm[i];
     }
-    int64_t half = dim / 2;
+    int64_t half = cos ? turned / 2 : 0;
     for (int64_t i = 0; i < half; i++) {
         float a = x[i], b = x[i + half];
         x[i] = a * cos[i] - b * sin[i];
@@ -318,7 +359,7 @@ static inline __attribute__((always_inline)) void scores_of(const Model *m, cons
 #pragma GCC unroll 4
     for (int q = 0; q < Q; q++)
 #pragma GCC unroll 4
-        for (int b = 0; b < B; b++) _mm512_storeu_ps(query[q].scores + at + b * LANES, _mm512_mul_ps(sum[q][b], _mm512_set1_ps(m->scale)));
+        for (int b = 0; b < B; b++) _mm512_storeu_ps(query[q].scores + at + b * LANES, capped(_mm512_mul_ps(sum[q][b], _mm512_set1_ps(m->scale)), m->score_cap));
 }
 
 /* Scores in text order, from `first` up to `last`: what the query does not see scores nothing. */
@@ -449,8 +490,20 @@ static const Span *span_of(const Forward *f, int64_t row) {
 }
 
 static void embed(const Model *m, const Forward *f, int64_t r) {
+    const __m512 scale = _mm512_set1_ps(m->embedding_scale ? m->embedding_scale : 1.0f);
     for (int64_t i = 0; i < m->hidden; i += LANES)
-        _mm512_storeu_ps(f->residual + r * m->hidden + i, widen(_mm256_loadu_si256((const __m256i *)(m->embedding + f->tokens[r] * m->hidden + i))));
+        _mm512_storeu_ps(f->residual + r * m->hidden + i, _mm512_mul_ps(scale, widen(_mm256_loadu_si256((const __m256i *)(m->embedding + f->tokens[r] * m->hidden + i)))));
+}
+
+/* What a half of a layer said of row r, in `wide`: normed, then added to the row. */
+static void add_normed(const Model *m, const Forward *f, const float *norm, int64_t r) {
+    float *said = f->wide + r * m->hidden, *x = f->residual + r * m->hidden;
+    rms_norm_in_place(said, norm, m->eps, m->hidden);
+    for (int64_t i = 0; i < m->hidden; i += LANES) _mm512_storeu_ps(x + i, _mm512_add_ps(_mm512_loadu_ps(x + i), _mm512_loadu_ps(said + i)));
+}
+
+static void cap_logits(const Model *m, float *logits) {
+    for (int64_t i = 0; i < m->vocab; i += LANES) _mm512_storeu_ps(logits + i, capped(_mm512_loadu_ps(logits + i), m->logit_cap));
 }
 
 static int heeds(const Forward *f, int64_t l) {
@@ -467,9 +520,7 @@ static void hear(const Model *m, const Forward *f, int64_t l, int64_t r) {
 
 /* What the head reads. Without layers and norms there is nothing before it: rows are given as they shall be read. */
 static void ready(const Model *m, const Forward *f, int64_t r, bf16 *to) {
-    const float *x = f->residual + r * m->hidden;
-    if (m->norm) rms_norm(x, m->norm, m->eps, m->hidden, to);
-    else for (int64_t i = 0; i < m->hidden; i += LANES) narrow_store(to + i, _mm512_loadu_ps(x + i));
+    rms_norm(f->residual + r * m->hidden, m->norm, m->eps, m->hidden, to);
 }
 
 static void hear_last(const Model *m, const Forward *f, int64_t r) {
@@ -497,11 +548,18 @@ static void enter(const Model *m, const Layer *layer, const Forward *f, int64_t 
 
 static void place(const Model *m, const Layer *layer, const Forward *f, int64_t r) {
     float *x = f->wide + r * (m->heads + 2 * m->kv_heads) * m->dim;
-    const float *cos = m->cos + f->positions[r] * m->dim, *sin = m->sin + f->positions[r] * m->dim;
-    for (int64_t h = 0; h < m->heads + m->kv_heads; h++)
-        rotate(x + h * m->dim, h < m->heads ? layer->query_norm : layer->key_norm, m->eps, cos, sin, m->dim);
-    const Span *span = span_of(f, r);
     float *key = x + m->heads * m->dim;
+    const int64_t at = f->positions[r] * m->turned;
+    const float *cos = layer->cos ? layer->cos + at : 0, *sin = layer->sin ? layer->sin + at : 0;
+    if (m->broad) {
+        rms_norm_in_place(x, layer->query_norm, m->eps, m->heads * m->dim);
+        rms_norm_in_place(key, layer->key_norm, m->eps, m->kv_heads * m->dim);
+    }
+    for (int64_t h = 0; h < m->heads + m->kv_heads; h++) {
+        const float *norm = m->broad ? 0 : h < m->heads ? layer->query_norm : layer->key_norm;
+        rotate(x + h * m->dim, norm, m->eps, cos, sin, m->dim, m->turned);
+    }
+    const Span *span = span_of(f, r);
     write_kv(m, layer, key, key + m->kv_heads * m->dim, span->extent + span->past + span->held + r - span->start);
 }
 
@@ -545,22 +603,27 @@ static void run(const Model *m, const Forward *f, Phase *phase, int me, int thre
             product(&(Product){f->narrow, layer->qkv, rows, depth_of(m, layer), wide, STORE, f->wide, layer->qkv_bias, 0, m->coding}, phase++, threads);
             SHARE(rows, 2, r, place(m, layer, f, r));
             SHARE(units, share, u, attend(m, layer, f, u, tile, f->scores + me * MOST_QUERIES * f->longest));
-            product(&(Product){f->narrow, layer->out, rows, m->heads * m->dim, m->hidden, ADD, f->residual, 0, 0, m->coding}, phase++, threads);
+            const float *norm = layer->said_norm;
+            product(&(Product){f->narrow, layer->out, rows, m->heads * m->dim, m->hidden, norm ? STORE : ADD, norm ? f->wide : f->residual, 0, 0, m->coding}, phase++, threads);
+            if (norm) SHARE(rows, 4, r, add_normed(m, f, norm, r));
         }
         if (layer->skipped & MLP) continue;
         SHARE(rows, 4, r, rms_norm(f->residual + r * m->hidden, layer->mlp_norm, m->eps, m->hidden, f->narrow + r * m->hidden));
-        product(&(Product){f->narrow, layer->gate_up, rows, m->hidden, 2 * m->intermediate, GATE, 0, 0, gated, m->coding}, phase++, threads);
-        product(&(Product){gated, layer->down, rows, m->intermediate, m->hidden, ADD, f->residual, 0, 0, m->coding}, phase++, threads);
+        product(&(Product){f->narrow, layer->gate_up, rows, m->hidden, 2 * m->intermediate, GATE, 0, 0, gated, m->coding, m->activation}, phase++, threads);
+        const float *norm = layer->mlp_said_norm;
+        product(&(Product){gated, layer->down, rows, m->intermediate, m->hidden, norm ? STORE : ADD, norm ? f->wide : f->residual, 0, 0, m->coding}, phase++, threads);
+        if (norm) SHARE(rows, 4, r, add_normed(m, f, norm, r));
     }
     if (heeds(f, m->layers) || heeds(f, m->layers + 1)) SHARE(rows, 4, r, hear_last(m, f, r));
     if (!f->kept) return;
     SHARE(f->kept, 4, i, ready(m, f, f->keep[i], f->narrow + i * m->hidden));
     product(&(Product){f->narrow, m->head, f->kept, m->hidden, m->vocab, STORE, f->logits, 0, 0, m->coding}, phase++, threads);
+    if (m->logit_cap) SHARE(f->kept, 1, i, cap_logits(m, f->logits + i * m->vocab));
 }
 
 /* ---- helpers: threads that join a forward if they happen to be running, and that nobody waits for to begin. */
 
-#define PHASES_A_LAYER 9
+#define PHASES_A_LAYER 11
 #define MOST_THREADS 256
 #define SPINS 50000 /* a fraction of a millisecond: about the time between two forwards of a small model */
 
@@ -620,7 +683,7 @@ static int gather(int threads) {
 }
 
 void foreword_forward(const Model *m, const Forward *f, int threads) {
-    const int64_t phases = m->layers * PHASES_A_LAYER + 4;
+    const int64_t phases = m->layers * PHASES_A_LAYER + 5;
     Phase phase[phases];
     memset(phase, 0, sizeof phase);
     if (threads > 1 && pthread_mutex_trylock(&pool.owner) == 0) {

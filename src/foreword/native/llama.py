@@ -19,6 +19,8 @@ ATTENTION, MLP = 1, 2
 """Bits of `Layer.skipped`."""
 WHOLE, BYTES, NIBBLES = 0, 1, 2
 """How weights are coded (`Model.coding`): bfloat16, 8 bits, 4 bits."""
+SILU, GELU = 0, 1
+"""What a gate does (`Model.activation`); GELU in its form with tanh."""
 GROUP = 32
 """Inputs of a product that share a scale where its weights are coded."""
 
@@ -27,19 +29,21 @@ class Layer(Structure):
     """The weights of a layer, where its keys and values lie, and which of its halves do nothing."""
 
     _fields_ = [(n, c_void_p) for n in ("qkv", "out", "gate_up", "down")]
-    _fields_ += [(n, c_void_p) for n in ("qkv_bias", "norm", "mlp_norm", "query_norm", "key_norm", "given_norm")]
+    _fields_ += [(n, c_void_p) for n in ("qkv_bias", "norm", "mlp_norm", "query_norm", "key_norm")]
+    _fields_ += [(n, c_void_p) for n in ("said_norm", "mlp_said_norm", "cos", "sin", "given_norm")]
     _fields_ += [(n, c_void_p) for n in ("keys", "values")]
     _fields_ += [(n, c_int64) for n in ("window", "skipped", "normed")]
 
 
 class Model(Structure):
-    """A model: sizes, weights, tables of angles, layers."""
+    """A model: sizes, weights, layers, and what sets its architecture apart from Llama's (0 = nothing)."""
 
     _fields_ = [(n, c_int64) for n in ("layers", "hidden", "heads", "kv_heads", "dim", "intermediate", "vocab")]
     _fields_ += [("eps", c_float), ("scale", c_float)]
     _fields_ += [("embedding", c_void_p), ("norm", c_void_p), ("head", c_void_p)]
-    _fields_ += [("cos", c_void_p), ("sin", c_void_p), ("layer", POINTER(Layer)), ("coding", c_int64)]
-    _fields_ += [("ids", c_void_p)]
+    _fields_ += [("layer", POINTER(Layer)), ("coding", c_int64), ("ids", c_void_p)]
+    _fields_ += [(n, c_int64) for n in ("turned", "activation", "broad")]
+    _fields_ += [(n, c_float) for n in ("embedding_scale", "score_cap", "logit_cap")]
 
 
 class Span(Structure):

@@ -33,7 +33,8 @@ class Scratch:
             self._rows, self._threads = max(rows, self._rows), max(threads, self._threads)
             self._longest = max(2 * longest + MARGIN, 1024)
             m = self._model
-            wide, inner = (m.heads + 2 * m.kv_heads) * m.dim, max(2 * m.hidden, m.heads * m.dim)
+            wide = max((m.heads + 2 * m.kv_heads) * m.dim, m.hidden)
+            inner = max(2 * m.hidden, m.heads * m.dim)
             self._tensors = (
                 torch.empty(self._rows, m.hidden),
                 torch.empty(self._rows, wide),
