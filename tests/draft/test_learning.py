@@ -96,7 +96,7 @@ class Watched(LanguageModelDrafter):
         self.rounds = []
 
     def _seen(self):
-        return self.model.hf.model.embed_tokens.weight.detach().clone()
+        return self.model.embed(torch.arange(self.model.vocab)).detach().clone()
 
     def propose(self, batch, nodes):
         before = self._seen()

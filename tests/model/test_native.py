@@ -20,6 +20,7 @@ WIDE = {
     "heads of 32, window": MistralConfig(**SIZES, **HEADS, head_dim=32, sliding_window=40),
     "heads of 96": LlamaConfig(**SIZES, **HEADS, head_dim=96),
     "heads of 128": LlamaConfig(**SIZES, **HEADS, head_dim=128),
+    "tied, half a panel left": LlamaConfig(**{**SIZES, "vocab_size": 336}, **HEADS, tie_word_embeddings=True),
     "gemma2, heads of 64": Gemma2Config(
         **SIZES, **HEADS, head_dim=64, query_pre_attn_scalar=64, sliding_window=40, attn_logit_softcapping=2.0,
         final_logit_softcapping=0.5, tie_word_embeddings=False,
@@ -175,6 +176,9 @@ def test_a_model_that_is_ours_is_held_once_and_gets_its_weights_back(models, tex
     left = [weight.numel() for name, weight in model.named_parameters() if name.endswith("_proj.weight")]
     assert set(left) == {0}
     assert model.lm_head.weight.numel() == 0
+    assert (model.model.embed_tokens.weight.numel() == 0) is models[0].config.tie_word_embeddings
+    every = torch.arange(models[0].config.vocab_size).view(2, -1)
+    assert torch.equal(driver.embed(every), models[0].get_input_embeddings()(every))
     kept = NativeDriver(models[0])
     driver.open(1, LENGTH)
     kept.open(1, LENGTH)

@@ -13,8 +13,9 @@ from foreword.model import Model, Read, load_tokenizer
 from foreword.model.weights import copied, replace, save
 from foreword.native.llama import library
 
-KINDS = ["family", "llama-gqa", "qwen2", "qwen3", "gpt2"]
-"""Tied weights, shared key heads, biases, norms of queries and keys; and layers that are not linear ones of torch's."""
+KINDS = ["family", "llama-gqa", "qwen2", "qwen3", "gemma", "gemma3", "phi3", "olmo2", "gpt2"]
+"""Tied weights, shared key heads, biases, norms of queries and keys, norms that count from 1, matrices that are joined;
+and layers that are not linear ones of torch's."""
 TEXT = [5, 90, 23, 7, 61, 44, 30, 2, 19]
 
 

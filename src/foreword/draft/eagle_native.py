@@ -18,7 +18,7 @@ from foreword.draft.eagle_head import EagleHead
 from foreword.draft.eagle_thoughts import Thoughts, spread
 from foreword.errors import ModelError
 from foreword.model import Model, Read
-from foreword.model.kernel import MARGIN, Kernel, Rows, activation, unfit
+from foreword.model.kernel import MARGIN, Kernel, Rows, activation, lay_words, unfit
 from foreword.model.linear import drop_weights
 from foreword.model.panels import LANES
 from foreword.native import llama
@@ -46,7 +46,8 @@ class NativeHead(Kernel):
         super().__init__(Rows(1, kv_heads, attention.dim), [head.rotary])
         self.context = min(target.context, llama_config.max_position_embeddings)
         self._vocab, self._tokens = target.vocab, head.tokens
-        self._embedding = _embedding(head, target).weight.detach()
+        embedding = _embedding(head, target)
+        self._read_from = embedding, target  # the C side points into one of them
         self.thoughts = Thoughts()
         layers = (llama.Layer * 1)()
         self._describe_layer(layers[0], head.midlayer)
@@ -57,17 +58,18 @@ class NativeHead(Kernel):
         described = llama.Model(
             1, llama_config.hidden_size, llama_config.num_attention_heads, kv_heads, attention.dim,
             llama_config.intermediate_size, head.config.draft_vocab, llama_config.rms_norm_eps, attention.dim**-0.5,
-            self._embedding.data_ptr(), self._keep(head.norm.weight.detach().float()), self._pack(head.lm_head.weight),
+            None, self._keep(head.norm.weight.detach().float()), self._pack(head.lm_head.weight),
             layers, llama.WHOLE, self._keep(head.tokens.int()) if reduced else None,
             activation=activation(llama_config),
         )  # fmt: skip
+        lay_words(described, embedding, target.driver)
         fc = head.fc
         self._fc = llama.Model(
             layers=0, hidden=fc.in_features, vocab=fc.out_features, head=self._pack(fc.weight), coding=llama.WHOLE
         )
         self._fc_scratch = Scratch(self._fc)
         self._heed = c_int64(1 if head.config.norm_output else 2)  # what the head reads of it, or that before its norm
-        self.describe(described, min(len(self._embedding), target.vocab))
+        self.describe(described, min(embedding.num_embeddings, target.vocab))
         drop_weights(head)
 
     def close(self, id: int) -> None:

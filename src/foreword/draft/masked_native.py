@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from foreword.draft.block import Wanted
 from foreword.draft.masked import MaskedHead
 from foreword.model import Model, Read
-from foreword.model.kernel import Kernel, Rows, activation, unfit
+from foreword.model.kernel import Kernel, Rows, activation, lay_words, unfit
 from foreword.model.layer import head_dim
 from foreword.model.linear import drop_weights
 from foreword.model.panels import LANES
@@ -50,7 +50,7 @@ class NativeStack(Kernel):
         self._block, self._masks = layout.block, [layout.mask] * (layout.block - 1)
         self._lengths: dict[int, int] = {}
         embedding: Any = target.hf.get_input_embeddings()
-        self._embedding = embedding.weight.detach()
+        self._read_from = embedding, target  # the C side points into one of them
         layers = (llama.Layer * len(stack))()
         for described, layer in zip(layers, stack, strict=True):
             self._describe_layer(described, layer)
@@ -59,12 +59,13 @@ class NativeStack(Kernel):
         self._hidden_norm, norm = (self._keep(one.weight.detach().float()) for one in norms)
         model = llama.Model(
             len(stack), sizes.hidden_size, heads, kv_heads, dim, sizes.intermediate_size, 0, sizes.rms_norm_eps,
-            dim**-0.5, self._embedding.data_ptr(), norm, None, layers, activation=activation(sizes),
+            dim**-0.5, None, norm, None, layers, activation=activation(sizes),
         )  # fmt: skip
+        lay_words(model, embedding, target.driver)
         self._fc = llama.Model(hidden=head.fc.in_features, vocab=head.fc.out_features, head=self._pack(head.fc.weight))
         self._fc_scratch = Scratch(self._fc)
         self._heed = c_int64(len(stack))  # what an output matrix reads
-        self.describe(model, len(self._embedding))
+        self.describe(model, embedding.num_embeddings)
         for name in self.TAKES:
             drop_weights(head.get_submodule(name))
 

@@ -68,6 +68,14 @@ def _ropes(parameters: dict[str, Any]) -> Iterable[dict[str, Any]]:
     return kinds or [parameters]
 
 
+def lay_words(described: llama.Model, embedding: Any, driver: Any) -> None:
+    """Say where embeddings lie: in the module, or where a target's were dropped, in the head that its driver holds."""
+    if embedding.weight.numel():
+        described.embedding = embedding.weight.data_ptr()
+    else:
+        described.table, described.tabled = driver._model.table, driver._model.tabled
+
+
 class Rows(Extents):
     """Keys and values of all layers in the layout of llama.c: keys in blocks of 16 rows, values in blocks of 32."""
 

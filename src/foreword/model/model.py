@@ -186,7 +186,8 @@ class Model:
 
     def embed(self, tokens: Int[Tensor, "*rows"]) -> Float[Tensor, "*rows hidden"]:
         """The model's own embeddings of tokens."""
-        return self.hf.get_input_embeddings()(tokens)
+        embed = getattr(self.driver, "embed", None) or self.hf.get_input_embeddings()
+        return embed(tokens)
 
     def grow(self, read: Read, ask: Ask) -> Grown | None:
         """Read, then grow a tree of guesses; None where the driver cannot do that faster than its caller."""

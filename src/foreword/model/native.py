@@ -12,15 +12,15 @@ from functools import partial
 from typing import Any
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
+from jaxtyping import Float, Int
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from foreword.model.kernel import Kernel, Rows, Turn, activation, unfit
 from foreword.model.linear import drop_weights
 from foreword.model.panels import scales
 from foreword.model.plan import Read
-from foreword.model.unpack import restore
+from foreword.model.unpack import looked_up, restore
 from foreword.native import llama
 from foreword.native.scratch import multiplied
 
@@ -45,7 +45,10 @@ class NativeDriver(Kernel):
     """A Hugging Face model, read by the C side from packed copies of its weights."""
 
     def __init__(self, model: PreTrainedModel, *, owned: bool = False) -> None:
-        """A model that is `owned` loses each weight once it is packed, so that none is held twice; see `restore`."""
+        """A model that is `owned` loses each weight once it is packed, so that none is held twice; see `restore`.
+
+        Embeddings that are its head as well are then read from the packed head.
+        """
         super().__init__(rows_of(model), turns_of(model))
         self._hf, self._owned = model, owned
         described = self._describe(model)
@@ -71,6 +74,13 @@ class NativeDriver(Kernel):
         mouth.layers, mouth.norm, mouth.logit_cap = 0, None, 0
         return multiplied(self._library, mouth, self._scratch, hidden, self._threads)
 
+    def embed(self, tokens: Int[Tensor, "*rows"]) -> Float[Tensor, "*rows hidden"]:
+        """As the model itself embeds them."""
+        if self._model.embedding:
+            return self._hf.get_input_embeddings()(tokens)
+        at = {held.data_ptr(): held for held in self._held}
+        return looked_up(at[self._model.table], tokens) * (self._model.embedding_scale or 1.0)
+
     def _describe(self, model: PreTrainedModel) -> llama.Model:
         config, layers = model.config, model.model.layers
         attention = layers[0].self_attn
@@ -79,14 +89,17 @@ class NativeDriver(Kernel):
             self._describe_layer(described, layer)
         self._pool.attach(array)
         vocab, hidden = model.lm_head.weight.shape
-        head = self._pack(model.lm_head.weight)
+        embeddings, normed = model.model.embed_tokens, getattr(attention, "q_norm", None)
+        head, tied = self._pack(model.lm_head.weight), embeddings.weight is model.lm_head.weight
         if self._owned:
             drop_weights(model.lm_head)
-        embeddings, normed = model.model.embed_tokens, getattr(attention, "q_norm", None)
+        if self._owned and tied:
+            embeddings.weight = nn.Parameter(embeddings.weight.new_empty(0), requires_grad=False)
         return llama.Model(
             len(layers), hidden, config.num_attention_heads, config.num_key_value_heads, attention.head_dim,
             config.intermediate_size, vocab, config.rms_norm_eps, attention.scaling,
-            self._keep(embeddings.weight.detach()), self._keep(scales(model.model.norm)), head, array,
+            None if self._owned and tied else self._keep(embeddings.weight.detach()),
+            self._keep(scales(model.model.norm)), head, array, table=head, tabled=vocab,
             activation=activation(config), broad=normed is not None and normed.weight.numel() > attention.head_dim,
             # Rounded as the model rounds it.
             embedding_scale=float(getattr(embeddings, "embed_scale", torch.zeros(())).to(embeddings.weight.dtype)),

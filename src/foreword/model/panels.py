@@ -43,8 +43,11 @@ def _one_or(owner: Any, joined: str, *parts: str) -> tuple[nn.Linear, ...]:
 
 def products(layer: Any) -> dict[str, Float[Tensor, "outputs depth"]]:
     """The matrices of a layer by the names of the C side, as they are before they are packed."""
-    found = {name: torch.cat([linear.weight for linear in parts]) for name, parts in linears(layer).items()}
-    gate, up = (half.unflatten(0, (-1, LANES)) for half in found["gate_up"].chunk(2))
+    weights = {name: [linear.weight for linear in parts] for name, parts in linears(layer).items()}
+    halves = weights.pop("gate_up")
+    gate, up = (half.unflatten(0, (-1, LANES)) for half in (halves if len(halves) == 2 else halves[0].chunk(2)))
+    # What need not be copied is not: a model's worth of copies stays behind in the allocator.
+    found = {name: parts[0] if len(parts) == 1 else torch.cat(parts) for name, parts in weights.items()}
     return {**found, "gate_up": torch.stack([gate, up], dim=1).flatten(0, 2)}  # half of a panel each
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence as List
 from typing import Any
 
 import torch
-from jaxtyping import BFloat16
+from jaxtyping import BFloat16, Int
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -24,7 +24,8 @@ def unpacked(packed: BFloat16[Tensor, "outputs depth"]) -> BFloat16[Tensor, "out
 
 
 def restore(hf: PreTrainedModel, described: llama.Model, held: List[Tensor]) -> None:
-    """Give every linear layer of `hf` its weight again, from the packed ones in `held` that `described` points to."""
+    """Give every linear layer of `hf` its weight again, from the packed ones in `held` that `described` points to; and
+    embeddings that were read from them."""
     at = {tensor.data_ptr(): tensor for tensor in held}
     model: Any = hf.model
     for layer, packed in zip(model.layers, described.layer[: described.layers], strict=True):
@@ -33,8 +34,25 @@ def restore(hf: PreTrainedModel, described: llama.Model, held: List[Tensor]) -> 
             _fill(parts[name], unpacked(at[getattr(packed, name)]))
         pairs = unpacked(at[packed.gate_up]).view(-1, 2, LANES, described.hidden)  # half of a panel each
         _fill(parts["gate_up"], pairs.transpose(0, 1).reshape(-1, described.hidden))
+    if not described.embedding:  # the head was both
+        model.embed_tokens.weight = _still(unpacked(at[described.head]))
     tied = hf.config.tie_word_embeddings
     hf.lm_head.weight = model.embed_tokens.weight if tied else _still(unpacked(at[described.head]))
+
+
+def looked_up(
+    packed: BFloat16[Tensor, "outputs depth"], outputs: Int[Tensor, "*rows"]
+) -> BFloat16[Tensor, "*rows depth"]:
+    """Some rows of a packed matrix. Plain definition of `packed_row` in llama.c."""
+    whole, depth = len(packed) // PANEL * PANEL, packed.shape[1]
+    panels = packed[:whole].view(-1, depth // 2, PANEL, 2)
+    rest = packed[whole:].view(depth // 2, -1, 2)
+    asked = outputs.flatten()
+    found = packed.new_empty(len(asked), depth // 2, 2)
+    early = asked < whole
+    found[early] = panels[asked[early] // PANEL, :, asked[early] % PANEL]
+    found[~early] = rest[:, asked[~early] - whole].transpose(0, 1)
+    return found.view(*outputs.shape, depth)
 
 
 def _fill(layers: List[nn.Linear], rows: Tensor) -> None:

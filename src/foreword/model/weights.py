@@ -18,7 +18,7 @@ from foreword.errors import ModelError
 from foreword.model.linear import PackedLinear
 from foreword.model.model import Model
 from foreword.model.native import NativeDriver
-from foreword.model.panels import products, vectors
+from foreword.model.panels import products, scales, vectors
 from foreword.model.vocabulary import Tokenizer
 
 
@@ -36,7 +36,8 @@ def copied(model: Model) -> PreTrainedModel:
     filled: set[str] = set()
     if isinstance(model.driver, NativeDriver):
         model.driver.restore(made)  # all linear layers, in bfloat16
-        filled |= {f"{name}.weight" for name, layer in made.named_modules() if isinstance(layer, nn.Linear)}
+        restored = {id(layer.weight) for layer in made.modules() if isinstance(layer, nn.Linear)}
+        filled |= {name for name, weight in made.named_parameters(remove_duplicate=False) if id(weight) in restored}
         nn.Module.float(made)
     for name, layer in model.hf.named_modules():
         if isinstance(layer, PackedLinear):
@@ -85,7 +86,7 @@ def save(model: Model, folder: Path, tokenizer: Tokenizer) -> None:
 
 
 def _repack(driver: NativeDriver, by: PreTrainedModel) -> None:
-    """The C side points to the same memory, which holds other numbers then. Embeddings are the model's own."""
+    """The C side points to the same memory, which holds other numbers then. Embeddings are the model's, or its head."""
     model: Any = by.model
     described, held = driver._model, {tensor.data_ptr(): tensor for tensor in driver._held}
     pack = driver._library.foreword_pack
@@ -97,4 +98,4 @@ def _repack(driver: NativeDriver, by: PreTrainedModel) -> None:
             held[getattr(places, name)].copy_(vector)
     head = by.lm_head.weight.bfloat16().contiguous()
     pack(head.data_ptr(), described.head, *head.shape)
-    held[described.norm].copy_(model.norm.weight)
+    held[described.norm].copy_(scales(model.norm))

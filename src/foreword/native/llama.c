@@ -37,7 +37,7 @@ enum { SILU, GELU }; /* GELU in its form with tanh */
 typedef struct {
     int64_t layers, hidden, heads, kv_heads, dim, intermediate, vocab;
     float eps, scale;
-    const bf16 *embedding; /* [vocab, hidden] */
+    const bf16 *embedding; /* [vocab, hidden]; NULL: `table` is read in its place */
     const float *norm; /* NULL = none before the head */
     const void *head; /* packed */
     const Layer *layer;
@@ -46,6 +46,8 @@ typedef struct {
     int64_t turned; /* numbers of a head that places turn, the first ones */
     int64_t activation, broad; /* broad: norms of queries and keys go over all heads at once */
     float embedding_scale, score_cap, logit_cap; /* 0 = none; what is capped goes no further than so far from 0 */
+    const bf16 *table; /* embeddings, packed as the head that they are as well */
+    int64_t tabled; /* rows of it */
 } Model;
 
 /* One sequence's rows of a packed forward. Row r of the span, counted from `start`, may see the pool rows
@@ -489,10 +491,21 @@ static const Span *span_of(const Forward *f, int64_t row) {
     return 0;
 }
 
+/* 16 numbers of an output's weights in a packed matrix, from the `i`th on: pairs of them lie as far apart as a panel is wide. */
+static inline __m256i packed_row(const bf16 *packed, int64_t outputs, int64_t depth, int64_t output, int64_t i) {
+    const int64_t first = output / PANEL * PANEL, wide = outputs - first < PANEL ? LANES : PANEL;
+    const int *pairs = (const int *)(packed + first * depth) + i / 2 * wide + output - first;
+    const __m256i steps = _mm256_mullo_epi32(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), _mm256_set1_epi32((int)wide));
+    return _mm256_i32gather_epi32(pairs, steps, 4);
+}
+
 static void embed(const Model *m, const Forward *f, int64_t r) {
     const __m512 scale = _mm512_set1_ps(m->embedding_scale ? m->embedding_scale : 1.0f);
-    for (int64_t i = 0; i < m->hidden; i += LANES)
-        _mm512_storeu_ps(f->residual + r * m->hidden + i, _mm512_mul_ps(scale, widen(_mm256_loadu_si256((const __m256i *)(m->embedding + f->tokens[r] * m->hidden + i)))));
+    const int64_t token = f->tokens[r];
+    for (int64_t i = 0; i < m->hidden; i += LANES) {
+        const __m256i row = m->embedding ? _mm256_loadu_si256((const __m256i *)(m->embedding + token * m->hidden + i)) : packed_row(m->table, m->tabled, m->hidden, token, i);
+        _mm512_storeu_ps(f->residual + r * m->hidden + i, _mm512_mul_ps(scale, widen(row)));
+    }
 }
 
 /* What a half of a layer said of row r, in `wide`: normed, then added to the row. */

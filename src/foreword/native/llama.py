@@ -44,6 +44,7 @@ class Model(Structure):
     _fields_ += [("layer", POINTER(Layer)), ("coding", c_int64), ("ids", c_void_p)]
     _fields_ += [(n, c_int64) for n in ("turned", "activation", "broad")]
     _fields_ += [(n, c_float) for n in ("embedding_scale", "score_cap", "logit_cap")]
+    _fields_ += [("table", c_void_p), ("tabled", c_int64)]
 
 
 class Span(Structure):
