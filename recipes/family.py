@@ -357,7 +357,7 @@ class Wish:
 
 def wishes() -> dict[str, Wish]:
     """The drafters of the family, each in a folder of its name."""
-    many = Recipe(steps=5000, batch=4, learning_rate=1.5e-3)
+    many = Recipe(steps=5000, batch=4, learning_rate=6e-3, optimizer="muon")
     few = Recipe(steps=1000, batch=4, learning_rate=3e-3)
     return {
         "draft": Wish(SmallModel(layers=3, hidden=256), Recipe(steps=6000, batch=8)),

@@ -80,6 +80,19 @@ def test_the_curve_is_the_same_after_an_interruption(tmp_path, undisturbed, call
     assert all(torch.equal(value, weights[name]) for name, value in run.task.module.state_dict().items())
 
 
+def test_so_is_one_of_muon(tmp_path):
+    recipe = replace(RECIPE, optimizer="muon")
+    whole = trainer(tmp_path / "whole", recipe)
+    whole.run()
+    with pytest.raises(Power):
+        trainer(tmp_path / "cut", recipe, task=Interrupted(15)).run()
+    run = trainer(tmp_path / "cut", recipe)
+    run.run(resume=True)
+    assert log(tmp_path / "cut") == log(tmp_path / "whole")
+    weights = whole.task.module.state_dict()
+    assert all(torch.equal(value, weights[name]) for name, value in run.task.module.state_dict().items())
+
+
 def test_a_save_that_is_interrupted_counts_as_none(tmp_path, undisturbed, monkeypatch):
     def cut(path: Path) -> None:
         raise Power
@@ -198,8 +211,12 @@ def test_the_learning_rate_rises_and_falls():
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("steps", 0), ("batch", 0), ("warmup", -1), ("learning_rate", 0.0), ("clip", float("nan"))]
-)
+    ("name", "value"),
+    [
+        ("steps", 0), ("batch", 0), ("warmup", -1), ("learning_rate", 0.0), ("clip", float("nan")),
+        ("optimizer", "moun"),
+    ],
+)  # fmt: skip
 def test_a_recipe_out_of_range_is_refused(name, value):
     with pytest.raises(InvalidRequest, match=name):
         Recipe(**{name: value})

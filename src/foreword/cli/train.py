@@ -59,6 +59,9 @@ def _shared(
     accumulate: Annotated[int, _option(LEARNING, "Forwards in a step.", least=1)] = 1,
     learning_rate: Annotated[float, _option(LEARNING, "At its height.", "--learning-rate --lr", metavar="X")] = 1e-3,
     warmup: Annotated[int, _option(LEARNING, "Steps until then.", least=0)] = 50,
+    optimizer: Annotated[
+        str, _option(LEARNING, "adamw, or muon: more in a step of many tokens.", metavar="NAME")
+    ] = "adamw",
     seed: Annotated[int, _option(LEARNING, "Same seed, same draft.", least=0)] = 0,
     evaluate: Annotated[int, _option(RUN, "Steps between measurements.", least=1)] = 100,
     save: Annotated[int, _option(RUN, "Steps between checkpoints.", least=1)] = 200,

@@ -22,6 +22,7 @@ from foreword.params import whole
 from foreword.train import checkpoint
 from foreword.train.devices import Devices
 from foreword.train.log import Log, Row
+from foreword.train.optimizers import ADAMW, Optimizer, known
 from foreword.train.pack import Block, Packer, Place, stack
 
 CHECKPOINTS = "checkpoints"
@@ -68,6 +69,8 @@ class Recipe:
     learning_rate: float = 1e-3
     warmup: int = 50
     """Steps in which the learning rate rises from 0; then it falls to a tenth along a cosine."""
+    optimizer: str = ADAMW
+    """Or muon: more learnt in a step of many tokens, for matrices inside a network."""
     weight_decay: float = 0.1
     """Of matrices; vectors do not decay."""
     clip: float = 1.0
@@ -85,6 +88,7 @@ class Recipe:
             whole(1)(name, getattr(self, name))
         for name in ("warmup", "seed"):
             whole(0)(name, getattr(self, name))
+        known(self.optimizer)
         for name in ("learning_rate", "clip"):
             if not 0 < getattr(self, name) < math.inf:
                 raise InvalidRequest(f"{name} must be above 0, got {getattr(self, name)}")
@@ -125,7 +129,7 @@ class Trainer:
         """Train to the end. Returns the log. Raises InvalidRequest when the folder holds another run, or one at all."""
         self.task.to(self.devices.device)
         self.model = self.devices.wrap(self.task.module)
-        self.optimizer = _optimizer(self.task.module, self.recipe)
+        self.optimizer = Optimizer(self.recipe.optimizer, self.task.module, self.recipe.weight_decay)
         torch.manual_seed(self.recipe.seed)
         done = self._restore(resume)
         self.devices.wait()  # before the first rank writes what the others look for
@@ -177,10 +181,7 @@ class Trainer:
                 "Train again with a lower learning rate, or without bf16"
             )
         rate = self.recipe.rate(step)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer.step(rate)
         return Row(step=step, loss=found, learning_rate=rate, gradient=float(norm), tokens=count)
 
     def _deal(self, step: int) -> list[Block]:
@@ -212,7 +213,7 @@ class Trainer:
         self.devices.wait()
 
     def _write(self, folder: Path, step: int) -> None:
-        state = {"module": self.task.module.state_dict(), "optimizer": self.optimizer.state_dict()}
+        state = {"module": self.task.module.state_dict(), "optimizer": self.optimizer.state()}
         torch.save({**state, "random": torch.get_rng_state()}, folder / "state.pt")
         facts = {"step": step, "place": asdict(self.place), "settings": self.settings}
         (folder / "state.json").write_text(json.dumps(facts, indent=1), encoding="utf-8")
@@ -229,7 +230,7 @@ class Trainer:
         self._agree(facts["settings"])
         state = torch.load(saved[-1] / "state.pt", map_location="cpu", weights_only=True)
         self.task.module.load_state_dict(state["module"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        self.optimizer.restore(state["optimizer"])
         torch.set_rng_state(state["random"])
         self.place = Place(**facts["place"])
         self.log.begin(facts["step"])
@@ -240,13 +241,3 @@ class Trainer:
         if names:
             changes = ", ".join(f"{name}: {before.get(name)!r}, now {self.settings.get(name)!r}" for name in names)
             raise InvalidRequest(f"{self.folder} was begun with other settings ({changes}); resume with the same ones")
-
-
-def _optimizer(module: nn.Module, recipe: Recipe) -> torch.optim.AdamW:
-    """AdamW (Loshchilov and Hutter 2019)."""
-    learning = [parameter for parameter in module.parameters() if parameter.requires_grad]
-    groups = [
-        {"params": [p for p in learning if p.dim() > 1], "weight_decay": recipe.weight_decay},
-        {"params": [p for p in learning if p.dim() <= 1], "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW(groups, lr=recipe.learning_rate, betas=(0.9, 0.95))
