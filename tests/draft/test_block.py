@@ -91,7 +91,9 @@ def test_all_levels_at_once_grow_the_tree_that_levels_grow(temperature, most, mo
     assert made[0][0].parents == made[1][0].parents
     assert made[0][0].chances == pytest.approx(made[1][0].chances, rel=1e-4)
     assert made[0][1].known.tokens == made[1][1].known.tokens
-    assert [tokens for tokens, _ in made[0][1].children] == [tokens for tokens, _ in made[1][1].children]
+    for found, wanted in zip(made[0][1].children, made[1][1].children, strict=True):
+        assert found[0] == wanted[0]
+        assert found[1] == pytest.approx(wanted[1], rel=1e-4)
 
 
 def test_a_guess_follows_from_the_one_before_it():

@@ -10,11 +10,15 @@ from safetensors.torch import load_file, save_file
 from foreword.draft.block import Wanted
 from foreword.draft.dspark import DSparkBlocks, DSparkDrafter, DSparkHead
 from foreword.draft.masked import Layout
+from foreword.draft.tree import Growth
+from foreword.draws import KeyedDraws
 from foreword.errors import ModelError
 from foreword.model import Read
 from foreword.model.checkpoint import Checkpoint
 from foreword.model.layer import Qwen3Config
-from running import target
+from foreword.native import llama
+from foreword.types import Batch, SamplingParams
+from running import Request, prompts, target
 
 SIZES = {
     "vocab_size": 8192, "hidden_size": 384, "intermediate_size": 96, "num_hidden_layers": 1, "num_attention_heads": 2,
@@ -23,9 +27,12 @@ SIZES = {
 RANK = 6
 
 
-def head(**options: bool) -> DSparkHead:
+native = pytest.mark.skipif(isinstance(llama.library(), str), reason=f"no native kernel here: {llama.library()}")
+
+
+def head(*, rank: int = RANK, **options: bool) -> DSparkHead:
     torch.manual_seed(0)
-    return DSparkHead(Layout(Qwen3Config(**SIZES), (3, 6), 4, 0, anchored=True, depth=8), RANK, **options)
+    return DSparkHead(Layout(Qwen3Config(**SIZES), (3, 6), 4, 0, anchored=True, depth=8), rank, **options)
 
 
 @pytest.fixture
@@ -51,6 +58,34 @@ def test_each_guess_is_bettered_by_the_token_before_it():
     torch.testing.assert_close(level, laws[[1, 1]] + table[[20, 21]], atol=1e-4, rtol=1e-4)
     deeper = blocks.read([Read(1, 6, [22], [-1, -1, 1], 1, held=2)])
     torch.testing.assert_close(deeper, laws[[2]] + table[[22]], atol=1e-4, rtol=1e-4)
+
+
+@native
+@pytest.mark.parametrize("most", [1, 6, 24])
+@pytest.mark.parametrize("temperature", [0.0, 0.7, 1.3])
+def test_all_levels_at_once_grow_the_tree_that_levels_grow(temperature, most, monkeypatch):
+    """In C from the table and the block; and the table is held once."""
+    made = []
+    for at_once in (True, False):
+        with monkeypatch.context() as patch:
+            if not at_once:
+                patch.setattr(Growth, "at_once", lambda *_: False)
+            drafter = DSparkDrafter(DSparkBlocks(head(rank=16), target("bfloat16")), (3, 6))
+            request = Request(prompts()[1], SamplingParams(temperature=temperature, seed=4, max_tokens=20))
+            one = request.sequence(target("bfloat16").eos)
+            states = torch.randn(len(one.tokens) - 1, 768, generator=torch.Generator().manual_seed(1))
+            drafter.hear(one, 0, states)
+            tree = drafter.propose(Batch((one,), KeyedDraws(8192, shared=True)), [most]).trees[0]
+            made.append((tree, drafter._growths[one.id]))
+    assert not hasattr(drafter.blocks._markov, "markov_w2")
+    assert len(made[0][0]) == most
+    assert made[0][0].tokens == made[1][0].tokens
+    assert made[0][0].parents == made[1][0].parents
+    assert made[0][0].chances == pytest.approx(made[1][0].chances, rel=1e-4)
+    assert made[0][1].known.tokens == made[1][1].known.tokens
+    for found, wanted in zip(made[0][1].children, made[1][1].children, strict=True):
+        assert found[0] == wanted[0]
+        assert found[1] == pytest.approx(wanted[1], rel=1e-4)
 
 
 def test_confidence_sees_the_token_before_and_not_the_guess():

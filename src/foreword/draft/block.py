@@ -15,14 +15,17 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from foreword.draft.base import HEAD, Source
+from foreword.draft.block_native import Bed, bedded
 from foreword.draft.growing import GrowingDrafter
 from foreword.draft.heard import Heard
+from foreword.draft.tree import Foresees
 from foreword.errors import InvalidRequest, ModelError
 from foreword.model import Mode, Model, Read
 from foreword.model.checkpoint import Checkpoint
 from foreword.model.linear import swap_in
 from foreword.model.parts import HFConfig
 from foreword.native.openmp import threads_for
+from foreword.native.tree import Ask, Grown
 from foreword.types import Batch, Sequence
 
 
@@ -40,7 +43,8 @@ class Wanted:
 class Blocks(ABC):
     """What is asked for guesses: computes a block when its first guess is asked for, all that are wanted together.
 
-    Where no guess depends on those before it, `ahead(read)` hands over the whole block (see draft/tree.py).
+    Where no guess depends on those before it, `ahead(read)` hands over the whole block (see draft/tree.py). Where there
+    is a bed, whole trees grow in one call.
     """
 
     mode = Mode.TREE
@@ -55,10 +59,16 @@ class Blocks(ABC):
         self._wanted: dict[int, Wanted] = {}
         self._laws: dict[int, Float[Tensor, "guesses vocab"]] = {}
         self.lay_out(head.eval())
+        self._bed = self.bed(head) if bedded(target) else None
 
     def lay_out(self, head: nn.Module) -> None:
         """Pack the head's linear layers where that is faster."""
         swap_in(head)
+
+    def bed(self, head: nn.Module) -> Bed | None:
+        """What grows trees at once, where the C side is at hand; None where it does not know what follows on what."""
+        del head
+        return Bed(self.target.vocab) if isinstance(self, Foresees) else None
 
     @abstractmethod
     def compute(self, wanted: List[Wanted]) -> Float[Tensor, "wanted guesses vocab"]:
@@ -85,6 +95,10 @@ class Blocks(ABC):
             rows.append(self.block(read.id)[depths])
             tokens += read.tokens[-read.keep :]
         return self.after(torch.cat(rows), tokens)
+
+    def grow(self, read: Read, ask: Ask) -> Grown | None:
+        """A whole tree from a sequence's block; None where a tree takes a step for each level."""
+        return None if self._bed is None else self._bed.grow(self.block(read.id), read.tokens[-1], ask)
 
     def after(self, laws: Float[Tensor, "rows vocab"], tokens: List[int]) -> Float[Tensor, "rows vocab"]:
         """What a row of the block says once the token before it is known; nothing else, unless a head knows better."""

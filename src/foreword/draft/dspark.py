@@ -14,13 +14,15 @@ from torch import Tensor, nn
 
 from foreword.draft.base import Source
 from foreword.draft.block import BlockDrafter, fitting, folder
+from foreword.draft.block_native import Bed
 from foreword.draft.masked import Layout, MaskedHead, fill, packed
 from foreword.draft.masked_blocks import MaskedBlocks
 from foreword.draft.parcel import SPECULATORS, Parcel, unserved
 from foreword.errors import ModelError
 from foreword.model import Model, Tokenizer
 from foreword.model.checkpoint import Checkpoint
-from foreword.model.linear import MIN_ROWS
+from foreword.model.linear import MIN_ROWS, PackedLinear
+from foreword.model.panels import LANES
 from foreword.model.parts import HFConfig
 
 ARCHITECTURES, METHOD = ("Qwen3DSparkModel", "DSparkDraftModel"), "dspark"
@@ -128,8 +130,21 @@ class DSparkBlocks(MaskedBlocks):
         super().__init__(head, target)
         self._markov = head.markov_head
 
+    def bed(self, head: nn.Module) -> Bed | None:
+        if not isinstance(head, DSparkHead) or self.target.dtype != torch.bfloat16 or head.rank % LANES:
+            return None
+        table = head.markov_head
+        last = table.markov_w2
+        made = Bed(
+            self.target.vocab, (table.markov_w1.weight, last.dense if isinstance(last, PackedLinear) else last.weight)
+        )
+        del table.markov_w2  # held packed, and there alone
+        return made
+
     @torch.inference_mode()
     def after(self, laws: Float[Tensor, "rows vocab"], tokens: List[int]) -> Float[Tensor, "rows vocab"]:
+        if self._bed is not None:
+            return laws + self._bed.say(tokens)
         short = max(0, MIN_ROWS - len(tokens))
         known = torch.tensor([*tokens, *[0] * short], device=laws.device)
         return laws + self._markov(known)[: len(tokens)]

@@ -116,10 +116,11 @@ class GrowingDrafter(Drafter):
         """Grow the whole tree in one call, where who is asked can; False: level by level then."""
         if not growth.sequence.params.plain:
             return False
+        if self._grows is not None and growth.at_once(batch, self._grows, read):
+            return True
         if self._foresees is not None:
             growth.foreseen(batch, self._foresees, read)
-            return True
-        return self._grows is not None and growth.at_once(batch, self._grows, read)
+        return self._foresees is not None
 
     def _drawn(self, batch: Batch, budget: List[int], reads: dict[int, Read]) -> Draft:
         """Drawn trees, a forward for each level; chains where the model can read no others or nobody judges others."""

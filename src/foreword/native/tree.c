@@ -1,5 +1,5 @@
-/* Grows a tree of guesses with a draft model, a forward for each level, in one call. Plain definition: Growth in
- * draft/tree.py, driven level by level.
+/* Grows a tree of guesses in one call: with a draft model, a forward for each level, or from laws that are known for every
+ * depth beforehand. Plain definition: Growth in draft/tree.py, driven level by level.
  */
 
 typedef struct {
@@ -9,6 +9,7 @@ typedef struct {
     const float *noise; /* [deep, stride], or NULL */
     int64_t stride, ends;
     const int64_t *end; /* tokens that nothing follows */
+    const float *laws; /* [deep, vocab]; NULL: the model reads every guess and says what follows it */
     /* Guesses in the order they were thought of, [(reads + 1) * breadth], and how many of them were read. */
     int64_t count, held;
     int64_t *tokens, *parents;
@@ -105,9 +106,27 @@ static void choose_best(Growth *g) {
     }
 }
 
+/* What follows each of `rows` tokens at a depth that the laws foresee: that law, and beside it what the model's head says of
+ * the token's embedding. Without a head it is the same for all, and there is one row. */
+static void foresee(const Model *m, const Forward *f, const float *law, int64_t rows, const int64_t *tokens, const int64_t *keep, int threads) {
+    if (!m->head) {
+        memcpy(f->logits, law, m->vocab * sizeof *law);
+        return;
+    }
+    Forward next = *f;
+    next.rows = next.kept = rows, next.spans = 0, next.tokens = tokens, next.keep = keep;
+    for (int64_t r = 0; r < rows; r++) embed(m, &next, r);
+    foreword_forward(m, &next, threads);
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t i = 0; i < m->vocab; i += LANES) {
+            float *to = f->logits + r * m->vocab + i;
+            _mm512_storeu_ps(to, _mm512_add_ps(_mm512_loadu_ps(to), _mm512_loadu_ps(law + i)));
+        }
+}
+
 /* `f` describes the forward that reads the end of the text, its last row kept; its logits and scratch have room for
  * `width` rows, `scratch` for one row of logits. What a guess is given is what was heard at its parent, where anything
- * is: one state a row, with room for `reads` rows after those of the text. */
+ * is: one state a row, with room for `reads` rows after those of the text. With laws, `f` has one row, the text's last token. */
 void foreword_grow(const Model *m, const Forward *f, Growth *g, float *scratch, int threads) {
     const Span trunk = *f->span;
     const int64_t past = trunk.past + trunk.held + trunk.stop - trunk.start, base = f->positions[f->rows - 1] + 1;
@@ -115,15 +134,19 @@ void foreword_grow(const Model *m, const Forward *f, Growth *g, float *scratch, 
     int64_t place[(g->reads + 1) * g->breadth]; /* of a guess among those read */
     int32_t parents[g->reads + 1];
     const float *given[g->width];
+    const int apart = !g->laws || m->head; /* guesses of a level differ in what follows them */
+    float share[g->breadth];
     open[0] = -1;
     g->count = g->held = 0;
-    foreword_forward(m, f, threads);
+    if (g->laws) foresee(m, f, g->laws, 1, f->tokens, f->keep, threads);
+    else foreword_forward(m, f, threads);
     for (int64_t depth = 0;; depth++) {
         int64_t fresh = g->count, row = open[0] < 0 ? 0 : g->held - opened + 1; /* in child and value */
         for (int64_t i = 0; i < opened; i++) {
             int64_t *child = g->child + (row + i) * g->breadth;
-            float share[g->breadth];
-            children(g, m, f->logits + i * m->vocab, g->noise ? g->noise + depth * g->stride : 0, scratch, child, g->value + (row + i) * g->breadth, share);
+            float *value = g->value + (row + i) * g->breadth;
+            if (apart || !i) children(g, m, f->logits + i * m->vocab, g->noise ? g->noise + depth * g->stride : 0, scratch, child, value, share);
+            else memcpy(child, child - i * g->breadth, g->breadth * sizeof *child), memcpy(value, value - i * g->breadth, g->breadth * sizeof *value);
             double reached = open[i] < 0 ? 1 : g->chances[open[i]];
             for (int64_t c = 0; c < g->breadth && child[c] >= 0; c++) {
                 if (!(reached * share[c] > g->floor)) continue;
@@ -138,6 +161,11 @@ void foreword_grow(const Model *m, const Forward *f, Growth *g, float *scratch, 
             g->read_tokens[g->held + i] = g->tokens[node], g->read_parents[g->held + i] = parents[g->held + i];
             tokens[i] = g->tokens[node], positions[i] = base + depth, keep[i] = i;
             if (f->heeded) given[i] = f->heard + (f->rows + (parent < 0 ? -1 : place[parent])) * m->hidden;
+        }
+        if (g->laws) {
+            foresee(m, f, g->laws + (depth + 1) * m->vocab, opened, tokens, keep, threads);
+            g->held += opened;
+            continue;
         }
         Span span = {.start = 0, .stop = opened, .extent = trunk.extent, .past = past, .held = g->held, .trunk = 0, .parents = parents};
         Forward next = *f;

@@ -23,7 +23,7 @@ class Growth(Structure):
 
     _fields_ = [(n, c_int64) for n in ("most", "breadth", "deep", "width", "reads")]
     _fields_ += [("floor", c_double), ("temperature", c_float), ("scale", c_float)]
-    _fields_ += [("noise", c_void_p), ("stride", c_int64), ("ends", c_int64), ("end", c_void_p)]
+    _fields_ += [("noise", c_void_p), ("stride", c_int64), ("ends", c_int64), ("end", c_void_p), ("laws", c_void_p)]
     _fields_ += [("count", c_int64), ("held", c_int64), *((n, c_void_p) for n in ("tokens", "parents", "chances"))]
     _fields_ += [("chosen", c_int64), *((n, c_void_p) for n in ("best_tokens", "best_parents", "best_chances"))]
     _fields_ += [(n, c_void_p) for n in ("read_tokens", "read_parents", "child", "value")]
@@ -108,10 +108,19 @@ class Gardener:
             self._logits, self._scratch = torch.empty(rows, self._model.vocab), torch.empty(self._model.vocab)
         return self._logits
 
-    def grow(self, forward: llama.Forward, ask: Ask, reads: int, threads: int) -> Grown:
+    def grow(
+        self,
+        forward: llama.Forward,
+        ask: Ask,
+        reads: int,
+        threads: int,
+        *,
+        laws: Float[Tensor, "deep vocab"] | None = None,
+    ) -> Grown:
         """Read what `forward` describes, then grow, by reading at most `reads` guesses.
 
-        Its logits are those of `room`, and its scratch must have room for `ask.width` rows.
+        Its logits are those of `room`, and its scratch must have room for `ask.width` rows. With `laws`, float32, that
+        is what follows at each depth, to which the model's head, if it has one, adds what it says of a token.
         """
         most = (reads + 1) * ask.breadth
         if not self._thought or len(self._thought[0]) < most:
@@ -124,7 +133,8 @@ class Gardener:
         growth = Growth(
             ask.most, ask.breadth, ask.deep, ask.width, reads, ask.floor, ask.temperature, ask.scale,
             None if noise is None else noise.data_ptr(), 0 if noise is None else noise.shape[1],
-            len(ask.ends), ctypes.addressof(ends), 0, 0, *map(ctypes.addressof, self._thought), 0,
+            len(ask.ends), ctypes.addressof(ends), None if laws is None else laws.data_ptr(),
+            0, 0, *map(ctypes.addressof, self._thought), 0,
             *map(ctypes.addressof, (tokens, parents, chances, read, before, child, value)),
         )  # fmt: skip
         scratch = self._scratch.data_ptr()
