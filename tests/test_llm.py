@@ -14,6 +14,7 @@ from transformers import PreTrainedTokenizerFast
 import starter
 from foreword import LLM, InvalidRequest, ModelError, SamplingParams, UnknownMethod, VocabularyMismatch
 from foreword.model import Mode
+from foreword.prompts import turns
 from strangers import NEAR
 
 PROMPT = "Once upon a time there was a small fish. The small fish"
@@ -59,6 +60,19 @@ def test_a_conversation_is_answered_in_the_models_template():
     rendered = llm().tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
     assert llm().tokenizer.decode(answer.prompt_tokens) == rendered
     assert answer.text.strip()
+
+
+@pytest.mark.parametrize("messages", ["Hi", [], ["Hi"], None, {"role": "user", "content": "Hi"}])
+def test_what_is_no_conversation_is_refused(messages):
+    with pytest.raises(InvalidRequest, match="a chat is a list of messages"):
+        turns(messages)
+    with pytest.raises(InvalidRequest, match="a chat is a list of messages"):
+        llm().chat([], GREEDY)
+
+
+def test_what_the_template_cannot_take_is_refused_with_its_reason():
+    with pytest.raises(InvalidRequest, match=r"the chat template of .* refuses these messages: .*content"):
+        llm().chat([{"role": "user"}], GREEDY)
 
 
 # ---- seeds

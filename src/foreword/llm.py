@@ -26,13 +26,13 @@ from foreword.draft.base import Drafter, Source
 from foreword.draft.course import Progress
 from foreword.draft.learning import Learner, Learning, teaching
 from foreword.draft.pairing import load_anyhow
-from foreword.draft.recipe import Sources
+from foreword.draft.recipe import Sources, shipped
 from foreword.engine import NODES, Engine
 from foreword.errors import InvalidRequest, VocabularyMismatch
 from foreword.model import Mode, Model, load_tokenizer, measure
 from foreword.model.weights import save
 from foreword.params import whole
-from foreword.prompts import Prompt, is_list, listed, token_ids
+from foreword.prompts import Prompt, is_list, listed, token_ids, turns
 from foreword.reader import TextReader
 from foreword.scheduler import Scheduler
 from foreword.types import Completion, Delta, SamplingParams, Sequence, TokenLogprob
@@ -93,8 +93,8 @@ class LLM:
         decides = policy(width, whole(0, NODES, optional=True)("nodes", nodes))
         if target is None:
             target = family.target()
-            wanted = find_method(method or WITH_DRAFT)
-            draft = family.draft() if draft is None and wanted.needs and wanted.takes == MODEL else draft
+            named = method or WITH_DRAFT
+            draft = shipped(find_method(named), named) if draft is None else draft
         self.method = method or usual(draft)
         drafter = find_method(self.method)
         if drafter.needs and draft is None:
@@ -173,13 +173,14 @@ class LLM:
         return self.engine.drafter.progress if isinstance(self.engine.drafter, Learner) else None
 
     def render(self, messages: List[Message]) -> list[int]:
-        """Token ids of a conversation up to where the assistant speaks. Raises InvalidRequest without a template."""
+        """Token ids of a conversation up to where the assistant speaks. Raises InvalidRequest where it has no form."""
         if not self.tokenizer.chat_template:
             raise InvalidRequest(f"{self.target.name} has no chat template; use generate with a text prompt")
-        if not messages:
-            raise InvalidRequest("a chat needs at least one message")
-        turns = [dict(message) for message in messages]
-        ids = self.tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=True)
+        given = turns(messages)
+        try:
+            ids = self.tokenizer.apply_chat_template(given, add_generation_prompt=True, return_dict=True)
+        except Exception as error:  # a template is a program of others
+            raise InvalidRequest(f"the chat template of {self.target.name} refuses these messages: {error}") from error
         return list(cast("BatchEncoding", ids)["input_ids"])
 
     def _stream(self, sequence: Sequence) -> Iterator[Delta]:

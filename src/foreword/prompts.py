@@ -1,8 +1,9 @@
-"""What a prompt may be: a text or a list of token ids, one or many. Knows kinds of values; knows no tokenizer."""
+"""What a prompt may be: a text or a list of token ids, one or many; and a chat. Knows kinds of values, no tokenizer."""
 
 from __future__ import annotations
 
 import reprlib
+from collections.abc import Mapping
 from collections.abc import Sequence as List
 from numbers import Integral
 from typing import TypeGuard, cast
@@ -27,6 +28,14 @@ def token_ids(prompt: object) -> list[int]:
     if not is_list(prompt) or not all(isinstance(token, Integral) and not isinstance(token, bool) for token in prompt):
         raise _refusal(prompt)
     return [int(token) for token in cast("List[int]", prompt)]
+
+
+def turns(messages: object) -> list[dict[str, str]]:
+    """The messages of a conversation, copied; what must be in them, its chat template knows."""
+    if not is_list(messages) or not messages or not all(isinstance(message, Mapping) for message in messages):
+        shown = reprlib.repr(messages)
+        raise InvalidRequest(f'a chat is a list of messages, {{"role": "user", "content": "…"}} each, not {shown}')
+    return [dict(message) for message in cast("List[Mapping[str, str]]", messages)]
 
 
 def is_list(value: object) -> TypeGuard[List[object]]:

@@ -36,6 +36,7 @@ from foreword.bench.oracle import NAME as ORACLE
 from foreword.bench.oracle import NODES, Oracle
 from foreword.bench.trial import Contender
 from foreword.draft import HEAD, METHODS, MODEL, PLAIN, WITH_DRAFT, WITHOUT_DRAFT, Drafter, Recipe, method
+from foreword.draft.recipe import shipped
 from foreword.engine import Engine
 from foreword.errors import InvalidRequest, ModelError, UnknownMethod, words
 from foreword.model import Model, check_same, load_tokenizer, measure
@@ -80,6 +81,13 @@ class Weights:
     def original(self) -> Shape:
         """The sizes of the target before it is enlarged."""
         return shape_of(LlamaConfig.from_pretrained(self.target))
+
+    def usual(self, name: str) -> str | Path | None:
+        """What a method that needs something drafts with: the draft model; of the family that ships, its own head."""
+        found = method(name)
+        if found.takes == MODEL:
+            return self.draft
+        return shipped(found, name) if self.target == family.target() else None
 
     def load(self, device: torch.device | None = None) -> PreTrainedModel:
         """The target as transformers has it, on the CPU unless named; enlarged, when asked, where it will stay."""
@@ -172,7 +180,7 @@ def lineup(
 def _drafter(name: str, target: Model, tokenizer: PreTrainedTokenizerBase, source: Weights) -> Drafter:
     """A method that can do without a draft model gets none. Raises InvalidRequest where it needs what is not there."""
     found = method(PLAIN if name == PLAIN_ROW else name)
-    given = source.sources.get(name, source.draft if found.needs and found.takes == MODEL else None)
+    given = source.sources.get(name, source.usual(name) if found.needs else None)
     if found.needs and given is None:
         raise InvalidRequest(f"it needs {found.takes}, and none was given; name one with --source {name}=PATH")
     if source.shape is None or given is None or found.takes != HEAD:

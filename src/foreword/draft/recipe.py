@@ -7,15 +7,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import cast
 
-from foreword.draft.base import Drafter, Source
+from foreword import family
+from foreword.draft.base import MODEL, Drafter, Source
 from foreword.draft.parts import Parts
 from foreword.errors import InvalidRequest
 from foreword.model import Model, Tokenizer
 
 Sources = Source | Mapping[str, Source]
 """One source, or one for each part by its name."""
+
+
+def shipped(kind: type[Drafter] | Recipe, name: str) -> Path | None:
+    """What the family that ships has for a method of this name; None where it needs nothing, or there is none."""
+    if not kind.needs:
+        return None
+    taker = kind.taker if isinstance(kind, Recipe) else name
+    return family.draft() if kind.takes == MODEL else family.head(taker)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +44,12 @@ class Recipe:
     def takes(self) -> str:
         """What the parts that cannot do without a source take; else what the others may."""
         return next((part.takes for _, part in self._by_need if part.takes), "")
+
+    @property
+    def taker(self) -> str:
+        """The part that takes the source, by its name; of one that joins others, their part."""
+        name, part = next(((name, part) for name, part in self._by_need if part.takes), ("", None))
+        return part.taker if isinstance(part, Recipe) else name
 
     @property
     def needs(self) -> bool:

@@ -1,4 +1,4 @@
-"""Where the two small models that ship with Foreword lie. Knows paths; knows nothing of what is in them.
+"""Where the small models that ship with Foreword lie, and the heads. Knows paths; knows nothing of what is in them.
 
 CARD.md beside this file says what they are and how good, ATTRIBUTION.md what they were trained on.
 """
@@ -23,6 +23,15 @@ def draft() -> Path:
     Raises ModelError when the package lies inside an archive.
     """
     return _folder("draft")
+
+
+def head(method: str) -> Path | None:
+    """Folder of the head of the target that this method guesses with; None where none ships.
+
+    Raises ModelError when the package lies inside an archive.
+    """
+    folder = _folder("heads") / method
+    return folder if (folder / "config.json").is_file() else None
 
 
 def _folder(name: str) -> Path:
