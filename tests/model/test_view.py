@@ -175,7 +175,9 @@ def test_a_view_that_shares_needs_no_reading_of_its_own():
     model.open(-5, 100)
     model.read([Read(-5, 0, tokens[:40], keep=0)])
     wanted = model.read([Read(-5, 40, tokens[40:42], keep=2)])
-    assert torch.equal(view(model, spare=64).read([Read(-5, 40, tokens[40:42], keep=2)]), wanted)
+    made = view(model, spare=64)
+    assert torch.equal(made.read([Read(-5, 40, tokens[40:42], keep=2)]), wanted)
+    assert torch.equal(made.embed(torch.tensor(tokens)), model.embed(torch.tensor(tokens)))
     model.close(-5)
 
 

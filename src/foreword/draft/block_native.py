@@ -13,8 +13,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from foreword.model import Model
+from foreword.model.kernel import SHARE
 from foreword.model.panels import LANES
 from foreword.native import llama
+from foreword.native.openmp import threads
 from foreword.native.pages import Pages
 from foreword.native.scratch import Scratch, multiplied
 from foreword.native.tree import Ask, Gardener, Grown
@@ -46,13 +48,18 @@ class Bed:
         """What the table says of what follows these tokens."""
         assert self._held is not None
         before = self._held[0][torch.tensor(tokens)]
-        return multiplied(self._library, self._model, self._scratch, before, 1)
+        return multiplied(self._library, self._model, self._scratch, before, self._threads)
+
+    @property
+    def _threads(self) -> int:
+        """None that would have less than a few megabytes of the table to read."""
+        return max(1, min(threads(), 0 if self._held is None else self._held[1].nbytes // SHARE))
 
     def grow(self, laws: Float[Tensor, "deep vocab"], last: int, ask: Ask) -> Grown:
         """A tree after a text that ends with this token."""
         laws, token = laws.float().contiguous(), (c_int64 * 1)(last)
         logits = self._gardener.room(ask.width)
-        scratch = self._scratch.fit(ask.width, 1, 1)
+        scratch = self._scratch.fit(ask.width, self._threads, 1)
         places = addressof(token), addressof(self._first), addressof(self._first)
         forward = llama.Forward(1, 1, 1, *places, (llama.Span * 1)(self._nowhere), logits.data_ptr(), *scratch)
-        return self._gardener.grow(forward, ask, ask.reads, 1, laws=laws)
+        return self._gardener.grow(forward, ask, ask.reads, self._threads, laws=laws)

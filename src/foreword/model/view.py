@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from foreword.errors import InvalidRequest
@@ -110,6 +110,9 @@ class NativeView(NativeDriver):
     def close(self, id: int) -> None:
         if not self._shares:
             super().close(id)
+
+    def embed(self, tokens: Int[Tensor, "*rows"]) -> Float[Tensor, "*rows hidden"]:
+        return self._base.embed(tokens)  # they are not coded
 
     @property
     def bytes(self) -> int:
