@@ -1,9 +1,15 @@
 """The two models that ship: they load, they share one tokenizer, and they may be given away."""
 
+import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from foreword import family
+from foreword import LLM, SamplingParams, family
+from foreword.model.checkpoint import Checkpoint
+
+HEADS = {"dspark": 7_081_793}
+"""Method -> numbers that are learnt."""
+QUESTION = [{"role": "user", "content": "Extract the booking slots as JSON: a table for four at noon, please."}]
 
 
 def test_both_models_load_and_have_the_sizes_the_card_says():
@@ -12,6 +18,32 @@ def test_both_models_load_and_have_the_sizes_the_card_says():
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16, local_files_only=True)
         sizes[folder.name] = sum(parameter.numel() for parameter in model.parameters())
     assert sizes == {"target": 26_223_104, "draft": 4_654_848}
+
+
+@pytest.mark.parametrize("method", HEADS)
+def test_a_head_has_the_size_the_card_says(method):
+    found = Checkpoint.read(family.head(method)).tensors
+    assert sum(tensor.numel() for tensor in found.values() if tensor.is_floating_point()) == HEADS[method]
+    assert f"{HEADS[method]:,}" in (family.target().parent / "CARD.md").read_text(encoding="utf-8")
+
+
+def test_for_other_methods_no_head_ships():
+    assert family.head("medusa") is None
+
+
+@pytest.fixture(scope="module")
+def plain():
+    return LLM(method="none")
+
+
+@pytest.mark.parametrize("method", [*HEADS, *(f"fuse(suffix, {method})" for method in HEADS)])
+def test_a_method_finds_its_head_and_keeps_the_text(method, plain):
+    llm = LLM(method=method, nodes=6)
+    for temperature in (0.0, 0.8):
+        params = SamplingParams(temperature=temperature, seed=1, max_tokens=24, ignore_eos=True)
+        found = llm.chat(QUESTION, params)
+        assert found.tokens == plain.chat(QUESTION, params).tokens
+        assert found.stats.accepted >= 4
 
 
 def test_the_tokenizer_is_shared_byte_for_byte():
