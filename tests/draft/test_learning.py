@@ -96,7 +96,8 @@ class Watched(LanguageModelDrafter):
         self.rounds = []
 
     def _seen(self):
-        return self.model.embed(torch.arange(self.model.vocab)).detach().clone()
+        some = torch.arange(0, self.model.vocab, 61)  # a step of learning changes every row
+        return self.model.embed(some).detach().clone()
 
     def propose(self, batch, nodes):
         before = self._seen()
