@@ -1,4 +1,4 @@
-"""The two models that ship: they load, they share one tokenizer, and they may be given away."""
+"""The models that ship and the head: they load, they share one tokenizer, and they may be given away."""
 
 import pytest
 import torch

@@ -66,6 +66,9 @@ def test_a_conversation_is_answered_in_the_models_template():
 def test_what_is_no_conversation_is_refused(messages):
     with pytest.raises(InvalidRequest, match="a chat is a list of messages"):
         turns(messages)
+
+
+def test_a_chat_needs_a_message():
     with pytest.raises(InvalidRequest, match="a chat is a list of messages"):
         llm().chat([], GREEDY)
 

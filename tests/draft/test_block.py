@@ -5,8 +5,8 @@ from collections.abc import Sequence as List
 import pytest
 import torch
 
+from draft.ways import AT_ONCE, IN_C, check_same, grown
 from foreword.draft.block import BlockDrafter, Blocks, Wanted
-from foreword.draft.tree import Growth
 from foreword.draws import KeyedDraws
 from foreword.errors import ModelError
 from foreword.model import Read
@@ -79,21 +79,15 @@ def test_states_are_shown_once_and_in_order():
 @pytest.mark.parametrize("most", [1, 5, 24])
 @pytest.mark.parametrize("temperature", [0.0, 0.7, 1.3])
 def test_all_levels_at_once_grow_the_tree_that_levels_grow(temperature, most, monkeypatch):
-    made = []
-    for at_once in (True, False):
-        with monkeypatch.context() as patch:
-            if not at_once:
-                patch.setattr(Growth, "at_once", lambda *_: False)
-            drafter = BlockDrafter(Independent(), (4,))
-            one = started(drafter, prompts()[1], temperature)
-            made.append((drafter.propose(batch(one), [most]).trees[0], drafter._growths[one.id]))
-    assert made[0][0].tokens == made[1][0].tokens
-    assert made[0][0].parents == made[1][0].parents
-    assert made[0][0].chances == pytest.approx(made[1][0].chances, rel=1e-4)
-    assert made[0][1].known.tokens == made[1][1].known.tokens
-    for found, wanted in zip(made[0][1].children, made[1][1].children, strict=True):
-        assert found[0] == wanted[0]
-        assert found[1] == pytest.approx(wanted[1], rel=1e-4)
+    def start():
+        drafter = BlockDrafter(Independent(), (4,))
+        one = started(drafter, prompts()[1], temperature)
+        return drafter, one, batch(one)
+
+    by_level = grown(start, most, monkeypatch, AT_ONCE)
+    assert len(by_level[0]) == most
+    check_same(grown(start, most, monkeypatch), by_level)
+    check_same(grown(start, most, monkeypatch, IN_C), by_level)
 
 
 def test_a_guess_follows_from_the_one_before_it():

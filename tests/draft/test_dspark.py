@@ -7,10 +7,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from draft.ways import AT_ONCE, check_same, grown
 from foreword.draft.block import Wanted
 from foreword.draft.dspark import DSparkBlocks, DSparkDrafter, DSparkHead
 from foreword.draft.masked import Layout
-from foreword.draft.tree import Growth
 from foreword.draws import KeyedDraws
 from foreword.errors import ModelError
 from foreword.model import Read
@@ -65,27 +65,18 @@ def test_each_guess_is_bettered_by_the_token_before_it():
 @pytest.mark.parametrize("temperature", [0.0, 0.7, 1.3])
 def test_all_levels_at_once_grow_the_tree_that_levels_grow(temperature, most, monkeypatch):
     """In C from the table and the block; and the table is held once."""
-    made = []
-    for at_once in (True, False):
-        with monkeypatch.context() as patch:
-            if not at_once:
-                patch.setattr(Growth, "at_once", lambda *_: False)
-            drafter = DSparkDrafter(DSparkBlocks(head(rank=16), target("bfloat16")), (3, 6))
-            request = Request(prompts()[1], SamplingParams(temperature=temperature, seed=4, max_tokens=20))
-            one = request.sequence(target("bfloat16").eos)
-            states = torch.randn(len(one.tokens) - 1, 768, generator=torch.Generator().manual_seed(1))
-            drafter.hear(one, 0, states)
-            tree = drafter.propose(Batch((one,), KeyedDraws(8192, shared=True)), [most]).trees[0]
-            made.append((tree, drafter._growths[one.id]))
-    assert not hasattr(drafter.blocks._markov, "markov_w2")
-    assert len(made[0][0]) == most
-    assert made[0][0].tokens == made[1][0].tokens
-    assert made[0][0].parents == made[1][0].parents
-    assert made[0][0].chances == pytest.approx(made[1][0].chances, rel=1e-4)
-    assert made[0][1].known.tokens == made[1][1].known.tokens
-    for found, wanted in zip(made[0][1].children, made[1][1].children, strict=True):
-        assert found[0] == wanted[0]
-        assert found[1] == pytest.approx(wanted[1], rel=1e-4)
+
+    def start():
+        drafter = DSparkDrafter(DSparkBlocks(head(rank=16), target("bfloat16")), (3, 6))
+        assert not hasattr(drafter.blocks._markov, "markov_w2")
+        params = SamplingParams(temperature=temperature, seed=4, max_tokens=20)
+        one = Request(prompts()[1], params).sequence(target("bfloat16").eos)
+        drafter.hear(one, 0, torch.randn(len(one.tokens) - 1, 768, generator=torch.Generator().manual_seed(1)))
+        return drafter, one, Batch((one,), KeyedDraws(8192, shared=True))
+
+    by_level = grown(start, most, monkeypatch, AT_ONCE)
+    assert len(by_level[0]) == most
+    check_same(grown(start, most, monkeypatch), by_level)
 
 
 def test_confidence_sees_the_token_before_and_not_the_guess():

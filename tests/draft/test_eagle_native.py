@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import nn
 
+from draft.ways import AT_ONCE, check_same, grown
 from foreword.draft import eagle
 from foreword.draft.eagle import EagleDrafter
 from foreword.draft.eagle_files import load
 from foreword.draft.eagle_head import EagleHead
 from foreword.draft.eagle_native import NativeHead, refused
-from foreword.draft.tree import Growth
 from foreword.draws import KeyedDraws
 from foreword.errors import ModelError
 from foreword.model import Model, Read
@@ -187,25 +187,15 @@ def pupil(dtype: str = "bfloat16") -> EagleHead:
 @pytest.mark.parametrize("most", [1, 5, 24])
 @pytest.mark.parametrize("temperature", [0.0, 0.7, 1.3])
 def test_one_call_grows_the_tree_that_levels_grow(temperature, most, monkeypatch):
-    grown = []
-    for at_once in (True, False):
-        with monkeypatch.context() as patch:
-            if not at_once:
-                patch.setattr(Growth, "at_once", lambda *_: False)
-            drafter = EagleDrafter(pupil(), target("bfloat16"))
-            one, batch = asked(temperature)
-            told(drafter, one)
-            draft = drafter.propose(batch, [most])
-            grown.append((draft, drafter._growths[one.id]))
-    (ours, quick), (theirs, slow) = grown
-    assert max(ours.trees[0].depths) > 1 or most == 1, "guesses after guesses are what this is about"
-    assert ours.trees[0].tokens == theirs.trees[0].tokens
-    assert ours.trees[0].parents == theirs.trees[0].parents
-    torch.testing.assert_close(ours.chances, theirs.chances, rtol=1e-4, atol=1e-6)
-    assert (quick.known.tokens, quick.known.parents) == (slow.known.tokens, slow.known.parents)
-    for (tokens, values), (wanted, right) in zip(quick.children, slow.children, strict=True):
-        assert tokens == wanted
-        assert values == pytest.approx(right, rel=1e-4, abs=1e-4)
+    def start():
+        drafter = EagleDrafter(pupil(), target("bfloat16"))
+        one, batch = asked(temperature)
+        told(drafter, one)
+        return drafter, one, batch
+
+    by_level = grown(start, most, monkeypatch, AT_ONCE)
+    assert max(by_level[0].depths) > 1 or most == 1, "guesses after guesses are what this is about"
+    check_same(grown(start, most, monkeypatch), by_level)
 
 
 @native

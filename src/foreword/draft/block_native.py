@@ -42,7 +42,7 @@ class Bed:
             self._model.hidden = after.shape[1]
             self._model.embedding, self._model.head = before.data_ptr(), packed.data_ptr()
         self._scratch, self._gardener = Scratch(self._model), Gardener(self._library, self._model)
-        self._nowhere, self._first = llama.Span(), (c_int64 * 1)()
+        self._nowhere, self._first = (llama.Span * 1)(), (c_int64 * 1)()
 
     def say(self, tokens: List[int]) -> Float[Tensor, "rows vocab"]:
         """What the table says of what follows these tokens."""
@@ -61,5 +61,5 @@ class Bed:
         logits = self._gardener.room(ask.width)
         scratch = self._scratch.fit(ask.width, self._threads, 1)
         places = addressof(token), addressof(self._first), addressof(self._first)
-        forward = llama.Forward(1, 1, 1, *places, (llama.Span * 1)(self._nowhere), logits.data_ptr(), *scratch)
+        forward = llama.Forward(1, 1, 1, *places, self._nowhere, logits.data_ptr(), *scratch)
         return self._gardener.grow(forward, ask, ask.reads, self._threads, laws=laws)

@@ -194,10 +194,10 @@ class Kernel(Rooms[Rows]):
         if length <= self._reached:
             return
         self._reached = max(1024, 2 * length)
-        places, kind = torch.arange(self._reached)[None], torch.zeros(1, dtype=torch.float32)
+        like, places = torch.zeros(1, dtype=torch.float32), torch.arange(self._reached)[None]
         with torch.inference_mode():
             self._angles = {
-                turn: tuple(table[0].float().contiguous() for table in turn(kind, places))
+                turn: tuple(table[0].float().contiguous() for table in turn(like, places))
                 for turn in dict.fromkeys(self._turns)
                 if turn is not None
             }

@@ -78,8 +78,7 @@ class NativeDriver(Kernel):
         """As the model itself embeds them."""
         if self._model.embedding:
             return self._hf.get_input_embeddings()(tokens)
-        at = {held.data_ptr(): held for held in self._held}
-        return looked_up(at[self._model.table], tokens) * (self._model.embedding_scale or 1.0)
+        return looked_up(self._table, tokens) * (self._model.embedding_scale or 1.0)
 
     def _describe(self, model: PreTrainedModel) -> llama.Model:
         config, layers = model.config, model.model.layers
@@ -91,6 +90,7 @@ class NativeDriver(Kernel):
         vocab, hidden = model.lm_head.weight.shape
         embeddings, normed = model.model.embed_tokens, getattr(attention, "q_norm", None)
         head, tied = self._pack(model.lm_head.weight), embeddings.weight is model.lm_head.weight
+        self._table = self._held[-1]
         if self._owned:
             drop_weights(model.lm_head)
         if self._owned and tied:

@@ -107,12 +107,9 @@ static void choose_best(Growth *g) {
 }
 
 /* What follows each of `rows` tokens at a depth that the laws foresee: that law, and beside it what the model's head says of
- * the token's embedding. Without a head it is the same for all, and there is one row. */
-static void foresee(const Model *m, const Forward *f, const float *law, int64_t rows, const int64_t *tokens, const int64_t *keep, int threads) {
-    if (!m->head) {
-        memcpy(f->logits, law, m->vocab * sizeof *law);
-        return;
-    }
+ * the token's embedding. Without a head it is the same for all: the law alone, one row. */
+static const float *foresee(const Model *m, const Forward *f, const float *law, int64_t rows, const int64_t *tokens, const int64_t *keep, int threads) {
+    if (!m->head) return law;
     Forward next = *f;
     next.rows = next.kept = rows, next.spans = 0, next.tokens = tokens, next.keep = keep;
     for (int64_t r = 0; r < rows; r++) embed(m, &next, r);
@@ -122,6 +119,7 @@ static void foresee(const Model *m, const Forward *f, const float *law, int64_t 
             float *to = f->logits + r * m->vocab + i;
             _mm512_storeu_ps(to, _mm512_add_ps(_mm512_loadu_ps(to), _mm512_loadu_ps(law + i)));
         }
+    return f->logits;
 }
 
 /* `f` describes the forward that reads the end of the text, its last row kept; its logits and scratch have room for
@@ -138,14 +136,15 @@ void foreword_grow(const Model *m, const Forward *f, Growth *g, float *scratch, 
     float share[g->breadth];
     open[0] = -1;
     g->count = g->held = 0;
-    if (g->laws) foresee(m, f, g->laws, 1, f->tokens, f->keep, threads);
+    const float *said = f->logits;
+    if (g->laws) said = foresee(m, f, g->laws, 1, f->tokens, f->keep, threads);
     else foreword_forward(m, f, threads);
     for (int64_t depth = 0;; depth++) {
         int64_t fresh = g->count, row = open[0] < 0 ? 0 : g->held - opened + 1; /* in child and value */
         for (int64_t i = 0; i < opened; i++) {
             int64_t *child = g->child + (row + i) * g->breadth;
             float *value = g->value + (row + i) * g->breadth;
-            if (apart || !i) children(g, m, f->logits + i * m->vocab, g->noise ? g->noise + depth * g->stride : 0, scratch, child, value, share);
+            if (apart || !i) children(g, m, said + i * m->vocab, g->noise ? g->noise + depth * g->stride : 0, scratch, child, value, share);
             else memcpy(child, child - i * g->breadth, g->breadth * sizeof *child), memcpy(value, value - i * g->breadth, g->breadth * sizeof *value);
             double reached = open[i] < 0 ? 1 : g->chances[open[i]];
             for (int64_t c = 0; c < g->breadth && child[c] >= 0; c++) {
@@ -163,7 +162,7 @@ void foreword_grow(const Model *m, const Forward *f, Growth *g, float *scratch, 
             if (f->heeded) given[i] = f->heard + (f->rows + (parent < 0 ? -1 : place[parent])) * m->hidden;
         }
         if (g->laws) {
-            foresee(m, f, g->laws + (depth + 1) * m->vocab, opened, tokens, keep, threads);
+            said = foresee(m, f, g->laws + (depth + 1) * m->vocab, opened, tokens, keep, threads);
             g->held += opened;
             continue;
         }

@@ -61,8 +61,8 @@ class Optimizer:
         return [part.state_dict() for part in self._parts]
 
     def restore(self, state: list[dict[str, Any]]) -> None:
-        for part, known in zip(self._parts, state, strict=True):
-            part.load_state_dict(known)
+        for part, before in zip(self._parts, state, strict=True):
+            part.load_state_dict(before)
 
 
 def _tables(module: nn.Module) -> Iterable[str]:
