@@ -62,7 +62,7 @@ def test_a_conversation_is_answered_in_the_models_template():
     assert answer.text.strip()
 
 
-@pytest.mark.parametrize("messages", ["Hi", [], ["Hi"], None, {"role": "user", "content": "Hi"}])
+@pytest.mark.parametrize("messages", ["Hi", [], ["Hi"], None, 5, {"role": "user", "content": "Hi"}])
 def test_what_is_no_conversation_is_refused(messages):
     with pytest.raises(InvalidRequest, match="a chat is a list of messages"):
         turns(messages)
