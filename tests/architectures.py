@@ -78,7 +78,7 @@ _DELTA_NET = dict(
     layer_types=["linear_attention", "full_attention", "linear_attention", "full_attention"],
     head_dim=16,
     linear_num_key_heads=2,
-    linear_num_value_heads=4,
+    linear_num_value_heads=8,
     linear_key_head_dim=16,
     linear_value_head_dim=16,
     shared_expert_intermediate_size=32,
@@ -133,6 +133,7 @@ FAMILIES: dict[str, Family] = {
         llama_names=False,
     ),
     "qwen3-next": Family(hf.Qwen3NextConfig, Support.CHAIN, _EXPERTS | _DELTA_NET),
+    "qwen3.5": Family(hf.Qwen3_5TextConfig, Support.CHAIN, _DELTA_NET),
     "mamba": Family(
         hf.MambaConfig,
         Support.PLAIN,
@@ -151,11 +152,11 @@ def build(name: str) -> PreTrainedModel:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(zlib.crc32(name.encode()))
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-        _disturb(model)
+        disturb(model)
     return model.eval()
 
 
-def _disturb(model: PreTrainedModel) -> None:
+def disturb(model: PreTrainedModel) -> None:
     """Move biases and norms off 0 and 1, where an implementation that forgets them would go unnoticed."""
     with torch.no_grad():
         for parameter in model.parameters():

@@ -118,6 +118,7 @@ def test_the_core_stays_small():
             "native",
             "panels",
             "parts",
+            "recurrent",
             "sheet",
             "translated",
             "translation",

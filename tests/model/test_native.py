@@ -4,12 +4,20 @@ import copy
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, Gemma2Config, LlamaConfig, MistralConfig, Olmo3Config, Phi3Config
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma2Config,
+    LlamaConfig,
+    MistralConfig,
+    Olmo3Config,
+    Phi3Config,
+    Qwen3_5TextConfig,
+)
 
 import architectures
 import starter
-from foreword.model.native import NativeDriver, refused
 from foreword.model.plan import Read
+from foreword.model.recurrent import drive, refused
 from foreword.native.llama import library
 
 pytestmark = pytest.mark.skipif(isinstance(library(), str), reason=f"no native kernel here: {library()}")
@@ -36,6 +44,11 @@ WIDE = {
             "full_attention": {"rope_type": "linear", "rope_theta": 100.0, "factor": 4.0},
         },
     ),
+    "qwen3.5, states of 32 by 144": Qwen3_5TextConfig(
+        **{**SIZES, "hidden_size": 128, "num_hidden_layers": 4, "initializer_range": 0.05}, **HEADS, head_dim=32,
+        layer_types=["linear_attention", "linear_attention", "full_attention", "linear_attention"],
+        linear_num_key_heads=2, linear_num_value_heads=8, linear_key_head_dim=32, linear_value_head_dim=144,
+    ),
 }  # fmt: skip
 """Heads that matrix registers can hold: one half of what they add up at once, one and a half, two; and what is rare."""
 NAMES = ["family", "llama-gqa", "mistral", "qwen2", "qwen3", "gemma", "gemma3", "phi3", "olmo2", "smollm3", *WIDE]
@@ -52,7 +65,9 @@ def models(request):
         model = AutoModelForCausalLM.from_pretrained(starter.target(), dtype=torch.bfloat16).eval()
     elif request.param in WIDE:
         torch.manual_seed(1)
-        model = AutoModelForCausalLM.from_config(WIDE[request.param]).to(torch.bfloat16).eval()
+        model = AutoModelForCausalLM.from_config(WIDE[request.param])
+        architectures.disturb(model)
+        model = model.to(torch.bfloat16).eval()
     else:
         model = architectures.build(request.param).to(torch.bfloat16).eval()
     truth = type(model)(model.config).eval()
@@ -62,7 +77,7 @@ def models(request):
 
 @pytest.fixture
 def driver(models, registers):
-    driver = NativeDriver(models[0])
+    driver = drive(models[0])
     driver.open(1, 4 * LENGTH)
     return driver
 
@@ -172,14 +187,14 @@ def test_an_accepted_branch_is_moved_and_the_pool_grows_without_losing_it(driver
 def test_a_model_that_is_ours_is_held_once_and_gets_its_weights_back(models, text):
     model = copy.deepcopy(models[0])
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
-    driver = NativeDriver(model, owned=True)
+    driver = drive(model, owned=True)
     left = [weight.numel() for name, weight in model.named_parameters() if name.endswith("_proj.weight")]
     assert set(left) == {0}
     assert model.lm_head.weight.numel() == 0
     assert (model.model.embed_tokens.weight.numel() == 0) is models[0].config.tie_word_embeddings
     every = torch.arange(models[0].config.vocab_size).view(2, -1)
     assert torch.equal(driver.embed(every), models[0].get_input_embeddings()(every))
-    kept = NativeDriver(models[0])
+    kept = drive(models[0])
     driver.open(1, LENGTH)
     kept.open(1, LENGTH)
     assert torch.equal(driver.read([Read(1, 0, text, keep=5)]), kept.read([Read(1, 0, text, keep=5)]))

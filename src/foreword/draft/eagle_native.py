@@ -43,7 +43,7 @@ class NativeHead(Kernel):
         """The head's linear layers lose their weights once these are packed."""
         llama_config, attention = head.config.llama, head.midlayer.self_attn
         kv_heads = attention.k_proj.out_features // attention.dim
-        super().__init__(Rows(1, kv_heads, attention.dim), [head.rotary])
+        super().__init__(Rows([kv_heads], attention.dim), [head.rotary])
         self.context = min(target.context, llama_config.max_position_embeddings)
         self._vocab, self._tokens = target.vocab, head.tokens
         embedding = _embedding(head, target)

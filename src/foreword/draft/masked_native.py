@@ -46,7 +46,7 @@ class NativeStack(Kernel):
         layout, sizes = head.layout, head.layout.sizes
         dim, heads = head_dim(sizes), sizes.num_attention_heads
         kv_heads, stack = sizes.num_key_value_heads or heads, [*head.layers]
-        super().__init__(Rows(len(stack), kv_heads, dim), [head.rotary.angles] * len(stack))
+        super().__init__(Rows([kv_heads] * len(stack), dim), [head.rotary.angles] * len(stack))
         self._block, self._masks = layout.block, [layout.mask] * (layout.block - 1)
         self._lengths: dict[int, int] = {}
         embedding: Any = target.hf.get_input_embeddings()

@@ -79,11 +79,12 @@ def lay_words(described: llama.Model, embedding: Any, driver: Any) -> None:
 class Rows(Extents):
     """Keys and values of all layers in the layout of llama.c: keys in blocks of 16 rows, values in blocks of 32."""
 
-    def __init__(self, layers: int, heads: int, dim: int) -> None:
+    def __init__(self, heads: List[int], dim: int) -> None:
+        """`heads` of each layer; 0 = it has no keys and values."""
         super().__init__()
         kind = torch.bfloat16
-        self._keys = [torch.zeros(self.rows // LANES, heads, dim * LANES, dtype=kind) for _ in range(layers)]
-        self._values = [torch.zeros(self.rows // PANEL, heads, dim * PANEL, dtype=kind) for _ in range(layers)]
+        self._keys = [torch.zeros(self.rows // LANES, count, dim * LANES, dtype=kind) for count in heads]
+        self._values = [torch.zeros(self.rows // PANEL, count, dim * PANEL, dtype=kind) for count in heads]
         self._attached: list[ctypes.Array[llama.Layer]] = []
 
     def attach(self, layers: ctypes.Array[llama.Layer]) -> None:

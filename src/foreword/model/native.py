@@ -18,14 +18,15 @@ from transformers import PreTrainedModel
 
 from foreword.model.kernel import Kernel, Rows, Turn, activation, unfit
 from foreword.model.linear import drop_weights
-from foreword.model.panels import scales
+from foreword.model.panels import remembers, scales
 from foreword.model.plan import Read
 from foreword.model.unpack import looked_up, restore
 from foreword.native import llama
 from foreword.native.scratch import multiplied
 
 SUPPORTED = tuple(
-    f"{name}ForCausalLM" for name in "Llama Mistral Qwen2 Qwen3 Gemma Gemma2 Gemma3 Phi3 Olmo2 Olmo3 SmolLM3".split()
+    f"{name}ForCausalLM"
+    for name in "Llama Mistral Qwen2 Qwen3 Gemma Gemma2 Gemma3 Phi3 Olmo2 Olmo3 SmolLM3 Qwen3_5".split()
 )
 CAPPED = "Gemma2ForCausalLM"
 """Others have the setting too, and do without."""
@@ -38,7 +39,7 @@ def refused(model: PreTrainedModel) -> str | None:
         return f"{kind} is not one of {', '.join(SUPPORTED)}"
     if model.device.type != "cpu" or model.dtype != torch.bfloat16:
         return "it is made for bfloat16 on CPU"
-    return unfit(model.config, model.model.layers[0], model.lm_head)
+    return unfit(model.config, _attending(model), model.lm_head)
 
 
 class NativeDriver(Kernel):
@@ -82,7 +83,7 @@ class NativeDriver(Kernel):
 
     def _describe(self, model: PreTrainedModel) -> llama.Model:
         config, layers = model.config, model.model.layers
-        attention = layers[0].self_attn
+        attention, queries = _attending(model).self_attn, config.num_attention_heads
         array = (llama.Layer * len(layers))()
         for described, layer in zip(array, layers, strict=True):
             self._describe_layer(described, layer)
@@ -96,7 +97,7 @@ class NativeDriver(Kernel):
         if self._owned and tied:
             embeddings.weight = nn.Parameter(embeddings.weight.new_empty(0), requires_grad=False)
         return llama.Model(
-            len(layers), hidden, config.num_attention_heads, config.num_key_value_heads, attention.head_dim,
+            len(layers), hidden, queries, config.num_key_value_heads, attention.head_dim,
             config.intermediate_size, vocab, config.rms_norm_eps, attention.scaling,
             None if self._owned and tied else self._keep(embeddings.weight.detach()),
             self._keep(scales(model.model.norm)), head, array, table=head, tabled=vocab,
@@ -105,12 +106,15 @@ class NativeDriver(Kernel):
             embedding_scale=float(getattr(embeddings, "embed_scale", torch.zeros(())).to(embeddings.weight.dtype)),
             score_cap=(type(model).__name__ == CAPPED and config.attn_logit_softcapping) or 0,
             logit_cap=getattr(config, "final_logit_softcapping", None) or 0,
+            apart=0 if hasattr(attention, "qkv_proj") else attention.q_proj.out_features // queries,
         )  # fmt: skip
 
     def _describe_layer(self, described: llama.Layer, layer: Any) -> None:
         super()._describe_layer(described, layer)
         if self._owned:
             drop_weights(layer)
+        if remembers(layer):
+            return
         # Where a layer does not say whether its window is open, all layers of the model have the same.
         attention = layer.self_attn
         described.window = getattr(attention, "sliding_window", getattr(attention.config, "sliding_window", None)) or 0
@@ -121,7 +125,7 @@ def turns_of(model: PreTrainedModel) -> List[Turn | None]:
     rotary, layers = model.model.rotary_emb, model.model.layers
     kinds = model.config.layer_types if _many_ropes(model.config) else [None] * len(layers)
     known = {kind: rotary if kind is None else partial(rotary, layer_type=kind) for kind in set(kinds)}
-    turned = [getattr(layer.self_attn, "use_rope", True) for layer in layers]
+    turned = [not remembers(layer) and getattr(layer.self_attn, "use_rope", True) for layer in layers]
     return [known[kind] if turns else None for kind, turns in zip(kinds, turned, strict=True)]
 
 
@@ -131,5 +135,10 @@ def _many_ropes(config: Any) -> bool:
 
 def rows_of(model: PreTrainedModel) -> Rows:
     """An empty memory for the keys and values of a model."""
-    layers = model.model.layers
-    return Rows(len(layers), model.config.num_key_value_heads, layers[0].self_attn.head_dim)
+    heads = [0 if remembers(layer) else model.config.num_key_value_heads for layer in model.model.layers]
+    return Rows(heads, _attending(model).self_attn.head_dim)
+
+
+def _attending(model: PreTrainedModel) -> Any:
+    """The first layer that has attention."""
+    return next(layer for layer in model.model.layers if not remembers(layer))

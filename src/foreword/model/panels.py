@@ -22,16 +22,30 @@ AROUND = {
     "mlp_norm": "pre_feedforward_layernorm", "mlp_said_norm": "post_feedforward_layernorm",
 }  # fmt: skip
 """Norms of a layer that norms what its halves say, and perhaps what they read."""
+AROUND_ONE = ("Gemma", "Qwen3_5RMSNorm")
+"""How the names of norms begin that keep what is to be added to 1."""
 BEFORE = {"norm": "input_layernorm", "mlp_norm": "post_attention_layernorm"}
 """Those of a layer that only norms what they read."""
 
 
+def remembers(layer: Any) -> bool:
+    """It has no attention, but remembers in a state (native/recurrent.c)."""
+    return hasattr(layer, "linear_attn")
+
+
 def linears(layer: Any) -> dict[str, tuple[nn.Linear, ...]]:
     """The modules whose outputs lie one after the other in each matrix of the C side; some models join them as well."""
-    attention, mlp = layer.self_attn, layer.mlp
+    mlp = layer.mlp
+    if remembers(layer):
+        mixer = layer.linear_attn
+        first = (mixer.in_proj_qkv, mixer.in_proj_z, mixer.in_proj_b, mixer.in_proj_a)
+        last = mixer.out_proj
+    else:
+        first = _one_or(layer.self_attn, "qkv_proj", "q_proj", "k_proj", "v_proj")
+        last = layer.self_attn.o_proj
     return {
-        "qkv": _one_or(attention, "qkv_proj", "q_proj", "k_proj", "v_proj"),
-        "out": (attention.o_proj,),
+        "qkv": first,
+        "out": (last,),
         "gate_up": _one_or(mlp, "gate_up_proj", "gate_proj", "up_proj"),
         "down": (mlp.down_proj,),
     }
@@ -51,16 +65,24 @@ def products(layer: Any) -> dict[str, Float[Tensor, "outputs depth"]]:
     return {**found, "gate_up": torch.stack([gate, up], dim=1).flatten(0, 2)}  # half of a panel each
 
 
-def vectors(layer: Any) -> dict[str, Float[Tensor, "size"]]:
-    """The norms and biases of a layer by the names of the C side, float32."""
-    attention, names = layer.self_attn, AROUND if hasattr(layer, AROUND["mlp_said_norm"]) else BEFORE
+def vectors(layer: Any) -> dict[str, Float[Tensor, "*size"]]:
+    """The norms, the biases and other small numbers of a layer by the names of the C side, float32."""
+    attention, names = getattr(layer, "self_attn", None), AROUND if hasattr(layer, AROUND["mlp_said_norm"]) else BEFORE
     norms = {ours: getattr(layer, theirs, None) for ours, theirs in names.items()}
     norms |= {"query_norm": getattr(attention, "q_norm", None), "key_norm": getattr(attention, "k_norm", None)}
     found = {name: scales(norm) for name, norm in norms.items() if norm is not None}
+    if remembers(layer):
+        mixer = layer.linear_attn
+        found |= {
+            "taps": mixer.conv1d.weight.detach().float().squeeze(1).T,
+            "decay": mixer.A_log.detach().float().exp(),
+            "step_bias": mixer.dt_bias.detach().float(),
+            "gated_norm": mixer.norm.weight.detach().float(),
+        }
     biases = [linear.bias.detach() for linear in linears(layer)["qkv"] if linear.bias is not None]
     return {**found, "qkv_bias": torch.cat(biases).float()} if biases else found
 
 
 def scales(norm: nn.Module) -> Float[Tensor, "size"]:
-    """What a norm multiplies by, float32. Gemma's keep what is to be added to 1."""
-    return norm.get_parameter("weight").detach().float() + ("Gemma" in type(norm).__name__)
+    """What a norm multiplies by, float32. Some keep what is to be added to 1."""
+    return norm.get_parameter("weight").detach().float() + type(norm).__name__.startswith(AROUND_ONE)

@@ -23,6 +23,7 @@ from foreword.model.model import Model
 from foreword.model.native import NativeDriver, rows_of
 from foreword.model.plan import Read
 from foreword.model.pooled import PooledDriver
+from foreword.model.recurrent import RecurrentDriver
 from foreword.native import llama
 
 CODINGS = {16: llama.WHOLE, 8: llama.BYTES, 4: llama.NIBBLES}
@@ -62,6 +63,10 @@ def view(target: Model, *, skip: Skip | None = None, bits: int = 16, spare: int 
     layers = target.hf.config.get_text_config().num_hidden_layers
     if any(not 0 <= layer < layers for layer in skip.attention | skip.mlp):
         raise InvalidRequest(f"{target.name} has layers 0 to {layers - 1}; leave out none but those")
+    if isinstance(driver, RecurrentDriver):
+        raise InvalidRequest(
+            f"layers of {target.name} remember in a state, which cannot be shared with guesses; use another method"
+        )
     if isinstance(driver, NativeDriver):
         _check_sizes(target.name, driver, bits)
         made = NativeView(driver, skip, bits, shares=spare > 0)

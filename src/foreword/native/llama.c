@@ -28,6 +28,9 @@ typedef struct {
     int64_t window; /* 0 = none */
     int64_t skipped; /* ATTENTION | MLP */
     int64_t normed; /* the row goes on as the given state after its norm */
+    const float *taps; /* not NULL: in place of attention the layer remembers in a state (recurrent.c); [tap, channel], the token's own last */
+    const float *decay, *step_bias, *gated_norm; /* [head], [head], [dim] of it */
+    int64_t number; /* among layers of its kind */
 } Layer;
 
 enum { ATTENTION = 1, MLP = 2 };
@@ -48,6 +51,8 @@ typedef struct {
     float embedding_scale, score_cap, logit_cap; /* 0 = none; what is capped goes no further than so far from 0 */
     const bf16 *table; /* embeddings, packed as the head that they are as well */
     int64_t tabled; /* rows of it */
+    int64_t apart; /* numbers from one query to the next, 0 = dim; twice that where a gate for what it says lies behind it */
+    const struct Recurrence *recurrence; /* sizes of layers that remember in a state; NULL = there are none */
 } Model;
 
 /* One sequence's rows of a packed forward. Row r of the span, counted from `start`, may see the pool rows
@@ -56,6 +61,8 @@ typedef struct {
     int64_t start, stop, extent, past, held, trunk; /* held: guesses read before; they lie after past, and trunk is 0 */
     const int32_t *parents; /* of the guesses held and of the rows after the trunk; NULL = a chain */
     int64_t mutual; /* the rows see each other, later ones too */
+    int64_t sure; /* the first rows, which stay; read only where there is a state */
+    struct State *state; /* NULL = no layer remembers in one */
 } Span;
 
 typedef struct {
@@ -70,8 +77,14 @@ typedef struct {
     const int64_t *heed;
     float *heard; /* [rows, heeded, hidden] */
     const float **given; /* [rows]: a state of `hidden` numbers for each, where a layer wants one */
+    float *states; /* scratch: [threads, room], copies of states for guesses */
+    int64_t room;
     int64_t remembered; /* keys and values alone are wanted, in every layer of the same rows, which `residual` holds */
 } Forward;
+
+/* What is computed of a row before attention: queries, each perhaps with its gate, keys and values. */
+static inline int64_t apart_of(const Model *m) { return m->apart ? m->apart : m->dim; }
+static inline int64_t wide_of(const Model *m) { return m->heads * apart_of(m) + 2 * m->kv_heads * m->dim; }
 
 static inline __m512 widen(__m256i half) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16)); }
 static inline void narrow_store(bf16 *to, __m512 value) { _mm256_storeu_si256((__m256i *)to, (__m256i)_mm512_cvtneps_pbh(value)); }
@@ -329,7 +342,7 @@ static void describe(const Model *m, const Layer *layer, const Forward *f, const
     }
     query->length = query->trunk + query->depth;
     query->low = layer->window && query->length > layer->window ? query->length - layer->window : 0;
-    const float *from = f->wide + (row * (m->heads + 2 * m->kv_heads) + head) * m->dim;
+    const float *from = f->wide + row * wide_of(m) + head * apart_of(m);
     for (int64_t i = 0; i < m->dim; i += LANES) narrow_store(query->vector + i, _mm512_loadu_ps(from + i));
     query->to = f->narrow + (row * m->heads + head) * m->dim;
 }
@@ -560,8 +573,8 @@ static void enter(const Model *m, const Layer *layer, const Forward *f, int64_t 
 }
 
 static void place(const Model *m, const Layer *layer, const Forward *f, int64_t r) {
-    float *x = f->wide + r * (m->heads + 2 * m->kv_heads) * m->dim;
-    float *key = x + m->heads * m->dim;
+    float *x = f->wide + r * wide_of(m);
+    float *key = x + m->heads * apart_of(m);
     const int64_t at = f->positions[r] * m->turned;
     const float *cos = layer->cos ? layer->cos + at : 0, *sin = layer->sin ? layer->sin + at : 0;
     if (m->broad) {
@@ -570,11 +583,23 @@ static void place(const Model *m, const Layer *layer, const Forward *f, int64_t 
     }
     for (int64_t h = 0; h < m->heads + m->kv_heads; h++) {
         const float *norm = m->broad ? 0 : h < m->heads ? layer->query_norm : layer->key_norm;
-        rotate(x + h * m->dim, norm, m->eps, cos, sin, m->dim, m->turned);
+        rotate(h < m->heads ? x + h * apart_of(m) : key + (h - m->heads) * m->dim, norm, m->eps, cos, sin, m->dim, m->turned);
     }
     const Span *span = span_of(f, r);
     write_kv(m, layer, key, key + m->kv_heads * m->dim, span->extent + span->past + span->held + r - span->start);
 }
+
+/* What attention says of row r, as far as the gates behind its queries let it through. */
+static void let_through(const Model *m, const Forward *f, int64_t r) {
+    for (int64_t h = 0; h < m->heads; h++) {
+        const float *gate = f->wide + r * wide_of(m) + h * apart_of(m) + m->dim;
+        bf16 *said = f->narrow + (r * m->heads + h) * m->dim;
+        for (int64_t i = 0; i < m->dim; i += LANES)
+            narrow_store(said + i, _mm512_mul_ps(sigmoid(_mm512_loadu_ps(gate + i)), widen(_mm256_loadu_si256((const __m256i *)(said + i)))));
+    }
+}
+
+#include "recurrent.c"
 
 /* Rows or heads, `size` of them a chunk. */
 #define SHARE(total, size, item, work)                                                       \
@@ -587,7 +612,7 @@ static void place(const Model *m, const Layer *layer, const Forward *f, int64_t 
 
 /* Keys and values of rows that every layer's attention reads alike: after the model's norm. */
 static void remember(const Model *m, const Forward *f, Phase *phase, int threads) {
-    const int64_t rows = f->rows, wide = (m->heads + 2 * m->kv_heads) * m->dim;
+    const int64_t rows = f->rows, wide = wide_of(m);
     SHARE(rows, 4, r, ready(m, f, r, f->narrow + r * m->hidden));
     for (const Layer *layer = m->layer; layer < m->layer + m->layers; layer++) {
         product(&(Product){f->narrow, layer->qkv, rows, m->hidden, wide, STORE, f->wide, layer->qkv_bias, 0, m->coding}, phase++, threads);
@@ -595,12 +620,24 @@ static void remember(const Model *m, const Forward *f, Phase *phase, int threads
     }
 }
 
+/* In place of attention, in a layer that remembers in a state. Returns the phase after it. */
+static Phase *recur(const Model *m, const Layer *layer, const Forward *f, Phase *phase, int me, int threads) {
+    const Recurrence *a = m->recurrence;
+    const int64_t rows = f->rows, blocks = channels_of(a) / LANES, each = (blocks * f->spans + 4 * threads - 1) / (4 * threads);
+    SHARE(rows, 4, r, rms_norm(f->residual + r * m->hidden, layer->norm, m->eps, m->hidden, f->narrow + r * m->hidden));
+    product(&(Product){f->narrow, layer->qkv, rows, m->hidden, spread_of(a), STORE, f->wide, 0, 0, m->coding}, phase++, threads);
+    SHARE(blocks * f->spans, each, u, convolve(m, layer, f, f->span + u / blocks, u % blocks * LANES));
+    SHARE(a->heads * f->spans, 1, u, recall(m, layer, f, f->span + u / a->heads, u % a->heads, f->states + me * f->room));
+    product(&(Product){f->narrow, layer->out, rows, a->heads * a->dim, m->hidden, ADD, f->residual, 0, 0, m->coding}, phase++, threads);
+    return phase;
+}
+
 static void run(const Model *m, const Forward *f, Phase *phase, int me, int threads) {
     if (f->remembered) {
         remember(m, f, phase, threads);
         return;
     }
-    const int64_t rows = f->rows, wide = (m->heads + 2 * m->kv_heads) * m->dim;
+    const int64_t rows = f->rows, wide = wide_of(m);
     /* Few queries are dealt out singly, so that every thread has some; the numbers are the same. */
     const int64_t each = rows * m->heads / (2 * threads), most = attends_in_registers(m) ? MOST_QUERIES : QUERIES, tile = each < 1 ? 1 : each < most ? each : most;
     int64_t units = 0;
@@ -611,11 +648,13 @@ static void run(const Model *m, const Forward *f, Phase *phase, int me, int thre
         const Layer *layer = m->layer + l;
         if (l == 0) SHARE(rows, 4, r, embed(m, f, r));
         if (heeds(f, l)) SHARE(rows, 4, r, hear(m, f, l, r));
-        if (!(layer->skipped & ATTENTION)) {
+        if (layer->taps) phase = recur(m, layer, f, phase, me, threads);
+        else if (!(layer->skipped & ATTENTION)) {
             SHARE(rows, 4, r, enter(m, layer, f, r));
             product(&(Product){f->narrow, layer->qkv, rows, depth_of(m, layer), wide, STORE, f->wide, layer->qkv_bias, 0, m->coding}, phase++, threads);
             SHARE(rows, 2, r, place(m, layer, f, r));
             SHARE(units, share, u, attend(m, layer, f, u, tile, f->scores + me * MOST_QUERIES * f->longest));
+            if (apart_of(m) > m->dim) SHARE(rows, 2, r, let_through(m, f, r));
             const float *norm = layer->said_norm;
             product(&(Product){f->narrow, layer->out, rows, m->heads * m->dim, m->hidden, norm ? STORE : ADD, norm ? f->wide : f->residual, 0, 0, m->coding}, phase++, threads);
             if (norm) SHARE(rows, 4, r, add_normed(m, f, norm, r));
@@ -636,7 +675,7 @@ static void run(const Model *m, const Forward *f, Phase *phase, int me, int thre
 
 /* ---- helpers: threads that join a forward if they happen to be running, and that nobody waits for to begin. */
 
-#define PHASES_A_LAYER 11
+#define PHASES_A_LAYER 12
 #define MOST_THREADS 256
 #define SPINS 50000 /* a fraction of a millisecond: about the time between two forwards of a small model */
 
@@ -714,9 +753,8 @@ void foreword_forward(const Model *m, const Forward *f, int threads) {
             if (spins < SPINS) _mm_pause();
             else sched_yield();
         pthread_mutex_unlock(&pool.owner);
-        return;
-    }
-    run(m, f, phase, 0, 1);
+    } else run(m, f, phase, 0, 1);
+    settle(m, f);
 }
 
 /* [outputs, depth] to panels [depth / 2][32][2]; outputs are a multiple of 16, and so the last panel may have 16. */
@@ -731,7 +769,7 @@ void foreword_pack(const bf16 *from, bf16 *to, int64_t outputs, int64_t depth) {
 
 void foreword_move(const Model *m, int64_t from, int64_t to) {
     for (int64_t l = 0; l < m->layers; l++)
-        for (int64_t head = 0; head < m->kv_heads; head++) {
+        for (int64_t head = 0; !m->layer[l].taps && head < m->kv_heads; head++) {
             bf16 *a = key_at(m, m->layer[l].keys, from, head), *b = key_at(m, m->layer[l].keys, to, head);
             for (int64_t i = 0; i < m->dim; i += 2) b[i * LANES] = a[i * LANES], b[i * LANES + 1] = a[i * LANES + 1];
             const bf16 *given = value_at(m, m->layer[l].values, from, head);

@@ -33,6 +33,31 @@ class Layer(Structure):
     _fields_ += [(n, c_void_p) for n in ("said_norm", "mlp_said_norm", "cos", "sin", "given_norm")]
     _fields_ += [(n, c_void_p) for n in ("keys", "values")]
     _fields_ += [(n, c_int64) for n in ("window", "skipped", "normed")]
+    _fields_ += [(n, c_void_p) for n in ("taps", "decay", "step_bias", "gated_norm")]
+    _fields_ += [("number", c_int64)]
+
+
+class Recurrence(Structure):
+    """Sizes of such layers."""
+
+    _fields_ = [(n, c_int64) for n in ("key_heads", "heads", "key_dim", "dim", "taps")]
+
+    @property
+    def channels(self) -> int:
+        """Numbers of a token that the convolution reads: queries, keys and values."""
+        return 2 * self.key_heads * self.key_dim + self.heads * self.dim
+
+    @property
+    def spread(self) -> int:
+        """Numbers of a token that a layer begins with: those, gates for what it says, and two for each head."""
+        return self.channels + self.heads * self.dim + 2 * self.heads
+
+
+class State(Structure):
+    """One sequence's, for the C side."""
+
+    _fields_ = [(n, c_int64) for n in ("folded", "back", "slots")]
+    _fields_ += [(n, c_void_p) for n in ("held", "tail", "taken", "inputs")]
 
 
 class Model(Structure):
@@ -44,7 +69,8 @@ class Model(Structure):
     _fields_ += [("layer", POINTER(Layer)), ("coding", c_int64), ("ids", c_void_p)]
     _fields_ += [(n, c_int64) for n in ("turned", "activation", "broad")]
     _fields_ += [(n, c_float) for n in ("embedding_scale", "score_cap", "logit_cap")]
-    _fields_ += [("table", c_void_p), ("tabled", c_int64)]
+    _fields_ += [("table", c_void_p), ("tabled", c_int64), ("apart", c_int64)]
+    _fields_ += [("recurrence", POINTER(Recurrence))]
 
 
 class Span(Structure):
@@ -52,6 +78,7 @@ class Span(Structure):
 
     _fields_ = [(n, c_int64) for n in ("start", "stop", "extent", "past", "held", "trunk")]
     _fields_ += [("parents", c_void_p), ("mutual", c_int64)]
+    _fields_ += [("sure", c_int64), ("state", POINTER(State))]
 
 
 class Forward(Structure):
@@ -63,7 +90,7 @@ class Forward(Structure):
     _fields_ += [(n, c_void_p) for n in ("logits", "residual", "wide", "scores", "narrow")]
     _fields_ += [("longest", c_int64), ("heeded", c_int64)]
     _fields_ += [(n, c_void_p) for n in ("heed", "heard", "given")]
-    _fields_ += [("remembered", c_int64)]
+    _fields_ += [("states", c_void_p), ("room", c_int64), ("remembered", c_int64)]
 
 
 @cache
@@ -79,6 +106,7 @@ def library() -> ctypes.CDLL | str:
         made.foreword_coded_bytes.restype = c_int64
         made.foreword_quantize.argtypes = [c_void_p, c_void_p, c_int64, c_int64, ctypes.c_int]
         made.foreword_move.argtypes = [POINTER(Model), c_int64, c_int64]
+        made.foreword_shift.argtypes = [POINTER(Model), POINTER(State), c_int64, c_int64]
         made.foreword_use_amx(1)
     return made
 

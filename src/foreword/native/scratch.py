@@ -33,8 +33,11 @@ class Scratch:
             self._rows, self._threads = max(rows, self._rows), max(threads, self._threads)
             self._longest = max(2 * longest + MARGIN, 1024)
             m = self._model
-            wide = max((m.heads + 2 * m.kv_heads) * m.dim, m.hidden)
+            wide = max(m.heads * (m.apart or m.dim) + 2 * m.kv_heads * m.dim, m.hidden)
             inner = max(2 * m.hidden, m.heads * m.dim)
+            if m.recurrence:
+                sizes = m.recurrence.contents
+                wide, inner = max(wide, sizes.spread), max(inner, sizes.heads * sizes.dim)
             self._tensors = (
                 torch.empty(self._rows, m.hidden),
                 torch.empty(self._rows, wide),

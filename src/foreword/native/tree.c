@@ -166,7 +166,7 @@ void foreword_grow(const Model *m, const Forward *f, Growth *g, float *scratch, 
             g->held += opened;
             continue;
         }
-        Span span = {.start = 0, .stop = opened, .extent = trunk.extent, .past = past, .held = g->held, .trunk = 0, .parents = parents};
+        Span span = {.start = 0, .stop = opened, .extent = trunk.extent, .past = past, .held = g->held, .trunk = 0, .parents = parents, .state = trunk.state};
         Forward next = *f;
         next.rows = next.kept = opened, next.spans = 1;
         next.tokens = tokens, next.positions = positions, next.keep = keep, next.span = &span;

@@ -1,0 +1,207 @@
+/* Layers that remember in a state: a short convolution, then a gated delta rule (Yang et al. 2024, arXiv 2412.06464, section 3.1).
+ *
+ * A head's state S [key_dim, dim] takes a token in by S <- d S + k (x) u, where u = b (v - d S'k): what the key shall say from
+ * now on, less what it says already. It cannot be undone, so S holds only text that stays. Guesses go on from copies; of each the
+ * key, u and d are kept, and those that turn out to stay are taken in by the next forward, with the same sums. So a row's
+ * bits depend on the text before it alone, in a tree as well, and a tree of guesses is one forward.
+ */
+
+typedef struct Recurrence {
+    int64_t key_heads, heads, key_dim, dim, taps; /* taps of the convolution: a token and those before it */
+} Recurrence;
+
+/* What all such layers hold of one sequence. A token after those taken in has a slot: its position modulo their number. */
+typedef struct State {
+    int64_t folded, back; /* tokens taken in; how many of the last ones are left out, for texts that are taken back */
+    int64_t slots;
+    float *held; /* [layer, head, key_dim, dim] */
+    bf16 *tail;  /* [layer, taps - 1, channels]: what the convolution reads of the last tokens taken in */
+    float *taken; /* [layer, slot, head, key_dim + dim + LANES]: k, u and d */
+    bf16 *inputs; /* [layer, slot, channels]: what the convolution reads */
+} State;
+
+static inline int64_t channels_of(const Recurrence *a) { return 2 * a->key_heads * a->key_dim + a->heads * a->dim; }
+static inline int64_t spread_of(const Recurrence *a) { return channels_of(a) + a->heads * a->dim + 2 * a->heads; }
+
+/* Tokens of a sequence that are taken in once a forward is over. */
+static inline int64_t folded_after(const Span *span) {
+    const State *state = span->state;
+    const int64_t sure = span->past + span->sure - state->back;
+    return span->sure && sure > state->folded ? sure : state->folded;
+}
+
+static inline bf16 *input_at(const Recurrence *a, const State *state, int64_t layer, int64_t position) {
+    return state->inputs + (layer * state->slots + position % state->slots) * channels_of(a);
+}
+static inline float *taken_at(const Recurrence *a, const State *state, int64_t layer, int64_t position, int64_t head) {
+    return state->taken + ((layer * state->slots + position % state->slots) * a->heads + head) * (a->key_dim + a->dim + LANES);
+}
+
+/* A row's place among the nodes of its span, which are those held and those after the sure rows; the parent of a node. */
+static inline int64_t node_of(const Span *span, int64_t local) { return local - span->sure + span->held; }
+static inline int64_t parent_of(const Span *span, int64_t node) { return span->parents ? span->parents[node] : node - 1; }
+
+#define MOST_TAPS 8
+
+/* 16 channels of what the convolution reads at a position before the rows of this forward. */
+static inline __m512 earlier(const Recurrence *a, const State *state, int64_t layer, int64_t position, int64_t channel) {
+    const bf16 *from = position < state->folded ? state->tail + (layer * (a->taps - 1) + position - state->folded + a->taps - 1) * channels_of(a)
+                                                : input_at(a, state, layer, position);
+    return widen(_mm256_loadu_si256((const __m256i *)(from + channel)));
+}
+
+/* 16 channels of all rows of a span, in place. Later rows first: they read what earlier ones were. */
+static void convolve(const Model *m, const Layer *layer, const Forward *f, const Span *span, int64_t channel) {
+    const Recurrence *a = m->recurrence;
+    State *state = span->state;
+    const int64_t spread = spread_of(a), channels = channels_of(a), reach = a->taps - 1, first = span->past + span->held;
+    const int64_t folded = folded_after(span), rows = span->stop - span->start;
+    float *x = f->wide + span->start * spread + channel;
+    __m512 before[MOST_TAPS], tail[MOST_TAPS];
+    for (int64_t i = 0; i < reach; i++) before[i] = earlier(a, state, layer->number, span->past - reach + i, channel);
+    for (int64_t r = 0; r < rows; r++) /* as they are kept, so that it does not matter where they are read */
+        _mm512_storeu_ps(x + r * spread, widen((__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(x + r * spread))));
+    for (int64_t i = 0; i < reach; i++) {
+        const int64_t position = folded - reach + i;
+        tail[i] = position < span->past ? earlier(a, state, layer->number, position, channel) : _mm512_loadu_ps(x + (position - span->past) * spread);
+    }
+    for (int64_t r = rows - 1; r >= 0; r--) {
+        const __m512 own = _mm512_loadu_ps(x + r * spread);
+        __m512 sum = _mm512_mul_ps(own, _mm512_loadu_ps(layer->taps + reach * channels + channel));
+        int64_t node = r < span->sure ? -1 : node_of(span, r), at = r; /* a row of the text, or a node */
+        for (int64_t tap = reach - 1; tap >= 0; tap--) {
+            at = node < 0 ? at - 1 : (node = parent_of(span, node)) < 0 ? span->sure - 1 : at;
+            __m512 input;
+            if (node >= span->held) input = _mm512_loadu_ps(x + (node - span->held + span->sure) * spread);
+            else if (node >= 0) input = earlier(a, state, layer->number, span->past + node, channel);
+            else if (at >= 0) input = _mm512_loadu_ps(x + at * spread);
+            else input = before[reach + at];
+            sum = _mm512_fmadd_ps(input, _mm512_loadu_ps(layer->taps + tap * channels + channel), sum);
+        }
+        if (first + r >= folded) narrow_store(input_at(a, state, layer->number, first + r) + channel, own);
+        _mm512_storeu_ps(x + r * spread, activated(sum, SILU));
+    }
+    for (int64_t i = 0; i < reach; i++) narrow_store(state->tail + (layer->number * reach + i) * channels + channel, tail[i]);
+}
+
+/* `C` times 16 columns of a state: it takes in a token, in place or elsewhere (NULL = nowhere). Where `query` is not NULL the
+ * token is new: u is found first, and what the query reads afterwards goes to `said`. */
+static inline __attribute__((always_inline)) void take_in(const float *from, float *to, const float *key, float decay, float rate, const float *value, float *u, const float *query, float *said, int64_t deep, int64_t wide, const int C) {
+    const __m512 d = _mm512_set1_ps(decay);
+    __m512 written[8], out[8];
+#pragma GCC unroll 8
+    for (int c = 0; c < C; c++) written[c] = out[c] = _mm512_setzero_ps();
+    if (query) {
+        for (int64_t i = 0; i < deep; i++)
+#pragma GCC unroll 8
+            for (int c = 0; c < C; c++) written[c] = _mm512_fmadd_ps(_mm512_set1_ps(key[i]), _mm512_loadu_ps(from + i * wide + c * LANES), written[c]);
+#pragma GCC unroll 8
+        for (int c = 0; c < C; c++) {
+            written[c] = _mm512_mul_ps(_mm512_set1_ps(rate), _mm512_fnmadd_ps(d, written[c], _mm512_loadu_ps(value + c * LANES)));
+            _mm512_storeu_ps(u + c * LANES, written[c]);
+        }
+    } else
+#pragma GCC unroll 8
+        for (int c = 0; c < C; c++) written[c] = _mm512_loadu_ps(u + c * LANES);
+    for (int64_t i = 0; i < deep; i++) {
+        const __m512 k = _mm512_set1_ps(key[i]), q = query ? _mm512_set1_ps(query[i]) : k;
+#pragma GCC unroll 8
+        for (int c = 0; c < C; c++) {
+            const __m512 now = _mm512_fmadd_ps(k, written[c], _mm512_mul_ps(d, _mm512_loadu_ps(from + i * wide + c * LANES)));
+            if (to) _mm512_storeu_ps(to + i * wide + c * LANES, now);
+            if (query) out[c] = _mm512_fmadd_ps(q, now, out[c]);
+        }
+    }
+    if (query)
+#pragma GCC unroll 8
+        for (int c = 0; c < C; c++) _mm512_storeu_ps(said + c * LANES, out[c]);
+}
+
+typedef struct {
+    const Model *model;
+    const Layer *layer;
+    const Forward *forward;
+    const Span *span;
+    int64_t head, folded;
+} Memory;
+
+/* All columns: of a token kept in a slot (no row), or of a row of this forward, whose output is written too. */
+static void remember_token(const Memory *o, const float *from, float *to, int64_t position, int64_t row) {
+    const Recurrence *a = o->model->recurrence;
+    float scratch[2 * MOST_DIM + LANES], query[MOST_DIM], said[MOST_DIM];
+    const int64_t deep = a->key_dim, wide = a->dim, channels = channels_of(a);
+    float *kept = row < 0 || position >= o->folded ? taken_at(a, o->span->state, o->layer->number, position, o->head) : scratch;
+    float *key = kept, *u = kept + deep, *decay = kept + deep + wide, rate = 0;
+    const float *x = o->forward->wide + row * spread_of(a), *value = x + 2 * a->key_heads * deep + o->head * wide;
+    if (row >= 0) {
+        const int64_t shared = o->head / (a->heads / a->key_heads) * deep;
+        const float *own = x + a->key_heads * deep + shared, gate = x[channels + a->heads * wide + o->head];
+        const float step = x[channels + a->heads * wide + a->heads + o->head] + o->layer->step_bias[o->head];
+        /* 1 / sqrt(sum of squares + eps), as length_of would have it of a mean */
+        const __m512 of_key = length_of(own, 1e-6f / (float)deep, deep), of_query = length_of(x + shared, 1e-6f / (float)deep, deep);
+        const __m512 root = _mm512_set1_ps(1.0f / sqrtf((float)deep));
+        for (int64_t i = 0; i < deep; i += LANES) {
+            _mm512_storeu_ps(key + i, _mm512_mul_ps(_mm512_mul_ps(_mm512_loadu_ps(own + i), of_key), root));
+            _mm512_storeu_ps(query + i, _mm512_mul_ps(_mm512_mul_ps(_mm512_mul_ps(_mm512_loadu_ps(x + shared + i), of_query), root), root));
+        }
+        *decay = expf(-o->layer->decay[o->head] * (step > 20.0f ? step : log1pf(expf(step))));
+        rate = 1.0f / (1.0f + expf(-gate));
+    }
+    const float *asked = row < 0 ? 0 : query;
+    int64_t c = 0;
+    for (; c + 8 * LANES <= wide; c += 8 * LANES) take_in(from + c, to ? to + c : 0, key, *decay, rate, value + c, u + c, asked, said + c, deep, wide, 8);
+    for (; c < wide; c += LANES) take_in(from + c, to ? to + c : 0, key, *decay, rate, value + c, u + c, asked, said + c, deep, wide, 1);
+    if (row < 0) return;
+    const __m512 factor = length_of(said, o->model->eps, wide);
+    const float *through = x + channels + o->head * wide;
+    bf16 *out = o->forward->narrow + (row * a->heads + o->head) * wide;
+    for (int64_t i = 0; i < wide; i += LANES) {
+        const __m512 normed = _mm512_mul_ps(_mm512_mul_ps(_mm512_loadu_ps(said + i), factor), _mm512_loadu_ps(o->layer->gated_norm + i));
+        narrow_store(out + i, _mm512_mul_ps(normed, activated(_mm512_loadu_ps(through + i), SILU)));
+    }
+}
+
+/* One head of a sequence: what stays is taken in, then each guess goes on from the state after its parent. `room` holds
+ * states; one is free again after the last child of its node. */
+static void recall(const Model *m, const Layer *layer, const Forward *f, const Span *span, int64_t head, float *room) {
+    const Recurrence *a = m->recurrence;
+    State *state = span->state;
+    const Memory o = {m, layer, f, span, head, folded_after(span)};
+    const int64_t size = a->key_dim * a->dim, rows = span->stop - span->start, nodes = span->held + rows - span->sure, end = span->past + span->sure;
+    float *now = state->held + (layer->number * a->heads + head) * size;
+    for (int64_t position = state->folded; position < end; position++) {
+        float *next = position < o.folded ? now : room; /* the first place in the room is the text's */
+        remember_token(&o, now, next, position, position < span->past ? -1 : span->start + position - span->past);
+        now = next;
+    }
+    if (!nodes) return;
+    int32_t place[nodes], children[nodes];
+    memset(children, 0, sizeof children);
+    for (int64_t node = nodes - 1; node >= 0; node--) /* those that matter: new ones, and what leads there */
+        if ((node >= span->held || children[node]) && parent_of(span, node) >= 0) children[parent_of(span, node)]++;
+    int32_t spare[nodes], free_ones = 0, used = 1;
+    for (int64_t node = 0; node < nodes; node++) {
+        const int64_t parent = parent_of(span, node);
+        const int new = node >= span->held;
+        if (!new && !children[node]) continue;
+        const float *from = parent < 0 ? now : room + place[parent] * size;
+        if (parent >= 0 && --children[parent] == 0) spare[free_ones++] = place[parent]; /* it may go on in place */
+        if (children[node]) place[node] = free_ones ? spare[--free_ones] : used++;
+        remember_token(&o, from, children[node] ? room + place[node] * size : 0, end + node, new ? span->start + span->sure + node - span->held : -1);
+    }
+}
+
+/* A forward is over: its sure rows are text. */
+static void settle(const Model *m, const Forward *f) {
+    for (int64_t s = 0; m->recurrence && s < f->spans; s++) ((State *)f->span[s].state)->folded = folded_after(f->span + s);
+}
+
+void foreword_shift(const Model *m, const State *state, int64_t from, int64_t to) {
+    const Recurrence *a = m->recurrence;
+    for (int64_t l = 0; l < m->layers; l++) {
+        const Layer *layer = m->layer + l;
+        if (!layer->taps) continue;
+        memcpy(input_at(a, state, layer->number, to), input_at(a, state, layer->number, from), channels_of(a) * sizeof(bf16));
+        memcpy(taken_at(a, state, layer->number, to, 0), taken_at(a, state, layer->number, from, 0), a->heads * (a->key_dim + a->dim + LANES) * sizeof(float));
+    }
+}

@@ -1,0 +1,171 @@
+"""Models that remember in states: guesses leave no trace in them, whatever becomes of them."""
+
+from functools import cache
+from itertools import product
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, Qwen3_5TextConfig
+
+import architectures
+from drafters import Foresight, RandomTree, known
+from foreword.draft.lm import LanguageModelDrafter
+from foreword.draft.recycle import RecyclingDrafter
+from foreword.errors import InvalidRequest
+from foreword.model import Mode, Model, Read
+from foreword.model.recurrent import SLOTS, RecurrentDriver, refused
+from foreword.model.view import view
+from foreword.native.llama import library
+from foreword.types import SamplingParams
+from running import Request, drafter, engine, finish, law, plain, prompts
+
+pytestmark = pytest.mark.skipif(isinstance(library(), str), reason=f"no native kernel here: {library()}")
+
+ATTENTION, STATE = "full_attention", "linear_attention"
+LAYERS = (STATE, STATE, ATTENTION, STATE)
+SIZES = dict(
+    vocab_size=8192, hidden_size=64, intermediate_size=96, num_attention_heads=4, num_key_value_heads=2, head_dim=16,
+    linear_num_key_heads=4, linear_num_value_heads=8, linear_key_head_dim=16, linear_value_head_dim=16,
+    max_position_embeddings=1024, initializer_range=0.06, tie_word_embeddings=True,
+)  # fmt: skip
+
+
+def built(*layers: str, **others: int) -> Model:
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(len(layers))
+        sizes = SIZES | others
+        model = AutoModelForCausalLM.from_config(
+            Qwen3_5TextConfig(**sizes, num_hidden_layers=len(layers), layer_types=[*layers])
+        )
+        architectures.disturb(model)
+    return Model(model.to(torch.bfloat16).eval())
+
+
+@cache
+def target() -> Model:
+    return built(*LAYERS)
+
+
+@cache
+def draft() -> Model:
+    return built(STATE, ATTENTION)
+
+
+@cache
+def requests() -> list[Request]:
+    settings = product((0.0, 0.8), (24, 31), prompts()[:3])
+    return [
+        Request(prompt, SamplingParams(temperature=heat, seed=seed, max_tokens=count, ignore_eos=True))
+        for seed, (heat, count, prompt) in enumerate(settings)
+    ]
+
+
+@cache
+def answers():
+    return plain(target(), requests())
+
+
+GUESSERS = {
+    "a chain": lambda: Foresight(known(answers()), spoilt=0.3),
+    "a tree": lambda: RandomTree(known(answers()), spoilt=0.3),
+    "nonsense": lambda: Foresight(known(answers()), spoilt=1.0),
+    "recycled": RecyclingDrafter,
+    "a draft model that remembers in states too": lambda: LanguageModelDrafter(draft()),
+    "a draft model with attention alone": lambda: drafter("lm", "bfloat16"),
+    "its twin": lambda: LanguageModelDrafter(built(*LAYERS)),
+}
+
+
+def test_such_a_model_is_read_in_trees():
+    assert isinstance(target().driver, RecurrentDriver)
+    assert target().capability.mode is Mode.TREE
+
+
+@pytest.mark.parametrize("slots", [1, 4])
+@pytest.mark.parametrize("name", GUESSERS)
+def test_the_text_is_the_same_whoever_guesses(name, slots):
+    loop = engine(target(), GUESSERS[name](), 7, slots=slots, chunk=5)
+    got = finish(loop, requests())
+    assert [answer.said for answer in got] == [answer.said for answer in answers()]
+    assert loop.failed is None
+    assert any(answer.sequence.stats.accepted for answer in got) is (name != "nonsense")
+
+
+@pytest.mark.parametrize("rule", ["rejection", "block", "traversal"])
+def test_guesses_that_are_drawn_leave_no_trace_either(rule):
+    """What was read with guesses beside it, and what such a text is when it is read in one piece."""
+    loop = engine(target(), LanguageModelDrafter(draft()), 5, rule=rule, slots=4, chunk=5)
+    got = finish(loop, requests())
+    assert loop.failed is None
+    assert any(answer.sequence.stats.accepted for answer in got)
+    for answer in got:
+        if answer.sequence.params.greedy:
+            said, tokens = law(target(), answer.sequence.tokens).argmax(-1).tolist(), answer.sequence.tokens
+            assert said[answer.sequence.prompt - 1 : -1] == tokens[answer.sequence.prompt :]
+
+
+def text(count: int) -> list[int]:
+    return torch.randint(8192, (count,), generator=torch.Generator().manual_seed(3)).tolist()
+
+
+@pytest.fixture
+def driver():
+    driver = target().driver
+    for name in (1, 2):
+        driver.open(name, 1000)
+    yield driver
+    for name in (1, 2):
+        driver.close(name)
+
+
+def test_a_text_is_read_anew_once_where_it_is_taken_back_and_then_no_more(driver):
+    words = text(60)
+    driver.read([Read(1, 0, words[:40], keep=0)])
+    state = driver._memories[1].state
+    assert (state.folded, state.back) == (40, 0)
+    seen = [driver.read([Read(1, 34, words[34:40], keep=1)])]
+    assert (state.folded, state.back) == (28, 12)
+    seen += [driver.read([Read(1, past, words[past : past + 4], keep=1)]) for past in (36, 30, 34)]
+    assert state.folded == 28  # nothing of this was read anew
+    driver.read([Read(2, 0, words[:34], keep=0)])
+    assert torch.equal(seen[-1], driver.read([Read(2, 34, words[34:38], keep=1)]))
+    driver.read([Read(1, 38, words[38:55], keep=0)])
+    assert state.folded == 55 - 12
+    assert torch.equal(driver.read([Read(1, 55, words[55:], keep=1)]), law(target(), words)[-1:])
+
+
+@pytest.mark.parametrize("back", [0, 9])
+def test_more_guesses_than_there_are_slots(driver, back):
+    words, guesses, nodes = text(50), text(63)[50:], text(123)[63:]
+    driver._memories[1].state.back = back
+    driver.read([Read(1, 0, words[:49], keep=0)])
+    driver.read([Read(1, 49, words[49:] + guesses[:5], keep=6)])
+    parents = [max(node - 1 - node % 3, -1) for node in range(3 * SLOTS)]
+    # Three guesses turned out to be right: the first two are known from the read before, the last one is read again.
+    tree = driver.read([Read(1, 52, guesses[2:3] + nodes[: len(parents)], parents, keep=len(parents) + 1)])
+    for last in (0, 5, 17, len(parents) - 1):
+        path, node = list[int](), last
+        while node >= 0:
+            path, node = [nodes[node], *path], parents[node]
+        assert torch.equal(tree[last + 1], law(target(), words + guesses[:3] + path)[-1])
+
+
+def test_what_is_asked_for_row_by_row_may_be_long(driver):
+    words = text(400)
+    assert torch.equal(driver.read([Read(1, 0, words, keep=400)])[-1:], driver.read([Read(2, 0, words, keep=1)]))
+
+
+@pytest.mark.parametrize(("others", "why"), [
+    (dict(linear_key_head_dim=24), "unusual sizes"),
+    (dict(linear_num_value_heads=4, linear_num_key_heads=4, linear_value_head_dim=20), "unusual sizes"),
+])  # fmt: skip
+def test_other_sizes_are_refused_and_read_through_the_cache(others, why):
+    with pytest.warns(UserWarning, match="runs in mode 'cache'"):
+        model = built(STATE, ATTENTION, **others)
+    assert why in (refused(model.hf) or "")
+    assert model.capability.mode is Mode.CACHE
+
+
+def test_halves_cannot_be_left_out_of_such_a_model():
+    with pytest.raises(InvalidRequest, match="remember in a state, which cannot be shared"):
+        view(target(), bits=4)
