@@ -134,6 +134,12 @@ FAMILIES: dict[str, Family] = {
     ),
     "qwen3-next": Family(hf.Qwen3NextConfig, Support.CHAIN, _EXPERTS | _DELTA_NET),
     "qwen3.5": Family(hf.Qwen3_5TextConfig, Support.CHAIN, _DELTA_NET),
+    "lfm2": Family(
+        hf.Lfm2Config,
+        Support.CHAIN,
+        dict(num_hidden_layers=3, layer_types=["conv", "full_attention", "conv"], tie_word_embeddings=False)
+        | dict(block_auto_adjust_ff_dim=False),
+    ),
     "mamba": Family(
         hf.MambaConfig,
         Support.PLAIN,

@@ -51,7 +51,20 @@ WIDE = {
     ),
 }  # fmt: skip
 """Heads that matrix registers can hold: one half of what they add up at once, one and a half, two; and what is rare."""
-NAMES = ["family", "llama-gqa", "mistral", "qwen2", "qwen3", "gemma", "gemma3", "phi3", "olmo2", "smollm3", *WIDE]
+NAMES = [
+    "family",
+    "llama-gqa",
+    "mistral",
+    "qwen2",
+    "qwen3",
+    "gemma",
+    "gemma3",
+    "phi3",
+    "olmo2",
+    "smollm3",
+    "lfm2",
+    *WIDE,
+]
 """Plain, shared key heads, a window of 8, biases, norms of queries and keys; norms after halves; places unseen."""
 LENGTH = 150
 """More than one product over keys takes at once."""

@@ -1,11 +1,12 @@
 """Models that remember in states: guesses leave no trace in them, whatever becomes of them."""
 
+import copy
 from functools import cache
 from itertools import product
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, Qwen3_5TextConfig
+from transformers import AutoModelForCausalLM, Lfm2Config, PreTrainedModel, Qwen3_5TextConfig
 
 import architectures
 from drafters import Foresight, RandomTree, known
@@ -30,7 +31,7 @@ SIZES = dict(
 )  # fmt: skip
 
 
-def built(*layers: str, **others: int) -> Model:
+def random(*layers: str, **others: int) -> PreTrainedModel:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(len(layers))
         sizes = SIZES | others
@@ -38,7 +39,11 @@ def built(*layers: str, **others: int) -> Model:
             Qwen3_5TextConfig(**sizes, num_hidden_layers=len(layers), layer_types=[*layers])
         )
         architectures.disturb(model)
-    return Model(model.to(torch.bfloat16).eval())
+    return model.eval()
+
+
+def built(*layers: str, **others: int) -> Model:
+    return Model(random(*layers, **others).to(torch.bfloat16))
 
 
 @cache
@@ -65,30 +70,68 @@ def answers():
     return plain(target(), requests())
 
 
+def convolving() -> Model:
+    """Nothing but convolutions between its gates, and attention."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(5)
+        sizes = {name: size for name, size in SIZES.items() if not name.startswith(("linear", "head"))}
+        config = Lfm2Config(**sizes, num_hidden_layers=4, layer_types=["conv", "conv", ATTENTION, "conv"])
+        return Model(AutoModelForCausalLM.from_config(config).eval().to(torch.bfloat16))
+
+
+@cache
+def short() -> Model:
+    return convolving()
+
+
+@cache
+def said():
+    return plain(short(), requests())
+
+
 GUESSERS = {
-    "a chain": lambda: Foresight(known(answers()), spoilt=0.3),
-    "a tree": lambda: RandomTree(known(answers()), spoilt=0.3),
-    "nonsense": lambda: Foresight(known(answers()), spoilt=1.0),
-    "recycled": RecyclingDrafter,
-    "a draft model that remembers in states too": lambda: LanguageModelDrafter(draft()),
-    "a draft model with attention alone": lambda: drafter("lm", "bfloat16"),
-    "its twin": lambda: LanguageModelDrafter(built(*LAYERS)),
+    "a chain": lambda answers: Foresight(known(answers()), spoilt=0.3),
+    "a tree": lambda answers: RandomTree(known(answers()), spoilt=0.3),
+    "nonsense": lambda answers: Foresight(known(answers()), spoilt=1.0),
+    "recycled": lambda _: RecyclingDrafter(),
+    "a draft model that remembers in states too": lambda _: LanguageModelDrafter(draft()),
+    "a draft model with attention alone": lambda _: drafter("lm", "bfloat16"),
+    "its twin": lambda _: LanguageModelDrafter(built(*LAYERS)),
 }
 
 
-def test_such_a_model_is_read_in_trees():
-    assert isinstance(target().driver, RecurrentDriver)
-    assert target().capability.mode is Mode.TREE
+def check(model: Model, name: str, slots: int, answers) -> None:
+    loop = engine(model, GUESSERS[name](answers), 7, slots=slots, chunk=5)
+    got = finish(loop, requests())
+    assert [answer.said for answer in got] == [answer.said for answer in answers()]
+    assert loop.failed is None
+    assert any(answer.sequence.stats.accepted for answer in got) is (name != "nonsense")
+    assert model.driver._memories == {}
+
+
+@pytest.mark.parametrize("model", [target, short])
+def test_such_a_model_is_read_in_trees(model):
+    assert isinstance(model().driver, RecurrentDriver)
+    assert model().capability.mode is Mode.TREE
 
 
 @pytest.mark.parametrize("slots", [1, 4])
 @pytest.mark.parametrize("name", GUESSERS)
 def test_the_text_is_the_same_whoever_guesses(name, slots):
-    loop = engine(target(), GUESSERS[name](), 7, slots=slots, chunk=5)
+    check(target(), name, slots, answers)
+
+
+@pytest.mark.parametrize("slots", [1, 4])
+@pytest.mark.parametrize("name", ["a chain", "a tree", "nonsense"])
+def test_the_text_is_the_same_where_only_a_convolution_remembers(name, slots):
+    check(short(), name, slots, said)
+
+
+def test_a_draft_model_in_which_only_a_convolution_remembers():
+    loop = engine(short(), LanguageModelDrafter(convolving()), 7)
     got = finish(loop, requests())
-    assert [answer.said for answer in got] == [answer.said for answer in answers()]
-    assert loop.failed is None
-    assert any(answer.sequence.stats.accepted for answer in got) is (name != "nonsense")
+    assert [answer.said for answer in got] == [answer.said for answer in said()]
+    assert sum(answer.sequence.stats.accepted for answer in got) > sum(answer.sequence.stats.rounds for answer in got)
 
 
 @pytest.mark.parametrize("rule", ["rejection", "block", "traversal"])
@@ -102,6 +145,14 @@ def test_guesses_that_are_drawn_leave_no_trace_either(rule):
         if answer.sequence.params.greedy:
             said, tokens = law(target(), answer.sequence.tokens).argmax(-1).tolist(), answer.sequence.tokens
             assert said[answer.sequence.prompt - 1 : -1] == tokens[answer.sequence.prompt :]
+
+
+def test_a_tree_that_a_draft_model_grows_may_have_more_guesses_than_there_are_slots():
+    """Its twin foresees everything, so what it guesses is kept only where its states are right in every branch."""
+    loop = engine(target(), LanguageModelDrafter(built(*LAYERS)), 3 * SLOTS)
+    got = finish(loop, requests())
+    assert [answer.said for answer in got] == [answer.said for answer in answers()]
+    assert max(answer.sequence.stats.rounds for answer in got) <= 10
 
 
 def text(count: int) -> list[int]:
@@ -134,6 +185,27 @@ def test_a_text_is_read_anew_once_where_it_is_taken_back_and_then_no_more(driver
     assert torch.equal(driver.read([Read(1, 55, words[55:], keep=1)]), law(target(), words)[-1:])
 
 
+def test_a_branch_that_was_kept_is_read_anew_as_it_was_kept(driver):
+    words, tree = text(30), text(40)[30:37]
+    driver.read([Read(1, 0, words + tree, [-1, 0, 1, -1, 3, 3, 5], keep=8)])
+    driver.move(1, [33, 35, 36], 30)
+    said = words + [tree[node] for node in (3, 5, 6)]
+    driver.read([Read(1, 33, tree[:2], keep=1)])
+    again = driver.read([Read(1, 32, [said[32], tree[0]], keep=1)])
+    assert torch.equal(again, law(target(), [*said, tree[0]])[-1:])
+
+
+def test_steps_far_beyond_the_usual_forget_no_more_than_they_should():
+    model = random(STATE, ATTENTION)
+    mixer = model.model.layers[0].linear_attn
+    with torch.no_grad():
+        mixer.dt_bias.fill_(120)
+        mixer.A_log.fill_(-7)
+        model = model.to(torch.bfloat16)
+        truth = copy.deepcopy(model).float()(torch.tensor([text(40)])).logits[0]
+    assert (law(Model(model), text(40)) - truth).pow(2).mean().sqrt() < 0.05 * truth.std()
+
+
 @pytest.mark.parametrize("back", [0, 9])
 def test_more_guesses_than_there_are_slots(driver, back):
     words, guesses, nodes = text(50), text(63)[50:], text(123)[63:]
@@ -153,9 +225,11 @@ def test_more_guesses_than_there_are_slots(driver, back):
 def test_what_is_asked_for_row_by_row_may_be_long(driver):
     words = text(400)
     assert torch.equal(driver.read([Read(1, 0, words, keep=400)])[-1:], driver.read([Read(2, 0, words, keep=1)]))
+    assert driver._memories[1].state.slots == SLOTS  # these were no guesses
 
 
 @pytest.mark.parametrize(("others", "why"), [
+    (dict(hidden_act="gelu_pytorch_tanh"), "another activation"),
     (dict(linear_key_head_dim=24), "unusual sizes"),
     (dict(linear_num_value_heads=4, linear_num_key_heads=4, linear_value_head_dim=20), "unusual sizes"),
 ])  # fmt: skip

@@ -42,9 +42,10 @@ MARGIN = 64
 
 def unfit(config: Any, layer: Any, head: Any) -> str | None:
     """Why layers like this one, and this matrix after them, are not what the C side computes; None if they are."""
-    dim = layer.self_attn.o_proj.in_features // config.num_attention_heads
-    sizes = (head.in_features, config.intermediate_size, head.out_features, dim)
-    biased = [*(linear for name, parts in linears(layer).items() if name != "qkv" for linear in parts), head]
+    parts = linears(layer)
+    dim, inner = parts["out"][0].in_features // config.num_attention_heads, parts["down"][0].in_features
+    sizes = (head.in_features, inner, head.out_features, dim)
+    biased = [*(linear for name, matrix in parts.items() if name != "qkv" for linear in matrix), head]
     if (
         any(size % LANES for size in sizes)
         or dim > MOST_DIM
@@ -59,7 +60,7 @@ def unfit(config: Any, layer: Any, head: Any) -> str | None:
 
 def activation(config: Any) -> int | None:
     """What the gates of its layers do, as the C side calls it; None where that cannot be computed there."""
-    return ACTIVATIONS.get(getattr(config, "hidden_activation", None) or config.hidden_act)
+    return ACTIVATIONS.get(getattr(config, "hidden_activation", None) or getattr(config, "hidden_act", "silu"))
 
 
 def _ropes(parameters: dict[str, Any]) -> Iterable[dict[str, Any]]:

@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 
 from foreword.model.kernel import Kernel, Rows, Turn, activation, unfit
 from foreword.model.linear import drop_weights
-from foreword.model.panels import remembers, scales
+from foreword.model.panels import linears, remembers, scales
 from foreword.model.plan import Read
 from foreword.model.unpack import looked_up, restore
 from foreword.native import llama
@@ -26,7 +26,7 @@ from foreword.native.scratch import multiplied
 
 SUPPORTED = tuple(
     f"{name}ForCausalLM"
-    for name in "Llama Mistral Qwen2 Qwen3 Gemma Gemma2 Gemma3 Phi3 Olmo2 Olmo3 SmolLM3 Qwen3_5".split()
+    for name in "Llama Mistral Qwen2 Qwen3 Gemma Gemma2 Gemma3 Phi3 Olmo2 Olmo3 SmolLM3 Qwen3_5 Lfm2".split()
 )
 CAPPED = "Gemma2ForCausalLM"
 """Others have the setting too, and do without."""
@@ -90,6 +90,7 @@ class NativeDriver(Kernel):
         self._pool.attach(array)
         vocab, hidden = model.lm_head.weight.shape
         embeddings, normed = model.model.embed_tokens, getattr(attention, "q_norm", None)
+        eps, last = getattr(config, "rms_norm_eps", None) or config.norm_eps, _last_norm(model)
         head, tied = self._pack(model.lm_head.weight), embeddings.weight is model.lm_head.weight
         self._table = self._held[-1]
         if self._owned:
@@ -98,9 +99,9 @@ class NativeDriver(Kernel):
             embeddings.weight = nn.Parameter(embeddings.weight.new_empty(0), requires_grad=False)
         return llama.Model(
             len(layers), hidden, queries, config.num_key_value_heads, attention.head_dim,
-            config.intermediate_size, vocab, config.rms_norm_eps, attention.scaling,
+            linears(_attending(model))["down"][0].in_features, vocab, eps, attention.scaling,
             None if self._owned and tied else self._keep(embeddings.weight.detach()),
-            self._keep(scales(model.model.norm)), head, array, table=head, tabled=vocab,
+            self._keep(scales(last)), head, array, table=head, tabled=vocab,
             activation=activation(config), broad=normed is not None and normed.weight.numel() > attention.head_dim,
             # Rounded as the model rounds it.
             embedding_scale=float(getattr(embeddings, "embed_scale", torch.zeros(())).to(embeddings.weight.dtype)),
@@ -137,6 +138,11 @@ def rows_of(model: PreTrainedModel) -> Rows:
     """An empty memory for the keys and values of a model."""
     heads = [0 if remembers(layer) else model.config.num_key_value_heads for layer in model.model.layers]
     return Rows(heads, _attending(model).self_attn.head_dim)
+
+
+def _last_norm(model: Any) -> nn.Module:
+    """What norms that which its head reads."""
+    return model.model.norm if hasattr(model.model, "norm") else model.model.embedding_norm
 
 
 def _attending(model: PreTrainedModel) -> Any:

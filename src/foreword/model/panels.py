@@ -5,6 +5,7 @@ Knows the names on both sides; knows nothing about drivers.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -25,34 +26,35 @@ AROUND = {
 AROUND_ONE = ("Gemma", "Qwen3_5RMSNorm")
 """How the names of norms begin that keep what is to be added to 1."""
 BEFORE = {"norm": "input_layernorm", "mlp_norm": "post_attention_layernorm"}
-"""Those of a layer that only norms what they read."""
+OPERATORS = {"norm": "operator_norm", "mlp_norm": "ffn_norm"}
+"""Those of a layer that only norms what they read, by either name."""
+MIXERS = ("self_attn", "linear_attn", "conv")
+"""What a layer calls the half that looks at other tokens."""
 
 
 def remembers(layer: Any) -> bool:
     """It has no attention, but remembers in a state (native/recurrent.c)."""
-    return hasattr(layer, "linear_attn")
+    return not hasattr(layer, "self_attn")
 
 
 def linears(layer: Any) -> dict[str, tuple[nn.Linear, ...]]:
     """The modules whose outputs lie one after the other in each matrix of the C side; some models join them as well."""
-    mlp = layer.mlp
-    if remembers(layer):
-        mixer = layer.linear_attn
-        first = (mixer.in_proj_qkv, mixer.in_proj_z, mixer.in_proj_b, mixer.in_proj_a)
-        last = mixer.out_proj
-    else:
-        first = _one_or(layer.self_attn, "qkv_proj", "q_proj", "k_proj", "v_proj")
-        last = layer.self_attn.o_proj
+    mixer = getattr(layer, next(filter(partial(hasattr, layer), MIXERS)))
+    mlp = layer.mlp if hasattr(layer, "mlp") else layer.feed_forward
     return {
-        "qkv": first,
-        "out": (last,),
-        "gate_up": _one_or(mlp, "gate_up_proj", "gate_proj", "up_proj"),
-        "down": (mlp.down_proj,),
+        "qkv": _first(
+            mixer, "qkv_proj", "q_proj k_proj v_proj", "in_proj", "in_proj_qkv in_proj_z in_proj_b in_proj_a"
+        ),
+        "out": _first(mixer, "o_proj", "out_proj"),
+        "gate_up": _first(mlp, "gate_up_proj", "gate_proj up_proj", "w1 w3"),
+        "down": _first(mlp, "down_proj", "w2"),
     }
 
 
-def _one_or(owner: Any, joined: str, *parts: str) -> tuple[nn.Linear, ...]:
-    return (getattr(owner, joined),) if hasattr(owner, joined) else tuple(getattr(owner, part) for part in parts)
+def _first(owner: Any, *names: str) -> tuple[nn.Linear, ...]:
+    """The first of these that the owner has; several modules in place of one are named in one string."""
+    found = next(parts for parts in map(str.split, names) if hasattr(owner, parts[0]))
+    return tuple(getattr(owner, part) for part in found)
 
 
 def products(layer: Any) -> dict[str, Float[Tensor, "outputs depth"]]:
@@ -67,11 +69,16 @@ def products(layer: Any) -> dict[str, Float[Tensor, "outputs depth"]]:
 
 def vectors(layer: Any) -> dict[str, Float[Tensor, "*size"]]:
     """The norms, the biases and other small numbers of a layer by the names of the C side, float32."""
-    attention, names = getattr(layer, "self_attn", None), AROUND if hasattr(layer, AROUND["mlp_said_norm"]) else BEFORE
+    attention = getattr(layer, "self_attn", None)
+    before = BEFORE if hasattr(layer, BEFORE["mlp_norm"]) else OPERATORS
+    names = AROUND if hasattr(layer, AROUND["mlp_said_norm"]) else before
     norms = {ours: getattr(layer, theirs, None) for ours, theirs in names.items()}
-    norms |= {"query_norm": getattr(attention, "q_norm", None), "key_norm": getattr(attention, "k_norm", None)}
+    for ours, theirs in (("query_norm", "q"), ("key_norm", "k")):
+        norms[ours] = getattr(attention, f"{theirs}_norm", getattr(attention, f"{theirs}_layernorm", None))
     found = {name: scales(norm) for name, norm in norms.items() if norm is not None}
-    if remembers(layer):
+    if hasattr(layer, "conv"):
+        found["taps"] = layer.conv.conv.weight.detach().float().squeeze(1).T
+    if hasattr(layer, "linear_attn"):
         mixer = layer.linear_attn
         found |= {
             "taps": mixer.conv1d.weight.detach().float().squeeze(1).T,

@@ -50,8 +50,15 @@ def _states(model: Any) -> list[Any]:
 
 
 def _sizes(layer: Any) -> Recurrence:
+    if hasattr(layer, "conv"):
+        channels = layer.conv.conv.in_channels
+        return Recurrence(taps=layer.conv.conv_kernel_size, channels=channels, spread=3 * channels)
     mixer = layer.linear_attn
-    return Recurrence(mixer.num_k_heads, mixer.num_v_heads, mixer.head_k_dim, mixer.head_v_dim, mixer.conv_kernel_size)
+    channels = 2 * mixer.key_dim + mixer.value_dim
+    return Recurrence(
+        mixer.num_k_heads, mixer.num_v_heads, mixer.head_k_dim, mixer.head_v_dim, mixer.conv_kernel_size, channels,
+        channels + mixer.value_dim + 2 * mixer.num_v_heads,
+    )  # fmt: skip
 
 
 def _unfit(layer: Any) -> str | None:
@@ -60,12 +67,14 @@ def _unfit(layer: Any) -> str | None:
     dims = (sizes.key_dim, sizes.dim)
     if (
         any(dim % LANES or dim > MOST_DIM for dim in dims)
-        or sizes.heads % sizes.key_heads
+        or (sizes.heads and sizes.heads % sizes.key_heads)
+        or sizes.channels % LANES
         or sizes.spread % LANES
         or not 2 <= sizes.taps <= MOST_TAPS
-        or layer.linear_attn.activation != "silu"
     ):
         return "its layers that remember in a state have unusual sizes"
+    if (sizes.heads and layer.linear_attn.activation != "silu") or (not sizes.heads and layer.conv.bias):
+        return "its layers that remember in a state have another activation, or biases"
     return None
 
 

@@ -623,12 +623,14 @@ static void remember(const Model *m, const Forward *f, Phase *phase, int threads
 /* In place of attention, in a layer that remembers in a state. Returns the phase after it. */
 static Phase *recur(const Model *m, const Layer *layer, const Forward *f, Phase *phase, int me, int threads) {
     const Recurrence *a = m->recurrence;
-    const int64_t rows = f->rows, blocks = channels_of(a) / LANES, each = (blocks * f->spans + 4 * threads - 1) / (4 * threads);
+    const int64_t rows = f->rows, blocks = a->channels / LANES, said = a->heads ? a->heads * a->dim : a->channels, each = (blocks * f->spans + 4 * threads - 1) / (4 * threads);
     SHARE(rows, 4, r, rms_norm(f->residual + r * m->hidden, layer->norm, m->eps, m->hidden, f->narrow + r * m->hidden));
-    product(&(Product){f->narrow, layer->qkv, rows, m->hidden, spread_of(a), STORE, f->wide, 0, 0, m->coding}, phase++, threads);
+    product(&(Product){f->narrow, layer->qkv, rows, m->hidden, a->spread, STORE, f->wide, 0, 0, m->coding}, phase++, threads);
+    if (!a->heads) SHARE(rows, 4, r, let_in(a, f->wide + r * a->spread));
     SHARE(blocks * f->spans, each, u, convolve(m, layer, f, f->span + u / blocks, u % blocks * LANES));
-    SHARE(a->heads * f->spans, 1, u, recall(m, layer, f, f->span + u / a->heads, u % a->heads, f->states + me * f->room));
-    product(&(Product){f->narrow, layer->out, rows, a->heads * a->dim, m->hidden, ADD, f->residual, 0, 0, m->coding}, phase++, threads);
+    if (!a->heads) SHARE(rows, 4, r, let_out(a, f->wide + r * a->spread, f->narrow + r * a->channels));
+    else SHARE(a->heads * f->spans, 1, u, recall(m, layer, f, f->span + u / a->heads, u % a->heads, f->states + me * f->room));
+    product(&(Product){f->narrow, layer->out, rows, said, m->hidden, ADD, f->residual, 0, 0, m->coding}, phase++, threads);
     return phase;
 }
 

@@ -40,17 +40,7 @@ class Layer(Structure):
 class Recurrence(Structure):
     """Sizes of such layers."""
 
-    _fields_ = [(n, c_int64) for n in ("key_heads", "heads", "key_dim", "dim", "taps")]
-
-    @property
-    def channels(self) -> int:
-        """Numbers of a token that the convolution reads: queries, keys and values."""
-        return 2 * self.key_heads * self.key_dim + self.heads * self.dim
-
-    @property
-    def spread(self) -> int:
-        """Numbers of a token that a layer begins with: those, gates for what it says, and two for each head."""
-        return self.channels + self.heads * self.dim + 2 * self.heads
+    _fields_ = [(n, c_int64) for n in ("key_heads", "heads", "key_dim", "dim", "taps", "channels", "spread")]
 
 
 class State(Structure):

@@ -1,4 +1,5 @@
-/* Layers that remember in a state: a short convolution, then a gated delta rule (Yang et al. 2024, arXiv 2412.06464, section 3.1).
+/* Layers that remember in a state: a short convolution, and behind it a gated delta rule (Yang et al. 2024, arXiv 2412.06464,
+ * section 3.1), or nothing but gates on both sides of it (LFM2: 2511.23404).
  *
  * A head's state S [key_dim, dim] takes a token in by S <- d S + k (x) u, where u = b (v - d S'k): what the key shall say from
  * now on, less what it says already. It cannot be undone, so S holds only text that stays. Guesses go on from copies; of each the
@@ -7,7 +8,8 @@
  */
 
 typedef struct Recurrence {
-    int64_t key_heads, heads, key_dim, dim, taps; /* taps of the convolution: a token and those before it */
+    int64_t key_heads, heads, key_dim, dim; /* of the delta rule; heads = 0: there is none */
+    int64_t taps, channels, spread; /* of the convolution: a token and those before it; what it reads, the first numbers of a row; all of them */
 } Recurrence;
 
 /* What all such layers hold of one sequence. A token after those taken in has a slot: its position modulo their number. */
@@ -20,9 +22,6 @@ typedef struct State {
     bf16 *inputs; /* [layer, slot, channels]: what the convolution reads */
 } State;
 
-static inline int64_t channels_of(const Recurrence *a) { return 2 * a->key_heads * a->key_dim + a->heads * a->dim; }
-static inline int64_t spread_of(const Recurrence *a) { return channels_of(a) + a->heads * a->dim + 2 * a->heads; }
-
 /* Tokens of a sequence that are taken in once a forward is over. */
 static inline int64_t folded_after(const Span *span) {
     const State *state = span->state;
@@ -31,7 +30,7 @@ static inline int64_t folded_after(const Span *span) {
 }
 
 static inline bf16 *input_at(const Recurrence *a, const State *state, int64_t layer, int64_t position) {
-    return state->inputs + (layer * state->slots + position % state->slots) * channels_of(a);
+    return state->inputs + (layer * state->slots + position % state->slots) * a->channels;
 }
 static inline float *taken_at(const Recurrence *a, const State *state, int64_t layer, int64_t position, int64_t head) {
     return state->taken + ((layer * state->slots + position % state->slots) * a->heads + head) * (a->key_dim + a->dim + LANES);
@@ -45,7 +44,7 @@ static inline int64_t parent_of(const Span *span, int64_t node) { return span->p
 
 /* 16 channels of what the convolution reads at a position before the rows of this forward. */
 static inline __m512 earlier(const Recurrence *a, const State *state, int64_t layer, int64_t position, int64_t channel) {
-    const bf16 *from = position < state->folded ? state->tail + (layer * (a->taps - 1) + position - state->folded + a->taps - 1) * channels_of(a)
+    const bf16 *from = position < state->folded ? state->tail + (layer * (a->taps - 1) + position - state->folded + a->taps - 1) * a->channels
                                                 : input_at(a, state, layer, position);
     return widen(_mm256_loadu_si256((const __m256i *)(from + channel)));
 }
@@ -54,7 +53,7 @@ static inline __m512 earlier(const Recurrence *a, const State *state, int64_t la
 static void convolve(const Model *m, const Layer *layer, const Forward *f, const Span *span, int64_t channel) {
     const Recurrence *a = m->recurrence;
     State *state = span->state;
-    const int64_t spread = spread_of(a), channels = channels_of(a), reach = a->taps - 1, first = span->past + span->held;
+    const int64_t spread = a->spread, channels = a->channels, reach = a->taps - 1, first = span->past + span->held;
     const int64_t folded = folded_after(span), rows = span->stop - span->start;
     float *x = f->wide + span->start * spread + channel;
     __m512 before[MOST_TAPS], tail[MOST_TAPS];
@@ -79,9 +78,17 @@ static void convolve(const Model *m, const Layer *layer, const Forward *f, const
             sum = _mm512_fmadd_ps(input, _mm512_loadu_ps(layer->taps + tap * channels + channel), sum);
         }
         if (first + r >= folded) narrow_store(input_at(a, state, layer->number, first + r) + channel, own);
-        _mm512_storeu_ps(x + r * spread, activated(sum, SILU));
+        _mm512_storeu_ps(x + r * spread, a->heads ? activated(sum, SILU) : sum);
     }
     for (int64_t i = 0; i < reach; i++) narrow_store(state->tail + (layer->number * reach + i) * channels + channel, tail[i]);
+}
+
+/* Without a delta rule a row is a gate, another and what both let through. It goes in where the first one was; and out. */
+static void let_in(const Recurrence *a, float *x) {
+    for (int64_t i = 0; i < a->channels; i += LANES) _mm512_storeu_ps(x + i, _mm512_mul_ps(_mm512_loadu_ps(x + i), _mm512_loadu_ps(x + 2 * a->channels + i)));
+}
+static void let_out(const Recurrence *a, const float *x, bf16 *to) {
+    for (int64_t i = 0; i < a->channels; i += LANES) narrow_store(to + i, _mm512_mul_ps(_mm512_loadu_ps(x + i), _mm512_loadu_ps(x + a->channels + i)));
 }
 
 /* `C` times 16 columns of a state: it takes in a token, in place or elsewhere (NULL = nowhere). Where `query` is not NULL the
@@ -129,10 +136,10 @@ typedef struct {
 static void remember_token(const Memory *o, const float *from, float *to, int64_t position, int64_t row) {
     const Recurrence *a = o->model->recurrence;
     float scratch[2 * MOST_DIM + LANES], query[MOST_DIM], said[MOST_DIM];
-    const int64_t deep = a->key_dim, wide = a->dim, channels = channels_of(a);
+    const int64_t deep = a->key_dim, wide = a->dim, channels = a->channels;
     float *kept = row < 0 || position >= o->folded ? taken_at(a, o->span->state, o->layer->number, position, o->head) : scratch;
     float *key = kept, *u = kept + deep, *decay = kept + deep + wide, rate = 0;
-    const float *x = o->forward->wide + row * spread_of(a), *value = x + 2 * a->key_heads * deep + o->head * wide;
+    const float *x = o->forward->wide + row * a->spread, *value = x + 2 * a->key_heads * deep + o->head * wide;
     if (row >= 0) {
         const int64_t shared = o->head / (a->heads / a->key_heads) * deep;
         const float *own = x + a->key_heads * deep + shared, gate = x[channels + a->heads * wide + o->head];
@@ -201,7 +208,7 @@ void foreword_shift(const Model *m, const State *state, int64_t from, int64_t to
     for (int64_t l = 0; l < m->layers; l++) {
         const Layer *layer = m->layer + l;
         if (!layer->taps) continue;
-        memcpy(input_at(a, state, layer->number, to), input_at(a, state, layer->number, from), channels_of(a) * sizeof(bf16));
+        memcpy(input_at(a, state, layer->number, to), input_at(a, state, layer->number, from), a->channels * sizeof(bf16));
         memcpy(taken_at(a, state, layer->number, to, 0), taken_at(a, state, layer->number, from, 0), a->heads * (a->key_dim + a->dim + LANES) * sizeof(float));
     }
 }

@@ -37,7 +37,7 @@ class Scratch:
             inner = max(2 * m.hidden, m.heads * m.dim)
             if m.recurrence:
                 sizes = m.recurrence.contents
-                wide, inner = max(wide, sizes.spread), max(inner, sizes.heads * sizes.dim)
+                wide, inner = max(wide, sizes.spread), max(inner, sizes.heads * sizes.dim, sizes.channels)
             self._tensors = (
                 torch.empty(self._rows, m.hidden),
                 torch.empty(self._rows, wide),
