@@ -1,6 +1,7 @@
 """Drives a model that cannot take our attention through transformers' own cache: one sequence at a time, chains only.
 
-A rejected guess is undone by cropping where every layer allows it, and from a copy of the state where not.
+A rejected guess is undone by cropping where every layer allows it. Where not, a copy of the state from before a forward
+is kept, and the next forward begins with what stayed of that one: a few rows more in place of one more forward.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ from foreword.model.driver import Mode
 from foreword.model.listen import Overheard
 from foreword.model.plan import Read
 from foreword.native.openmp import all_threads
+
+MOST_AGAIN = 16
+"""Tokens of the text that are read with guesses, and again where one is rejected; more have a forward of their own."""
 
 
 @dataclass(slots=True)
@@ -59,14 +63,13 @@ class CachedDriver(Overheard):
             return torch.cat([self._read(self._states[read.id], read) for read in reads])
 
     def _read(self, state: _State, read: Read) -> Float[Tensor, "kept vocab"]:
-        again = self._rewind(state, read.past)
-        tokens = again + read.tokens
+        tokens = self._rewind(state, read.past) + read.tokens
         guesses = max(read.keep - 1, 0)
-        trunk = tokens[: len(tokens) - guesses]
         if guesses and not _croppable(state.cache):
-            first = self._forward(state, trunk)[-1:]
-            state.saved = (copy.deepcopy(state.cache), len(state.tokens))
-            return torch.cat([first, self._forward(state, tokens[len(trunk) :])])
+            if len(tokens) - guesses > MOST_AGAIN:
+                self._forward(state, tokens[: -guesses - 1])
+                tokens = tokens[-guesses - 1 :]
+            state.saved = (_copied(state.cache), len(state.tokens))
         logits = self._forward(state, tokens)
         return logits[logits.shape[0] - read.keep :]
 
@@ -94,6 +97,13 @@ class CachedDriver(Overheard):
         again = state.tokens[length:past]
         state.cache, state.tokens, state.saved = cache, state.tokens[:length], None
         return again
+
+
+def _copied(cache: DynamicCache) -> DynamicCache:
+    """The cache as it is now. Ordinary layers make new tensors when they grow, so theirs are shared."""
+    twin = copy.copy(cache)
+    twin.layers = [copy.copy(layer) if type(layer) is DynamicLayer else copy.deepcopy(layer) for layer in cache.layers]
+    return twin
 
 
 def _croppable(cache: DynamicCache) -> bool:
