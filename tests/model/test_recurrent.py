@@ -14,6 +14,7 @@ from foreword.draft.lm import LanguageModelDrafter
 from foreword.draft.recycle import RecyclingDrafter
 from foreword.errors import InvalidRequest
 from foreword.model import Mode, Model, Read
+from foreword.model.cost import measured
 from foreword.model.recurrent import SLOTS, RecurrentDriver, refused
 from foreword.model.view import view
 from foreword.native.llama import library
@@ -243,3 +244,12 @@ def test_other_sizes_are_refused_and_read_through_the_cache(others, why):
 def test_halves_cannot_be_left_out_of_such_a_model():
     with pytest.raises(InvalidRequest, match="remember in a state, which cannot be shared"):
         view(target(), bits=4)
+
+
+def test_what_it_costs_is_measured_without_reading_a_text_anew(monkeypatch):
+    """Keys can be copied to make a long text; a state cannot."""
+    model, again = target(), list[int]()
+    monkeypatch.setattr(RecurrentDriver, "_read_again", lambda *given: again.append(1))
+    assert measured(model, seconds=0.2).seconds[8] > 0
+    assert again == []
+    assert model.driver._memories == {}

@@ -25,6 +25,7 @@ import torch
 
 from foreword.model.driver import Driver, Mode
 from foreword.model.plan import Read
+from foreword.model.recurrent import RecurrentDriver
 from foreword.native.openmp import threads
 
 NEAR, FAR = 128, 1024
@@ -109,10 +110,9 @@ def measured(model: Readable, *, seconds: float = 2.0) -> Cost:
     of one row makes all others look dear, and it is by proportions that guesses are weighed.
     Fewer widths, and no term for the context, where time or room runs out or the model's keys cannot be copied.
     """
-    copies = model.driver.mode in (Mode.TREE, Mode.CHAIN)
     points = POINTS if model.driver.mode is not Mode.PLAIN else POINTS[:1]
     times: dict[tuple[int, int], list[float]] = {}
-    started, probe = perf_counter(), _Probe(model, copies)
+    started, probe = perf_counter(), _Probe(model)
     try:
         for point in points:
             if probe.fits(*point) and (not times or perf_counter() - started < seconds / 3):
@@ -146,7 +146,7 @@ def known(model: Readable, about: Mapping[str, Any], folder: Path | None = None)
 
 def _outdone(found: Cost, model: Readable) -> bool:
     """The machine is far faster than the table says, which was made while it did other things."""
-    probe = _Probe(model, model.driver.mode in (Mode.TREE, Mode.CHAIN))
+    probe = _Probe(model)
     try:
         tried = [probe(1, NEAR) for _ in range(4) if probe.fits(1, NEAR)]
     finally:
@@ -157,12 +157,15 @@ def _outdone(found: Cost, model: Readable) -> bool:
 class _Probe:
     """A sequence that is read for the clock alone."""
 
-    def __init__(self, model: Readable, copies: bool) -> None:
-        self._driver, self._context, self._copies = model.driver, model.context, copies
+    def __init__(self, model: Readable) -> None:
+        self._driver, self._context = model.driver, model.context
+        pooled = model.driver.mode in (Mode.TREE, Mode.CHAIN)
+        copies = self._copies = pooled and not isinstance(model.driver, RecurrentDriver)  # states are no rows of a pool
         self._tokens = [token % model.vocab for token in range(7, 7 + 64)]
         self.near = min(NEAR if copies else PROMPT, model.context // 2)
         far = FAR if copies and model.context >= FAR + 64 else 0
-        self._driver.open(PROBE_ID, max(far, self.near) + 64)
+        on = 0 if copies else (1 + TURNS) * len(POINTS)  # tokens that stay, one a forward
+        self._driver.open(PROBE_ID, max(far, self.near) + on + 64)
         prompt = min(PROMPT, self.near)
         self._driver.read([Read(PROBE_ID, 0, self._tokens[:prompt], keep=0)])
         self._held = prompt
@@ -179,8 +182,8 @@ class _Probe:
     def __call__(self, rows: int, context: int) -> float:
         """Seconds of one forward."""
         past = self.near if context == NEAR else context
-        if not self._copies:  # some models cannot go back: one after the other, as if all were kept
-            past, self._held = self._held, self._held + rows
+        if not self._copies:  # some models cannot go back: one after the other, as if every guess were wrong
+            past, self._held = self._held, self._held + 1
         before = perf_counter()
         self._driver.read([Read(PROBE_ID, past, self._tokens[:rows], keep=rows)])[0, 0].item()  # wait for the device
         return perf_counter() - before
