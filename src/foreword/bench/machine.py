@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import os
 import platform
-from pathlib import Path
 
 import torch
 import transformers
 
 import foreword
 from foreword.model.linear import fast_bfloat16
+from foreword.native.processor import processor
 
 
 def machine() -> dict[str, str | int | float | bool]:
     """Processor, cores this process may use, threads torch uses, memory in GiB, and bfloat16 in hardware."""
     affinity = getattr(os, "sched_getaffinity", None)
     return {
-        "cpu": _processor(),
+        "cpu": processor(),
         "cores": len(affinity(0)) if affinity else os.cpu_count() or 1,
         "threads": torch.get_num_threads(),
         "memory_gib": _memory(),
@@ -33,13 +33,6 @@ def versions() -> dict[str, str]:
         "transformers": transformers.__version__,
         "python": platform.python_version(),
     }
-
-
-def _processor() -> str:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, "") or platform.processor() or platform.machine()
 
 
 def _memory() -> float:

@@ -93,9 +93,8 @@ class CachedDriver(Overheard):
             return []
         if state.saved is None or state.saved[1] > past:
             raise ModelError("this model's state cannot be rolled back so far")
-        cache, length = state.saved
-        again = state.tokens[length:past]
-        state.cache, state.tokens, state.saved = cache, state.tokens[:length], None
+        (state.cache, length), state.saved = state.saved, None
+        again, state.tokens = state.tokens[length:past], state.tokens[:length]
         return again
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import platform
 import tempfile
 from bisect import bisect_left
 from collections.abc import Mapping
@@ -27,6 +26,7 @@ from foreword.model.driver import Driver, Mode
 from foreword.model.plan import Read
 from foreword.model.recurrent import RecurrentDriver
 from foreword.native.openmp import threads
+from foreword.native.processor import processor
 
 NEAR, FAR = 128, 1024
 """Tokens of context that forwards are measured after."""
@@ -204,20 +204,11 @@ def _machine() -> dict[str, Any]:
     import foreword  # the package says its version, and imports this file before it does
 
     return {
-        "cpu": _processor(),
+        "cpu": processor(),
         "threads": threads(),
         "torch": torch.__version__,
         "foreword": foreword.__version__,
     }
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(named, "") or platform.processor() or platform.machine()
 
 
 def _folder() -> Path:

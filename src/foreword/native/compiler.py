@@ -15,6 +15,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from foreword.native.processor import told
+
 FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-shared", "-fPIC", "-pthread")
 
 
@@ -74,9 +76,5 @@ def _cache() -> Path:
 
 def _processor() -> str:
     """What the code was made for: another processor must not run it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    told = [line for line in lines if line.startswith(("model name", "flags"))][:2]
-    return "\n".join([platform.machine(), platform.processor(), *told])
+    about = [line for line in told() if line.startswith(("model name", "flags"))][:2]
+    return "\n".join([platform.machine(), platform.processor(), *about])
