@@ -90,7 +90,7 @@ class NativeDriver(Kernel):
         self._pool.attach(array)
         vocab, hidden = model.lm_head.weight.shape
         embeddings, normed = model.model.embed_tokens, getattr(attention, "q_norm", None)
-        eps, last = getattr(config, "rms_norm_eps", None) or config.norm_eps, _last_norm(model)
+        eps, last = getattr(config, "rms_norm_eps", None) or config.norm_eps, last_norm(model)
         head, tied = self._pack(model.lm_head.weight), embeddings.weight is model.lm_head.weight
         self._table = self._held[-1]
         if self._owned:
@@ -140,7 +140,7 @@ def rows_of(model: PreTrainedModel) -> Rows:
     return Rows(heads, _attending(model).self_attn.head_dim)
 
 
-def _last_norm(model: Any) -> nn.Module:
+def last_norm(model: Any) -> nn.Module:
     """What norms that which its head reads."""
     return model.model.norm if hasattr(model.model, "norm") else model.model.embedding_norm
 

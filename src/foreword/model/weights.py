@@ -17,7 +17,7 @@ from foreword.disk import appearing
 from foreword.errors import ModelError
 from foreword.model.linear import PackedLinear
 from foreword.model.model import Model
-from foreword.model.native import NativeDriver
+from foreword.model.native import NativeDriver, last_norm
 from foreword.model.panels import products, scales, vectors
 from foreword.model.vocabulary import Tokenizer
 
@@ -98,4 +98,4 @@ def _repack(driver: NativeDriver, by: PreTrainedModel) -> None:
             held[getattr(places, name)].copy_(vector)
     head = by.lm_head.weight.bfloat16().contiguous()
     pack(head.data_ptr(), described.head, *head.shape)
-    held[described.norm].copy_(scales(model.norm))
+    held[described.norm].copy_(scales(last_norm(by)))
