@@ -7,6 +7,7 @@ import torch
 from transformers import (
     AutoModelForCausalLM,
     Gemma2Config,
+    Gemma3Config,
     LlamaConfig,
     MistralConfig,
     Olmo3Config,
@@ -43,6 +44,17 @@ WIDE = {
             "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
             "full_attention": {"rope_type": "linear", "rope_theta": 100.0, "factor": 4.0},
         },
+    ),
+    "gemma3 that sees": Gemma3Config(
+        text_config=dict(
+            **SIZES, **HEADS, head_dim=32, query_pre_attn_scalar=16, sliding_window=40,
+            layer_types=["sliding_attention", "full_attention"],
+        ),
+        vision_config=dict(
+            hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2, image_size=28,
+            patch_size=14,
+        ),
+        mm_tokens_per_image=4, image_token_index=319, boi_token_index=318, eoi_token_index=317,
     ),
     "qwen3.5, states of 32 by 144": Qwen3_5TextConfig(
         **{**SIZES, "hidden_size": 128, "num_hidden_layers": 4, "initializer_range": 0.05}, **HEADS, head_dim=32,
@@ -98,7 +110,7 @@ def driver(models, registers):
 @pytest.fixture
 def text(models):
     generator = torch.Generator().manual_seed(1)
-    return torch.randint(models[0].config.vocab_size, (LENGTH,), generator=generator).tolist()
+    return torch.randint(models[0].config.get_text_config().vocab_size - 8, (LENGTH,), generator=generator).tolist()
 
 
 def test_scores_are_those_of_the_model_up_to_bfloat16(models, driver, text):
@@ -116,7 +128,9 @@ def test_scores_are_those_of_the_model_up_to_bfloat16(models, driver, text):
 
 
 def test_the_head_alone_says_of_given_states_what_the_model_s_own_matrix_does(models, driver):
-    states = torch.randn(5, models[0].config.hidden_size, generator=torch.Generator().manual_seed(1)).bfloat16()
+    states = torch.randn(
+        5, models[0].config.get_text_config().hidden_size, generator=torch.Generator().manual_seed(1)
+    ).bfloat16()
     with torch.inference_mode():
         truth = models[1].lm_head(states.float())
     torch.testing.assert_close(driver.speak(states), truth, rtol=0.01, atol=0.01)
@@ -201,11 +215,11 @@ def test_a_model_that_is_ours_is_held_once_and_gets_its_weights_back(models, tex
     model = copy.deepcopy(models[0])
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
     driver = drive(model, owned=True)
-    left = [weight.numel() for name, weight in model.named_parameters() if name.endswith("_proj.weight")]
+    left = [weight.numel() for name, weight in model.get_decoder().named_parameters() if name.endswith("_proj.weight")]
     assert set(left) == {0}
     assert model.lm_head.weight.numel() == 0
-    assert (model.model.embed_tokens.weight.numel() == 0) is models[0].config.tie_word_embeddings
-    every = torch.arange(models[0].config.vocab_size).view(2, -1)
+    assert (model.get_input_embeddings().weight.numel() == 0) is models[0].config.tie_word_embeddings
+    every = torch.arange(models[0].config.get_text_config().vocab_size).view(2, -1)
     assert torch.equal(driver.embed(every), models[0].get_input_embeddings()(every))
     kept = drive(models[0])
     driver.open(1, LENGTH)

@@ -18,16 +18,15 @@ from transformers import PreTrainedModel
 
 from foreword.model.kernel import Kernel, Rows, Turn, activation, unfit
 from foreword.model.linear import drop_weights
-from foreword.model.panels import linears, remembers, scales
+from foreword.model.panels import body, linears, remembers, scales
 from foreword.model.plan import Read
 from foreword.model.unpack import looked_up, restore
 from foreword.native import llama
 from foreword.native.scratch import multiplied
 
-SUPPORTED = tuple(
-    f"{name}ForCausalLM"
-    for name in "Llama Mistral Qwen2 Qwen3 Gemma Gemma2 Gemma3 Phi3 Olmo2 Olmo3 SmolLM3 Qwen3_5 Lfm2".split()
-)
+KINDS = "Llama Mistral Qwen2 Qwen3 Gemma Gemma2 Gemma3 Phi3 Olmo2 Olmo3 SmolLM3 Qwen3_5 Lfm2".split()
+SUPPORTED = (*(f"{kind}ForCausalLM" for kind in KINDS), "Gemma3ForConditionalGeneration")
+"""The last one sees as well; it is its text that is read."""
 CAPPED = "Gemma2ForCausalLM"
 """Others have the setting too, and do without."""
 
@@ -39,7 +38,7 @@ def refused(model: PreTrainedModel) -> str | None:
         return f"{kind} is not one of {', '.join(SUPPORTED)}"
     if model.device.type != "cpu" or model.dtype != torch.bfloat16:
         return "it is made for bfloat16 on CPU"
-    return unfit(model.config, _attending(model), model.lm_head)
+    return unfit(model.config.get_text_config(), _attending(model), model.lm_head)
 
 
 class NativeDriver(Kernel):
@@ -82,15 +81,16 @@ class NativeDriver(Kernel):
         return looked_up(self._table, tokens) * (self._model.embedding_scale or 1.0)
 
     def _describe(self, model: PreTrainedModel) -> llama.Model:
-        config, layers = model.config, model.model.layers
+        config, inner = model.config.get_text_config(), body(model)
+        layers = inner.layers
         attention, queries = _attending(model).self_attn, config.num_attention_heads
         array = (llama.Layer * len(layers))()
         for described, layer in zip(array, layers, strict=True):
             self._describe_layer(described, layer)
         self._pool.attach(array)
         vocab, hidden = model.lm_head.weight.shape
-        embeddings, normed = model.model.embed_tokens, getattr(attention, "q_norm", None)
-        eps, last = getattr(config, "rms_norm_eps", None) or config.norm_eps, last_norm(model)
+        embeddings, normed = inner.embed_tokens, getattr(attention, "q_norm", None)
+        eps, last = getattr(config, "rms_norm_eps", None) or config.norm_eps, last_norm(inner)
         head, tied = self._pack(model.lm_head.weight), embeddings.weight is model.lm_head.weight
         self._table = self._held[-1]
         if self._owned:
@@ -123,8 +123,9 @@ class NativeDriver(Kernel):
 
 def turns_of(model: PreTrainedModel) -> List[Turn | None]:
     """How each layer turns its heads; None = not at all."""
-    rotary, layers = model.model.rotary_emb, model.model.layers
-    kinds = model.config.layer_types if _many_ropes(model.config) else [None] * len(layers)
+    inner, config = body(model), model.config.get_text_config()
+    rotary, layers = inner.rotary_emb, inner.layers
+    kinds = config.layer_types if _many_ropes(config) else [None] * len(layers)
     known = {kind: rotary if kind is None else partial(rotary, layer_type=kind) for kind in set(kinds)}
     turned = [not remembers(layer) and getattr(layer.self_attn, "use_rope", True) for layer in layers]
     return [known[kind] if turns else None for kind, turns in zip(kinds, turned, strict=True)]
@@ -136,15 +137,17 @@ def _many_ropes(config: Any) -> bool:
 
 def rows_of(model: PreTrainedModel) -> Rows:
     """An empty memory for the keys and values of a model."""
-    heads = [0 if remembers(layer) else model.config.num_key_value_heads for layer in model.model.layers]
+    heads = [
+        0 if remembers(layer) else model.config.get_text_config().num_key_value_heads for layer in body(model).layers
+    ]
     return Rows(heads, _attending(model).self_attn.head_dim)
 
 
-def last_norm(model: Any) -> nn.Module:
-    """What norms that which its head reads."""
-    return model.model.norm if hasattr(model.model, "norm") else model.model.embedding_norm
+def last_norm(inner: Any) -> nn.Module:
+    """The norm at the end of a model's body."""
+    return inner.norm if hasattr(inner, "norm") else inner.embedding_norm
 
 
 def _attending(model: PreTrainedModel) -> Any:
     """The first layer that has attention."""
-    return next(layer for layer in model.model.layers if not remembers(layer))
+    return next(layer for layer in body(model).layers if not remembers(layer))

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 LANES = 16
 """Outputs that one vector holds; keys lie in blocks of so many rows."""
@@ -30,6 +31,11 @@ OPERATORS = {"norm": "operator_norm", "mlp_norm": "ffn_norm"}
 """Those of a layer that only norms what they read, by either name."""
 MIXERS = ("self_attn", "linear_attn", "conv")
 """What a layer calls the half that looks at other tokens."""
+
+
+def body(model: PreTrainedModel) -> Any:
+    """What reads the text, embeddings and last norm included: a model without its head, and without what sees."""
+    return model.get_decoder()
 
 
 def remembers(layer: Any) -> bool:

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 from foreword.model import native
 from foreword.model.kernel import MARGIN
 from foreword.model.native import NativeDriver
-from foreword.model.panels import LANES, remembers
+from foreword.model.panels import LANES, body, remembers
 from foreword.model.plan import Read, Span
 from foreword.native import llama
 from foreword.native.llama import Recurrence, State
@@ -46,7 +46,7 @@ def drive(model: PreTrainedModel, *, owned: bool = False) -> NativeDriver:
 
 def _states(model: Any) -> list[Any]:
     """The layers that remember in a state."""
-    return [layer for layer in model.model.layers if remembers(layer)]
+    return [layer for layer in body(model).layers if remembers(layer)]
 
 
 def _sizes(layer: Any) -> Recurrence:

@@ -6,14 +6,13 @@ Knows the layout of panels (native/llama.c) and of Llama-like models; knows noth
 from __future__ import annotations
 
 from collections.abc import Sequence as List
-from typing import Any
 
 import torch
 from jaxtyping import BFloat16, Int
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from foreword.model.panels import LANES, PANEL, linears
+from foreword.model.panels import LANES, PANEL, body, linears
 from foreword.native import llama
 
 
@@ -27,17 +26,17 @@ def restore(hf: PreTrainedModel, described: llama.Model, held: List[Tensor]) -> 
     """Give every linear layer of `hf` its weight again, from the packed ones in `held` that `described` points to; and
     embeddings that were read from them."""
     at = {tensor.data_ptr(): tensor for tensor in held}
-    model: Any = hf.model
-    for layer, packed in zip(model.layers, described.layer[: described.layers], strict=True):
+    inner = body(hf)
+    for layer, packed in zip(inner.layers, described.layer[: described.layers], strict=True):
         parts = linears(layer)
         for name in ("qkv", "out", "down"):
             _fill(parts[name], unpacked(at[getattr(packed, name)]))
         pairs = unpacked(at[packed.gate_up]).view(-1, 2, LANES, described.hidden)  # half of a panel each
         _fill(parts["gate_up"], pairs.transpose(0, 1).reshape(-1, described.hidden))
     if not described.embedding:  # the head was both
-        model.embed_tokens.weight = _still(unpacked(at[described.head]))
+        inner.embed_tokens.weight = _still(unpacked(at[described.head]))
     tied = hf.config.tie_word_embeddings
-    hf.lm_head.weight = model.embed_tokens.weight if tied else _still(unpacked(at[described.head]))
+    hf.lm_head.weight = inner.embed_tokens.weight if tied else _still(unpacked(at[described.head]))
 
 
 def looked_up(

@@ -18,7 +18,7 @@ from foreword.errors import ModelError
 from foreword.model.linear import PackedLinear
 from foreword.model.model import Model
 from foreword.model.native import NativeDriver, last_norm
-from foreword.model.panels import products, scales, vectors
+from foreword.model.panels import body, products, scales, vectors
 from foreword.model.vocabulary import Tokenizer
 
 
@@ -87,10 +87,10 @@ def save(model: Model, folder: Path, tokenizer: Tokenizer) -> None:
 
 def _repack(driver: NativeDriver, by: PreTrainedModel) -> None:
     """The C side points to the same memory, which holds other numbers then. Embeddings are the model's, or its head."""
-    model: Any = by.model
+    inner = body(by)
     described, held = driver._model, {tensor.data_ptr(): tensor for tensor in driver._held}
     pack = driver._library.foreword_pack
-    for layer, places in zip(model.layers, described.layer[: described.layers], strict=True):
+    for layer, places in zip(inner.layers, described.layer[: described.layers], strict=True):
         for name, weight in products(layer).items():
             rows = weight.bfloat16().contiguous()
             pack(rows.data_ptr(), getattr(places, name), *rows.shape)
@@ -98,4 +98,4 @@ def _repack(driver: NativeDriver, by: PreTrainedModel) -> None:
             held[getattr(places, name)].copy_(vector)
     head = by.lm_head.weight.bfloat16().contiguous()
     pack(head.data_ptr(), described.head, *head.shape)
-    held[described.norm].copy_(scales(last_norm(by)))
+    held[described.norm].copy_(scales(last_norm(inner)))
