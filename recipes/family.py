@@ -357,13 +357,12 @@ class Wish:
 
 def wishes() -> dict[str, Wish]:
     """The drafters of the family, each in a folder of its name."""
-    many = Recipe(steps=5000, batch=4, learning_rate=1.5e-3)
-    quick = replace(many, learning_rate=6e-3, optimizer="muon")
+    many = Recipe(steps=5000, batch=4, learning_rate=6e-3, optimizer="muon")
     few = Recipe(steps=1000, batch=4, learning_rate=3e-3)
     return {
         "draft": Wish(SmallModel(layers=3, hidden=256), Recipe(steps=6000, batch=8)),
         "eagle": Wish(EagleStudent(unroll=4, draft_vocab=4096), many, length=256),
-        "dspark": Wish(DSparkStudent(layers=2, block=8, anchors=32), quick, length=256),
+        "dspark": Wish(DSparkStudent(layers=2, block=8, anchors=32), many, length=256),
         "medusa": Wish(MedusaStudent(heads=4), few, length=256),
     }
 

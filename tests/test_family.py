@@ -1,4 +1,4 @@
-"""The models that ship and the head: they load, they share one tokenizer, and they may be given away."""
+"""The models that ship and the heads: they load, they share one tokenizer, and they may be given away."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from foreword import LLM, SamplingParams, family
 from foreword.model.checkpoint import Checkpoint
 
-HEADS = {"dspark": 7_081_793}
+HEADS = {"dspark": 7_081_793, "eagle": 6_162_432}
 """Method -> numbers that are learnt."""
 QUESTION = [{"role": "user", "content": "Extract the booking slots as JSON: a table for four at noon, please."}]
 
