@@ -39,10 +39,10 @@ check: $(STAMP)  ## Format, lint, types, and which module may import which
 	$(PY) -c 'from importlinter.cli import import_linter; import_linter()' lint --no-cache
 
 test: $(KERNELS)  ## The tests that take seconds
-	$(PY) -m pytest -n auto --dist loadgroup
+	$(PY) -m pytest -n auto --dist loadfile
 
 test-all: $(KERNELS)  ## Every test, the slow ones and (where there is one) those on the GPU too
-	$(PY) -m pytest -n auto --dist loadgroup -m ""
+	$(PY) -m pytest -n auto --dist loadfile -m ""
 
 bench: $(STAMP)  ## Measure Foreword on this machine
 	$(PY) -m foreword bench

@@ -15,9 +15,6 @@ from foreword.train.students import EagleStudent
 from foreword.types import Sequence
 from running import TEXTS, shelf
 
-pytestmark = pytest.mark.xdist_group("doctor")
-"""What takes long to make is made in one process."""
-
 TARGET = str(starter.target())
 FEW = {"prompts": 3, "tokens": 16, "texts": TEXTS[:3], "dtype": "float32", "device": "cpu"}
 

@@ -14,9 +14,6 @@ from foreword.bench.report import Report
 from foreword.bench.run import Options, run, spread
 from foreword.errors import InvalidRequest, ModelError, UnknownMethod
 
-pytestmark = pytest.mark.xdist_group("report")
-"""What takes long to make is made in one process."""
-
 PROMISED = {"plain", "ngram", "lm", "oracle", "transformers.generate", "transformers.assisted"}
 FIELDS = {
     "name",

@@ -15,9 +15,6 @@ from foreword.train.pack import Encoder, Packer
 from foreword.width.acceptance import FILE, Forecast, features
 from running import prompts, tokenizer
 
-pytestmark = pytest.mark.xdist_group("odds")
-"""What takes long to make is made in one process."""
-
 GOOD = 0.15
 """Calibration error on the few tokens that a test reads; an hour's data have 0.01."""
 
