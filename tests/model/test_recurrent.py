@@ -241,6 +241,10 @@ def test_other_sizes_are_refused_and_read_through_the_cache(others, why):
     assert model.capability.mode is Mode.CACHE
 
 
+def test_without_any_attention_it_is_refused():
+    assert refused(random(STATE, STATE).to(torch.bfloat16)) == "none of its layers has attention"
+
+
 def test_halves_cannot_be_left_out_of_such_a_model():
     with pytest.raises(InvalidRequest, match="remember in a state, which cannot be shared"):
         view(target(), bits=4)

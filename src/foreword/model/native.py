@@ -38,6 +38,8 @@ def refused(model: PreTrainedModel) -> str | None:
         return f"{kind} is not one of {', '.join(SUPPORTED)}"
     if model.device.type != "cpu" or model.dtype != torch.bfloat16:
         return "it is made for bfloat16 on CPU"
+    if all(map(remembers, body(model).layers)):
+        return "none of its layers has attention"
     return unfit(model.config.get_text_config(), _attending(model), model.lm_head)
 
 

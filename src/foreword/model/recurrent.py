@@ -192,7 +192,7 @@ class RecurrentDriver(NativeDriver):
 
 def sure_rows(read: Read) -> int:
     """How many of the first rows of a read are text, not guesses."""
-    guesses = max(read.keep - 1, 0) if read.parents is None else len(read.parents)
-    return (
-        len(read.tokens) if read.parents is None and guesses > MOST_GUESSES else len(read.tokens) + read.held - guesses
-    )
+    if read.parents is not None:
+        return read.held + len(read.tokens) - len(read.parents)
+    guesses = max(read.keep - 1, 0)
+    return len(read.tokens) - (guesses if guesses <= MOST_GUESSES else 0)

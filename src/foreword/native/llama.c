@@ -70,7 +70,7 @@ typedef struct {
     const int64_t *tokens, *positions, *keep;
     const Span *span;
     float *logits; /* [kept, vocab] */
-    float *residual, *wide, *scores; /* scratch: [rows, hidden], [rows, max((heads + 2 kv_heads) dim, hidden)], [MOST_QUERIES threads, longest] */
+    float *residual, *wide, *scores; /* scratch: [rows, hidden], [rows, what a layer begins with, or hidden], [MOST_QUERIES threads, longest] */
     bf16 *narrow; /* scratch: [rows, max(2 hidden, heads dim) + intermediate] */
     int64_t longest;
     int64_t heeded; /* layers whose input is wanted as well; one that is `layers` = what the head reads, the next that before its norm */

@@ -83,7 +83,8 @@ static void convolve(const Model *m, const Layer *layer, const Forward *f, const
     for (int64_t i = 0; i < reach; i++) narrow_store(state->tail + (layer->number * reach + i) * channels + channel, tail[i]);
 }
 
-/* Without a delta rule a row is a gate, another and what both let through. It goes in where the first one was; and out. */
+/* Without a delta rule a row is two gates and what passes them: through the first before the convolution, in whose place it
+ * then lies, and through the second after it. */
 static void let_in(const Recurrence *a, float *x) {
     for (int64_t i = 0; i < a->channels; i += LANES) _mm512_storeu_ps(x + i, _mm512_mul_ps(_mm512_loadu_ps(x + i), _mm512_loadu_ps(x + 2 * a->channels + i)));
 }
@@ -124,16 +125,17 @@ static inline __attribute__((always_inline)) void take_in(const float *from, flo
         for (int c = 0; c < C; c++) _mm512_storeu_ps(said + c * LANES, out[c]);
 }
 
+/* Whose state it is: one head of a layer, of one sequence; and how many tokens are taken in once the forward is over. */
 typedef struct {
     const Model *model;
     const Layer *layer;
     const Forward *forward;
     const Span *span;
     int64_t head, folded;
-} Memory;
+} Head;
 
 /* All columns: of a token kept in a slot (no row), or of a row of this forward, whose output is written too. */
-static void remember_token(const Memory *o, const float *from, float *to, int64_t position, int64_t row) {
+static void remember_token(const Head *o, const float *from, float *to, int64_t position, int64_t row) {
     const Recurrence *a = o->model->recurrence;
     float scratch[2 * MOST_DIM + LANES], query[MOST_DIM], said[MOST_DIM];
     const int64_t deep = a->key_dim, wide = a->dim, channels = a->channels;
@@ -173,7 +175,7 @@ static void remember_token(const Memory *o, const float *from, float *to, int64_
 static void recall(const Model *m, const Layer *layer, const Forward *f, const Span *span, int64_t head, float *room) {
     const Recurrence *a = m->recurrence;
     State *state = span->state;
-    const Memory o = {m, layer, f, span, head, folded_after(span)};
+    const Head o = {m, layer, f, span, head, folded_after(span)};
     const int64_t size = a->key_dim * a->dim, rows = span->stop - span->start, nodes = span->held + rows - span->sure, end = span->past + span->sure;
     float *now = state->held + (layer->number * a->heads + head) * size;
     for (int64_t position = state->folded; position < end; position++) {
@@ -203,6 +205,7 @@ static void settle(const Model *m, const Forward *f) {
     for (int64_t s = 0; m->recurrence && s < f->spans; s++) ((State *)f->span[s].state)->folded = folded_after(f->span + s);
 }
 
+/* What is kept of a guess at one position is what is kept of the text at another: the guess has come true. */
 void foreword_shift(const Model *m, const State *state, int64_t from, int64_t to) {
     const Recurrence *a = m->recurrence;
     for (int64_t l = 0; l < m->layers; l++) {
