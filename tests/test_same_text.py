@@ -18,7 +18,11 @@ from running import Answer, Request, drafter, engine, finish, plain, prompts, ta
 
 SLOW_BFLOAT16 = pytest.mark.skipif(not fast_bfloat16(), reason="slow bfloat16")
 DTYPES = ["float32", pytest.param("bfloat16", marks=SLOW_BFLOAT16)]
-WIDTHS = [(4, "float32"), *(pytest.param(nodes, "bfloat16", marks=SLOW_BFLOAT16) for nodes in (3, 8))]
+WIDTHS = [
+    (4, "float32"),
+    pytest.param(8, "bfloat16", marks=SLOW_BFLOAT16),
+    pytest.param(3, "bfloat16", marks=[SLOW_BFLOAT16, pytest.mark.slow]),
+]
 SETTINGS = tuple(product((0.0, 0.7, 1.3), (1.0, 0.9)))
 """(temperature, top_p)."""
 ALONE = ("ngram", "suffix", "lm", "quantized", "tree")

@@ -252,8 +252,15 @@ def test_a_recipe_that_cannot_be_made_says_why(name, source, said):
         method(name).load(source, target(), tokenizer())
 
 
-@pytest.mark.parametrize("rule", ["match", "rejection"])
-@pytest.mark.parametrize("kind", [FusedDrafter, CascadeDrafter])
+@pytest.mark.parametrize(
+    ("kind", "rule"),
+    [
+        (FusedDrafter, "match"),
+        (CascadeDrafter, "rejection"),
+        pytest.param(FusedDrafter, "rejection", marks=pytest.mark.slow),
+        pytest.param(CascadeDrafter, "match", marks=pytest.mark.slow),
+    ],
+)
 def test_the_text_is_that_of_plain_decoding_and_the_parts_learn(kind, rule):
     temperature = 0.0 if rule == "rejection" else 0.8
     asked = [
