@@ -22,7 +22,7 @@ NAP = 0.002
 class Plain:
     """The smallest driver."""
 
-    mode = Mode.TREE
+    mode, copies = Mode.TREE, True
 
     def __init__(self) -> None:
         self.said: list[tuple] = []

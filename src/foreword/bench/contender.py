@@ -31,7 +31,7 @@ class TimedDriver:
     """A driver that adds up the seconds spent in another one's forwards. On a CPU a forward is over when it returns."""
 
     def __init__(self, inner: Driver) -> None:
-        self.mode = inner.mode
+        self.mode, self.copies = inner.mode, inner.copies
         self.seconds = 0.0
         self.reads = 0
         self._inner = inner

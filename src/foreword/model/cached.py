@@ -29,7 +29,7 @@ MOST_AGAIN = 16
 
 @dataclass(slots=True)
 class _State:
-    """The cache of one sequence, the tokens it has read, and a copy of both from before the last guesses."""
+    """The cache of one sequence, the tokens it has read, and a copy of both from before the last read with guesses."""
 
     cache: DynamicCache
     tokens: list[int] = field(default_factory=list)
@@ -38,6 +38,8 @@ class _State:
 
 class CachedDriver(Overheard):
     """Mode CACHE reads a chain of guesses in one forward; mode PLAIN one token at a time, after the prompt."""
+
+    copies = False
 
     def __init__(self, model: PreTrainedModel, mode: Mode) -> None:
         self.mode = mode

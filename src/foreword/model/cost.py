@@ -24,7 +24,6 @@ import torch
 
 from foreword.model.driver import Driver, Mode
 from foreword.model.plan import Read
-from foreword.model.recurrent import RecurrentDriver
 from foreword.native.openmp import threads
 from foreword.native.processor import processor
 
@@ -159,8 +158,7 @@ class _Probe:
 
     def __init__(self, model: Readable) -> None:
         self._driver, self._context = model.driver, model.context
-        pooled = model.driver.mode in (Mode.TREE, Mode.CHAIN)
-        copies = self._copies = pooled and not isinstance(model.driver, RecurrentDriver)  # states are no rows of a pool
+        copies = self._copies = model.driver.copies
         self._tokens = [token % model.vocab for token in range(7, 7 + 64)]
         self.near = min(NEAR if copies else PROMPT, model.context // 2)
         far = FAR if copies and model.context >= FAR + 64 else 0

@@ -34,6 +34,8 @@ class Driver(Protocol):
     """Reads tokens of many sequences and returns logits. Sequences are named by an integer id."""
 
     mode: Mode
+    copies: bool
+    """What it holds of a token can be copied to any place by `move`; a state that took many tokens in cannot."""
 
     def open(self, id: int, capacity: int) -> None:
         """Make room for a sequence of at most `capacity` tokens, guesses included."""

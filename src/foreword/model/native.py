@@ -139,9 +139,8 @@ def _many_ropes(config: Any) -> bool:
 
 def rows_of(model: PreTrainedModel) -> Rows:
     """An empty memory for the keys and values of a model."""
-    heads = [
-        0 if remembers(layer) else model.config.get_text_config().num_key_value_heads for layer in body(model).layers
-    ]
+    count = model.config.get_text_config().num_key_value_heads
+    heads = [0 if remembers(layer) else count for layer in body(model).layers]
     return Rows(heads, _attending(model).self_attn.head_dim)
 
 

@@ -32,6 +32,8 @@ class Packed:
 class Rooms(Generic[Pool]):
     """Gives every sequence a run of rows in a pool, and says which of them a forward writes; subclasses read, move."""
 
+    copies = True
+
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
 

@@ -102,14 +102,16 @@ class Memory:
         self.state.folded = 0
         return self.tokens[:past]
 
-    def expect(self, read: Read, beyond: int) -> None:
-        """Have room for a read and for `beyond` guesses after it."""
+    def expect(self, read: Read, beyond: int) -> int:
+        """Have room for a read and for `beyond` guesses after it. Returns how many guesses that are, those held too."""
         sure = sure_rows(read)
         end, state = read.start + len(read.tokens), self.state
+        # As `folded_after` has it in recurrent.c: what is not taken in then needs a slot.
         folded = max(state.folded, read.past + sure - state.back) if sure else state.folded
         if (needed := end + beyond - folded) > state.slots:
             self._widen(max(needed, 2 * state.slots), min(read.start, state.folded + state.slots))
         self.tokens[read.start :] = read.tokens
+        return read.held + len(read.tokens) - sure + beyond
 
     def _widen(self, slots: int, end: int) -> None:
         """Have so many slots; those of the tokens before `end` keep what they hold."""
@@ -129,6 +131,8 @@ class RecurrentDriver(NativeDriver):
 
     A text that is taken back has been taken in already, and is read again from its beginning.
     """
+
+    copies = False
 
     def __init__(self, model: PreTrainedModel, *, owned: bool = False) -> None:
         states = _states(model)
@@ -160,13 +164,13 @@ class RecurrentDriver(NativeDriver):
 
     def _prepare(self, reads: List[Read], logits: Tensor, *, rows: int = 0, beyond: int = MARGIN) -> llama.Forward:
         more = beyond if rows else 0  # a tree that grows on the C side
+        nodes = 0
         for read in reads:
             memory = self._memories[read.id]
             if read.past < memory.state.folded:
                 self._read_again(read.id, memory.forget(read.past))
-            memory.expect(read, more)
+            nodes = max(nodes, memory.expect(read, more))
         forward = super()._prepare(reads, logits, rows=rows, beyond=beyond)
-        nodes = max(read.held + len(read.tokens) - sure_rows(read) for read in reads) + more
         forward.room = (nodes + 1) * self._sizes.key_dim * self._sizes.dim
         if self._copies.numel() < self._threads * forward.room:
             self._copies = torch.empty(self._threads * forward.room)

@@ -61,7 +61,7 @@ class TranslatingDriver:
     """
 
     def __init__(self, driver: Driver, translation: Translation, context: int, device: torch.device) -> None:
-        self.mode = driver.mode
+        self.mode, self.copies = driver.mode, driver.copies
         self._driver, self._context = driver, context
         self._spellings = translation.spellings
         self._to_target: list[int] = translation.to_target.tolist()
