@@ -36,11 +36,21 @@ def seeded() -> None:
     torch.manual_seed(0)
 
 
-@pytest.fixture(params=["vectors", "matrices"])
-def registers(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Both ways in which C of ours multiplies; only a processor with AMX has the second."""
+@pytest.fixture(params=["vectors", "matrices", "as on a processor without AVX512"])
+def registers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The ways in which C of ours multiplies; only a processor with AMX has the second."""
     from foreword.native import llama
+    from foreword.native.processor import told
 
+    if request.param.startswith("as on"):
+        if not any(line.startswith("flags") and "avx2" in line for line in told()):
+            pytest.skip("the processor has no AVX2")
+        monkeypatch.setenv("FOREWORD_CFLAGS", "-march=x86-64-v3")
+        older = llama.library.__wrapped__()
+        assert not isinstance(older, str), older
+        monkeypatch.setattr(llama, "library", lambda: older)
+        yield
+        return
     before, wanted = llama.amx(), request.param == "matrices"
     if bool(llama.needed().foreword_use_amx(wanted)) != wanted:
         pytest.skip("the processor or the system has no AMX")

@@ -34,9 +34,15 @@ print(json.dumps(found))
 needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
 
 
-def found(tmp_path: Path, compiler: str) -> dict:
+def found(tmp_path: Path, compiler: str, flags: str = "") -> dict:
     """What a fresh process finds with this compiler and an empty cache."""
-    own = {"CC": compiler, "XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"}
+    own = {
+        "CC": compiler,
+        "FOREWORD_CFLAGS": flags,
+        "XDG_CACHE_HOME": str(tmp_path),
+        "PYTHONPATH": str(SOURCE),
+        "OMP_NUM_THREADS": "1",
+    }
     command = [sys.executable, "-c", PROGRAM]
     told = subprocess.run(command, env=os.environ | own, capture_output=True, text=True, check=True, timeout=120)
     return json.loads(told.stdout)
@@ -69,6 +75,15 @@ def test_what_a_compiler_says_is_the_reason(tmp_path):
     told = found(tmp_path, "cc --no-such-option")
     assert "cc --no-such-option could not compile draws.c: " in told["reason"]
     assert "no-such-option" in told["reason"].partition(": ")[2]
+
+
+@needs_compiler
+def test_flags_of_ones_own_are_used_and_named(tmp_path):
+    told = found(tmp_path, "cc", "-DUNUSED='two words' -include no/such/file.h")
+    assert "cc '-DUNUSED=two words' -include no/such/file.h could not compile draws.c: " in told["reason"]
+    assert "no/such/file.h" in told["reason"].partition(": ")[2]
+    assert found(tmp_path, "cc", "'half")["reason"].startswith('the variable FOREWORD_CFLAGS holds "\'half"')
+    assert found(tmp_path, "cc", "-O1")["compiled"]
 
 
 @pytest.mark.skipif(sys.platform != "linux" or not torch.backends.openmp.is_available(), reason="torch has no OpenMP")

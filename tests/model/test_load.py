@@ -8,9 +8,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+import architectures
 import starter
 from foreword.errors import ModelError
 from foreword.model import Model, load_tokenizer
+from foreword.native import llama
 
 
 @pytest.mark.parametrize("dtype", ["auto", "float32", "float16"])
@@ -74,3 +76,36 @@ def test_a_device_that_is_not_here_is_refused(device):
     """Some of these torch calls a RuntimeError, some an AssertionError."""
     with pytest.raises(ModelError, match=f"device '{device}' cannot be used here: .*Use 'auto', 'cpu' or one that"):
         Model.load(starter.draft(), device=device)
+
+
+@pytest.fixture
+def slow_bfloat16(monkeypatch):
+    """As torch sees a processor that does not multiply bfloat16."""
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
+
+
+needs_kernel = pytest.mark.skipif(llama.reason() is not None, reason=f"no native kernel here: {llama.reason()}")
+
+
+@needs_kernel
+def test_a_processor_without_bfloat16_gets_it_where_c_of_ours_reads_the_model(slow_bfloat16):
+    model = Model.load(starter.target(), device="cpu")
+    assert (model.dtype, model.capability.way) == (torch.bfloat16, "native")
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_and_float32_where_it_does_not(slow_bfloat16, tmp_path, name):
+    """The first is of a kind that is read in C, but not with such a vocabulary."""
+    model = architectures.build(name)
+    if name == "llama":
+        model.resize_token_embeddings(architectures.VOCAB + 3)
+    model.save_pretrained(tmp_path)
+    model = Model.load(tmp_path, device="cpu")
+    assert (model.dtype, model.capability.way) == (torch.float32, "pool")
+
+
+def test_and_float32_without_a_compiler(slow_bfloat16, monkeypatch):
+    monkeypatch.setenv("CC", "/nonexistent")
+    monkeypatch.setattr(llama, "library", llama.library.__wrapped__)
+    assert Model.load(starter.draft(), device="cpu").dtype == torch.float32

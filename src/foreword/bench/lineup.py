@@ -6,8 +6,9 @@ Knows how contenders are made; knows nothing about prompts or timing.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as List
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -16,6 +17,7 @@ from tempfile import TemporaryDirectory
 import torch
 from torch import nn
 from transformers import (
+    AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
     LlamaConfig,
@@ -40,8 +42,8 @@ from foreword.draft.recipe import shipped
 from foreword.engine import Engine
 from foreword.errors import InvalidRequest, ModelError, UnknownMethod, words
 from foreword.model import Model, check_same, load_tokenizer, measure
-from foreword.model.linear import fast_bfloat16
 from foreword.model.model import DTYPES
+from foreword.model.native import usual
 from foreword.scheduler import Scheduler
 from foreword.verify import rule
 from foreword.width import Fixed, Measure, Width
@@ -117,7 +119,7 @@ def weights(target: str | None, draft: str | None, dtype: str, shape: str | None
         raise InvalidRequest(f"there is no shape {shape!r} to inflate to; choose one of {', '.join(SHAPES)}")
     if dtype != "auto" and dtype not in DTYPES:
         raise ModelError(f"dtype must be 'auto' or one of {', '.join(DTYPES)}, got {dtype!r}")
-    kind = DTYPES[dtype] if dtype != "auto" else torch.bfloat16 if fast_bfloat16() else torch.float32
+    kind = DTYPES[dtype] if dtype != "auto" else usual(_architectures(target or family.target()))[0]
     if target is None:
         return Weights(family.target(), draft or family.draft(), kind, shape)
     return Weights(target, draft, kind, shape)
@@ -207,9 +209,20 @@ def _draft(source: Weights) -> Source:
     return convertible(f"the draft model of {source.name}", _load(source.draft, source.dtype), tokenizer)
 
 
+def _architectures(source: str | Path) -> List[str] | None:
+    with _loading(source):
+        return AutoConfig.from_pretrained(source).architectures
+
+
 def _load(source: str | Path, dtype: torch.dtype) -> PreTrainedModel:
-    try:
+    with _loading(source):
         return AutoModelForCausalLM.from_pretrained(source, dtype=dtype).eval()
+
+
+@contextmanager
+def _loading(source: str | Path) -> Iterator[None]:
+    try:
+        yield
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(
             f"cannot load a model from {str(source)!r}: {words(error)}. Give a folder or a hub id"

@@ -164,9 +164,8 @@ class _Probe:
         far = FAR if copies and model.context >= FAR + 64 else 0
         on = 0 if copies else (1 + TURNS) * len(POINTS)  # tokens that stay, one a forward
         self._driver.open(PROBE_ID, max(far, self.near) + on + 64)
-        prompt = min(PROMPT, self.near)
+        prompt = self._held = min(PROMPT, self.near)
         self._driver.read([Read(PROBE_ID, 0, self._tokens[:prompt], keep=0)])
-        self._held = prompt
         if copies:
             filled = max(far, self.near)
             self._driver.move(PROBE_ID, list(islice(cycle(range(prompt)), filled - prompt)), prompt)

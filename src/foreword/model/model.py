@@ -11,7 +11,7 @@ from collections.abc import Sequence as List
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from threading import Lock
-from typing import cast
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -22,7 +22,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from foreword.errors import ModelError, words
 from foreword.model.cost import Cost, known
 from foreword.model.driver import Hearing, Mode
-from foreword.model.linear import Swap, fast_bfloat16, swap_out
+from foreword.model.linear import Swap, swap_out
+from foreword.model.native import usual
 from foreword.model.plan import Read
 from foreword.model.probe import NATIVE, Capability, choose, drive, known_way
 from foreword.model.vocabulary import lost
@@ -80,10 +81,10 @@ class Model:
     ) -> Model:
         """Load a checkpoint from a folder or the hub.
 
-        `dtype="auto"` is bfloat16 on a CPU that multiplies it in hardware, float32 on any other CPU, and the
-        checkpoint's own on an accelerator. `way` is how it must be driven, "native", "graph", "pool", "cache" or
-        "plain"; None takes the best that gives the model's own scores (docs/how-it-works.md). Raises ModelError when
-        there is no such model or it cannot be loaded, or driven that way.
+        `dtype="auto"` is bfloat16 on a CPU that multiplies it in hardware, and on any other if C of ours reads the
+        model there, else float32; on an accelerator it is the checkpoint's own. `way` is how it must be driven,
+        "native", "graph", "pool", "cache" or "plain"; None takes the best that gives the model's own scores
+        (docs/how-it-works.md). Raises ModelError when there is no such model, or it cannot be loaded or driven so.
         """
         where, way = device_named(device), known_way(way)
         if lost(source):
@@ -94,10 +95,14 @@ class Model:
             config = AutoConfig.from_pretrained(source)
             if getattr(config, "is_encoder_decoder", False):
                 raise ModelError(f"{source} is an encoder-decoder; Foreword drives decoder-only models")
+            first, *others = _dtypes(dtype, where, config.architectures)
             with _LOADING:
-                hf = AutoModelForCausalLM.from_pretrained(source, dtype=_dtype(dtype, where), config=config)
+                hf = AutoModelForCausalLM.from_pretrained(source, dtype=first, config=config)
             nn.Module.to(hf, where)
-            return cls(hf, str(source), way=way)
+            model = cls(hf, str(source), way=way)
+            if others and model.capability.way != NATIVE:
+                return cls.load(source, dtype=others[0], device=device, way=way)
+            return model
         except ModelError:
             raise
         except torch.OutOfMemoryError as error:  # a RuntimeError too, so it is asked for first
@@ -231,13 +236,10 @@ def device_named(device: str) -> torch.device:
     return found
 
 
-def _dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype | str:
-    if isinstance(dtype, torch.dtype):
-        return dtype
-    if dtype != "auto":
-        if dtype not in DTYPES:
-            raise ModelError(f"dtype must be 'auto' or one of {', '.join(DTYPES)}, got {dtype!r}")
-        return DTYPES[dtype]
-    if device.type == "cpu":
-        return torch.bfloat16 if fast_bfloat16() else torch.float32
-    return "auto"
+def _dtypes(dtype: str | torch.dtype, device: torch.device, kinds: List[str] | None) -> List[Any]:
+    """What to load such a model in: of two the first, if C of ours reads it then. Raises ModelError for other names."""
+    if dtype == "auto":
+        return usual(kinds) if device.type == "cpu" else ["auto"]
+    if isinstance(dtype, str) and dtype not in DTYPES:
+        raise ModelError(f"dtype must be 'auto' or one of {', '.join(DTYPES)}, got {dtype!r}")
+    return [DTYPES[dtype] if isinstance(dtype, str) else dtype]

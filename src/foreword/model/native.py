@@ -1,4 +1,4 @@
-"""Drives Llama-like models on a CPU with AVX512-bf16: one C call a forward (native/llama.c), from the same weights.
+"""Drives Llama-like models on a CPU: one C call a forward (native/llama.c), from the same weights.
 
 Knows the layout of those models; knows nothing about drafting. The probe compares its scores with the model's own.
 """
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from foreword.model.kernel import Kernel, Rows, Turn, activation, unfit
-from foreword.model.linear import drop_weights
+from foreword.model.linear import drop_weights, fast_bfloat16
 from foreword.model.panels import body, linears, remembers, scales
 from foreword.model.plan import Read
 from foreword.model.unpack import looked_up, restore
@@ -29,6 +29,17 @@ SUPPORTED = (*(f"{kind}ForCausalLM" for kind in KINDS), "Gemma3ForConditionalGen
 """The last one sees as well; it is its text that is read."""
 CAPPED = "Gemma2ForCausalLM"
 """Others have the setting too, and do without."""
+
+
+def usual(architectures: List[str] | None) -> list[torch.dtype]:
+    """What a checkpoint of this kind is loaded in on a CPU: the first, or the last if it is then not driven this way.
+
+    Where nothing multiplies bfloat16 in hardware it is still half the bytes to read, but torch is slow with it.
+    """
+    if fast_bfloat16():
+        return [torch.bfloat16]
+    here = llama.reason() is None and any(kind in SUPPORTED for kind in architectures or ())
+    return [torch.bfloat16, torch.float32] if here else [torch.float32]
 
 
 def refused(model: PreTrainedModel) -> str | None:

@@ -3,14 +3,13 @@
  * A sum takes its depths 32 at a time, in turn from the first half and from the second, whatever the number of rows. That
  * is not the order of llama.c, so all products of a process are made here, or none.
  */
-#include <sys/syscall.h>
-
 #define STEP 32         /* depths of one register of weights */
 #define BLOCK 16        /* rows of one register */
 #define NEAR 1024       /* bytes ahead of what is multiplied; more or less of them was slower, in every arrangement */
 #define MOST_ROWS (2 * BLOCK)
 
-#ifdef __AMX_BF16__
+#if defined __AMX_BF16__ || defined __AMXBF16__ /* as older clangs have it */
+#include <sys/syscall.h>
 
 static int matrix_registers; /* may be used: foreword_use_amx */
 

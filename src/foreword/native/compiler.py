@@ -17,25 +17,30 @@ from pathlib import Path
 
 from foreword.native.processor import told
 
-FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-shared", "-fPIC", "-pthread")
+NATIVE = "-mcpu=native" if platform.machine() in ("arm64", "aarch64") else "-march=native"
+"""What this machine's processor can do."""
+FLAGS = ("-O3", NATIVE, "-fno-math-errno", "-shared", "-fPIC", "-pthread")
 
 
 def compiled(source: Path) -> ctypes.CDLL | str:
     """The library made from `source`, or one sentence that says why there is none."""
-    command = compiler()
+    command, more = compiler(), _words("FOREWORD_CFLAGS")
     if isinstance(command, str):
         return command
-    words = shlex.join(command)
+    if isinstance(more, str):
+        return more
+    flags = [*FLAGS, *more]  # of two that contradict one another the last one counts
     texts = [file.read_text() for file in sorted(source.parent.glob("*.c"))]  # they include one another
-    key = hashlib.sha256("\n".join([*texts, words, *FLAGS, _processor()]).encode()).hexdigest()[:16]
+    key = hashlib.sha256("\n".join([*texts, *command, *flags, _processor()]).encode()).hexdigest()[:16]
     try:
         library = _cache() / f"{source.stem}-{key}.so"
         if not library.exists():
-            _compile(command, source, library)
+            _compile([*command, *flags], source, library)
         return ctypes.CDLL(str(library))
     except subprocess.SubprocessError as error:
-        said = str(getattr(error, "stderr", None) or "").strip() or str(error)
-        return f"{words} could not compile {source.name}: {said.splitlines()[0]}"
+        said = (str(getattr(error, "stderr", None) or "").strip() or str(error)).splitlines()
+        why = next((line for line in said if "error" in line), said[0])  # others say where it was included
+        return f"{shlex.join([*command, *more])} could not compile {source.name}: {why}"
     except OSError as error:
         if shutil.which(command[0]) is None:
             return f"there is no C compiler {command[0]!r}, which the variable CC names; name another or unset it"
@@ -44,15 +49,20 @@ def compiled(source: Path) -> ctypes.CDLL | str:
 
 def compiler() -> list[str] | str:
     """The words that start the C compiler, or one sentence that says why there is none."""
-    named = os.environ.get("CC", "")
-    try:
-        command = shlex.split(named)
-    except ValueError as error:
-        return f"the variable CC holds {named!r}, which cannot be read as a command: {error}"
+    command = _words("CC")
     if command:
         return command
     found = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
     return [found] if found else "there is no C compiler (cc, gcc or clang); install one for a faster forward"
+
+
+def _words(variable: str) -> list[str] | str:
+    """What the variable holds, taken apart as a shell does; or one sentence that says why that cannot be done."""
+    named = os.environ.get(variable, "")
+    try:
+        return shlex.split(named)
+    except ValueError as error:
+        return f"the variable {variable} holds {named!r}, which cannot be read as a command: {error}"
 
 
 def _compile(command: list[str], source: Path, library: Path) -> None:
@@ -60,7 +70,7 @@ def _compile(command: list[str], source: Path, library: Path) -> None:
     with tempfile.TemporaryDirectory(dir=library.parent) as folder:
         made = Path(folder) / library.name
         subprocess.run(
-            [*command, *FLAGS, str(source), "-o", str(made), "-lm"],
+            [*command, str(source), "-o", str(made), "-lm"],
             check=True,
             capture_output=True,
             text=True,

@@ -3,18 +3,14 @@
  * Every number is computed for its own row in one fixed order, so a row's bits do not depend on how many rows a forward
  * has, on the rows beside it, or on the number of threads. Plain definition: the Hugging Face model this was built from.
  */
-#include <immintrin.h>
-#include <math.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
-#include <stdint.h>
-#include <string.h>
 #include <unistd.h>
 
+#include "lanes.c"
 #include "draws.c"
 
-typedef uint16_t bf16;
 #define MOST_DIM 256
 #define MOST_DEEP 256
 
@@ -71,7 +67,7 @@ typedef struct {
     const Span *span;
     float *logits; /* [kept, vocab] */
     float *residual, *wide, *scores; /* scratch: [rows, hidden], [rows, what a layer begins with, or hidden], [MOST_QUERIES threads, longest] */
-    bf16 *narrow; /* scratch: [rows, max(2 hidden, heads dim) + intermediate] */
+    factor *narrow; /* scratch: [rows, max(2 hidden, heads dim) + intermediate] */
     int64_t longest;
     int64_t heeded; /* layers whose input is wanted as well; one that is `layers` = what the head reads, the next that before its norm */
     const int64_t *heed;
@@ -86,115 +82,120 @@ typedef struct {
 static inline int64_t apart_of(const Model *m) { return m->apart ? m->apart : m->dim; }
 static inline int64_t wide_of(const Model *m) { return m->heads * apart_of(m) + 2 * m->kv_heads * m->dim; }
 
-static inline __m512 widen(__m256i half) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16)); }
-static inline void narrow_store(bf16 *to, __m512 value) { _mm256_storeu_si256((__m256i *)to, (__m256i)_mm512_cvtneps_pbh(value)); }
+static inline void narrow_store(bf16 *to, floats value) { store_halves(to, narrow(value)); }
 
 /* exp in float32: 2^n times a polynomial of degree 6 on |r| <= ln(2)/2; relative error about 2e-7. */
-static inline __m512 vexp(__m512 x) {
-    x = _mm512_max_ps(x, _mm512_set1_ps(-100.0f));
-    __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(1.442695041f)), 0);
-    __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693359375f), x);
-    r = _mm512_fnmadd_ps(n, _mm512_set1_ps(-2.12194440e-4f), r);
-    __m512 p = _mm512_set1_ps(1.0f / 720);
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f / 120));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f / 24));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f / 6));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.5f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f));
-    return _mm512_scalef_ps(p, n);
+static inline floats vexp(floats x) {
+    x = minimum(maximum(x, all(-100.0f)), all(100.0f));
+    floats n = rounded(mul(x, all(1.442695041f)));
+    floats r = fused(n, all(-0.693359375f), x);
+    r = fused(n, all(2.12194440e-4f), r);
+    floats p = all(1.0f / 720);
+    p = fused(p, r, all(1.0f / 120));
+    p = fused(p, r, all(1.0f / 24));
+    p = fused(p, r, all(1.0f / 6));
+    p = fused(p, r, all(0.5f));
+    p = fused(p, r, all(1.0f));
+    p = fused(p, r, all(1.0f));
+    return scaled(p, n);
 }
 
-static inline __m512 sigmoid(__m512 x) {
-    const __m512 one = _mm512_set1_ps(1.0f);
-    return _mm512_div_ps(one, _mm512_add_ps(one, vexp(_mm512_sub_ps(_mm512_setzero_ps(), x))));
+static inline floats sigmoid(floats x) {
+    const floats one = all(1.0f);
+    return quotient(one, add(one, vexp(sub(all(0), x))));
 }
 
 /* cap tanh(x / cap), and x where there is no cap */
-static inline __m512 capped(__m512 x, float cap) {
+static inline floats capped(floats x, float cap) {
     if (cap == 0) return x;
-    const __m512 twice = _mm512_mul_ps(x, _mm512_set1_ps(2.0f / cap));
-    return _mm512_mul_ps(_mm512_fmsub_ps(_mm512_set1_ps(2.0f), sigmoid(twice), _mm512_set1_ps(1.0f)), _mm512_set1_ps(cap));
+    const floats twice = mul(x, all(2.0f / cap));
+    return mul(fused(all(2.0f), sigmoid(twice), all(-1.0f)), all(cap));
 }
 
 /* What a gate lets through of itself: x sigmoid(x), and with tanh x sigmoid(2 sqrt(2 / pi) (x + 0.044715 x^3)). */
-static inline __m512 activated(__m512 x, int64_t activation) {
-    __m512 slope = x;
+static inline floats activated(floats x, int64_t activation) {
+    floats slope = x;
     if (activation == GELU) {
-        const __m512 cube = _mm512_mul_ps(_mm512_mul_ps(x, x), x);
-        slope = _mm512_mul_ps(_mm512_fmadd_ps(cube, _mm512_set1_ps(0.044715f), x), _mm512_set1_ps(1.5957691216f));
+        const floats cube = mul(mul(x, x), x);
+        slope = mul(fused(cube, all(0.044715f), x), all(1.5957691216f));
     }
-    return _mm512_mul_ps(x, sigmoid(slope));
+    return mul(x, sigmoid(slope));
 }
 
 /* ---- products: x [rows, depth] times a packed weight. A panel is 32 outputs, [depth / 2][32][2]: it lies in memory as it
  * is read, in one stream, which memory gives faster than several. The last one has 16 where there are no more. */
 
 #define PANEL (2 * LANES)
-#define FETCHED 8192 /* bytes ahead of what is multiplied */
+#ifdef BF16_PRODUCTS
+#define FETCHED 8192 /* bytes ahead of what is multiplied; so far on a Zen 5 */
+#else
+#define FETCHED 1024 /* and so far where a Xeon does without bfloat16 */
+#endif
 
 enum { STORE, ADD, GATE };
 
 typedef struct {
-    const bf16 *x;
+    const factor *x;
     const void *weight;
     int64_t rows, depth, outputs;
     int kind;
     float *to;         /* STORE, ADD: [rows, outputs] */
     const float *bias; /* STORE */
-    bf16 *gated;       /* GATE: [rows, outputs / 2]; half of a panel is gate, half is up */
+    factor *gated;     /* GATE: [rows, outputs / 2]; half of a panel is gate, half is up */
     int64_t coding, activation;
 } Product;
 
 /* Where P times 16 sums of a row go; of GATE the first 16 are the gate of the others. */
-static inline __attribute__((always_inline)) void finish(const Product *p, int64_t row, int64_t column, const __m512 *sum, const int P) {
+INLINE void finish(const Product *p, int64_t row, int64_t column, const floats *sum, const int P) {
     if (p->kind == GATE) {
-        narrow_store(p->gated + row * (p->outputs / 2) + column / 2, _mm512_mul_ps(activated(sum[0], p->activation), sum[P - 1]));
+        store_factors(p->gated + row * (p->outputs / 2) + column / 2, mul(activated(sum[0], p->activation), sum[P - 1]));
         return;
     }
 #pragma GCC unroll 2
     for (int i = 0; i < P; i++, column += LANES) {
         float *to = p->to + row * p->outputs + column;
-        __m512 whole = sum[i];
-        if (p->kind == ADD) whole = _mm512_add_ps(whole, _mm512_loadu_ps(to));
-        if (p->kind == STORE && p->bias) whole = _mm512_add_ps(whole, _mm512_loadu_ps(p->bias + column));
-        _mm512_storeu_ps(to, whole);
+        floats whole = sum[i];
+        if (p->kind == ADD) whole = add(whole, load(to));
+        if (p->kind == STORE && p->bias) whole = add(whole, load(p->bias + column));
+        store(to, whole);
     }
 }
 
+/* How often a panel is gone through for so many rows: registers may not hold the sums of both its sides. */
+INLINE int sides_of(int rows, int P) { return P == 2 && rows * P > SUMS ? 2 : 1; }
+
 /* R rows by P times 16 outputs. `later` is where this pass over the panel fetches from meanwhile: several passes share the
  * reading of the next panel; NULL = a single one, which fetches what it is about to use. */
-static inline __attribute__((always_inline)) void tile(const Product *p, int64_t row, int64_t panel, const char *later, const int R, const int P) {
+INLINE void tile(const Product *p, int64_t row, int64_t panel, const char *later, const int R, const int P) {
     const bf16 *w = (const bf16 *)p->weight + panel * PANEL * p->depth;
-    const bf16 *x = p->x + row * p->depth;
-    __m512 sum[12][2]; /* R by P are used; a size known early keeps them in registers */
+    const factor *x = p->x + row * p->depth;
+    floats sum[MOST_TILED][2]; /* R by P are used; a size known early keeps them in registers */
 #pragma GCC unroll 12
     for (int r = 0; r < R; r++)
 #pragma GCC unroll 2
-        for (int i = 0; i < P; i++) sum[r][i] = _mm512_setzero_ps();
-    for (int64_t k = 0; k < p->depth / 2; k++) {
-        __m512bh weight[2];
+        for (int i = 0; i < P; i++) sum[r][i] = all(0);
+    const int side = P / sides_of(R, P);
 #pragma GCC unroll 2
-        for (int i = 0; i < P; i++) {
-            const bf16 *at = w + (k * P + i) * 2 * LANES;
-            weight[i] = (__m512bh)_mm512_loadu_si512(at);
-            if (!later) _mm_prefetch((const char *)at + FETCHED, _MM_HINT_T0);
-        }
-        if (later) _mm_prefetch(later + k * 64, _MM_HINT_T1);
+    for (int from = 0; from < P; from += side)
+        for (int64_t k = 0; k < p->depth / 2; k++) {
+            pairs weight[2];
+#pragma GCC unroll 2
+            for (int i = from; i < from + side; i++) {
+                const bf16 *at = w + (k * P + i) * 2 * LANES;
+                weight[i] = load_pairs(at);
+                if (!later) prefetch(at + FETCHED);
+            }
+            if (later) prefetch_behind(later + (from * p->depth / 2 + k) * 64);
 #pragma GCC unroll 12
-        for (int r = 0; r < R; r++) {
-            int32_t pair;
-            memcpy(&pair, x + r * p->depth + 2 * k, 4);
-            __m512bh both = (__m512bh)_mm512_set1_epi32(pair);
+            for (int r = 0; r < R; r++)
 #pragma GCC unroll 2
-            for (int i = 0; i < P; i++) sum[r][i] = _mm512_dpbf16_ps(sum[r][i], weight[i], both);
+                for (int i = from; i < from + side; i++) sum[r][i] = dot(sum[r][i], weight[i], x + r * p->depth + 2 * k);
         }
-    }
 #pragma GCC unroll 12
     for (int r = 0; r < R; r++) finish(p, row + r, panel * PANEL, sum[r], P);
 }
 
-#define ROWS(n) case n: if (!whole) tile(p, row, panel, 0, n, 1); else if (later) tile(p, row, panel, later, n, 2); else tile(p, row, panel, 0, n, 2); break;
+#define ROWS(n) case n: if (n > MOST_TILED) break; else if (!whole) tile(p, row, panel, 0, n, 1); else if (later) tile(p, row, panel, later, n, 2); else tile(p, row, panel, 0, n, 2); break;
 static void tiled(const Product *p, int64_t row, int64_t panel, const char *later, int rows) {
     const int whole = (panel + 1) * PANEL <= p->outputs;
     switch (rows) { ROWS(1) ROWS(2) ROWS(3) ROWS(4) ROWS(5) ROWS(6) ROWS(7) ROWS(8) ROWS(9) ROWS(10) ROWS(11) ROWS(12) }
@@ -218,17 +219,18 @@ static inline int64_t claim(Phase *phase, int64_t chunks) {
 static inline void finished(Phase *phase) { atomic_fetch_add_explicit(&phase->done, 1, memory_order_release); }
 static inline void wait(Phase *phase, int64_t chunks) {
     for (int64_t spins = 0; atomic_load_explicit(&phase->done, memory_order_acquire) < chunks; spins++)
-        if (spins < 4096) _mm_pause();
+        if (spins < 4096) pause_briefly();
         else sched_yield();
 }
 
 /* A panel is read once from memory and serves all rows from the nearest cache, in several passes where they are many. */
 static void in_passes(const Product *p, int64_t panel, int64_t next) {
-    const int64_t most = p->coding == WHOLE ? 12 : 6, passes = (p->rows + most - 1) / most, each = (p->rows + passes - 1) / passes;
-    for (int64_t row = 0, pass = 0; row < p->rows; row += each, pass++) {
+    const int64_t most = p->coding == WHOLE ? MOST_TILED : MOST_CODED, passes = (p->rows + most - 1) / most, each = (p->rows + passes - 1) / passes;
+    const int sides = p->coding == WHOLE ? sides_of((int)each, 2) : 1;
+    for (int64_t row = 0, pass = 0; row < p->rows; row += each, pass += sides) {
         const int rows = (int)(p->rows - row < each ? p->rows - row : each);
         const char *later = (const char *)p->weight + (next * 2 + pass) * PANEL * p->depth;
-        if (p->coding == WHOLE) tiled(p, row, panel, passes > 1 && pass < 2 ? later : 0, rows);
+        if (p->coding == WHOLE) tiled(p, row, panel, passes * sides > 1 && pass < 2 ? later : 0, rows);
         else coded(p, row, panel, rows);
     }
 }
@@ -254,27 +256,27 @@ static void product(const Product *p, Phase *phase, int threads) {
 
 /* ---- the rest of a layer */
 
-static inline __m512 length_of(const float *x, float eps, int64_t n) {
-    __m512 sum = _mm512_setzero_ps();
-    for (int64_t i = 0; i < n; i += LANES) { __m512 v = _mm512_loadu_ps(x + i); sum = _mm512_fmadd_ps(v, v, sum); }
-    return _mm512_set1_ps(1.0f / sqrtf(_mm512_reduce_add_ps(sum) / (float)n + eps));
+static inline floats length_of(const float *x, float eps, int64_t n) {
+    floats sum = all(0);
+    for (int64_t i = 0; i < n; i += LANES) { floats v = load(x + i); sum = fused(v, v, sum); }
+    return all(1.0f / sqrtf(sum_of(sum) / (float)n + eps));
 }
 
 /* Without weights nothing is normed. */
-static void rms_norm(const float *x, const float *weight, float eps, int64_t n, bf16 *to) {
+static void rms_norm(const float *x, const float *weight, float eps, int64_t n, factor *to) {
     if (!weight) {
-        for (int64_t i = 0; i < n; i += LANES) narrow_store(to + i, _mm512_loadu_ps(x + i));
+        for (int64_t i = 0; i < n; i += LANES) store_factors(to + i, load(x + i));
         return;
     }
-    const __m512 factor = length_of(x, eps, n);
+    const floats size = length_of(x, eps, n);
     for (int64_t i = 0; i < n; i += LANES)
-        narrow_store(to + i, _mm512_mul_ps(_mm512_mul_ps(_mm512_loadu_ps(x + i), factor), _mm512_loadu_ps(weight + i)));
+        store_factors(to + i, mul(mul(load(x + i), size), load(weight + i)));
 }
 
 static void rms_norm_in_place(float *x, const float *weight, float eps, int64_t n) {
-    const __m512 factor = length_of(x, eps, n);
+    const floats size = length_of(x, eps, n);
     for (int64_t i = 0; i < n; i += LANES)
-        _mm512_storeu_ps(x + i, _mm512_mul_ps(_mm512_mul_ps(_mm512_loadu_ps(x + i), factor), _mm512_loadu_ps(weight + i)));
+        store(x + i, mul(mul(load(x + i), size), load(weight + i)));
 }
 
 /* Normalise (where the model does) and turn one head of `dim` numbers, the first `turned` of them, in place. */
@@ -282,8 +284,8 @@ static void rotate(float *x, const float *norm, float eps, const float *cos, con
     if (norm) {
         float sum = 0;
         for (int64_t i = 0; i < dim; i++) sum += x[i] * x[i];
-        float factor = 1.0f / sqrtf(sum / (float)dim + eps);
-        for (int64_t i = 0; i < dim; i++) x[i] *= factor * norm[i];
+        float size = 1.0f / sqrtf(sum / (float)dim + eps);
+        for (int64_t i = 0; i < dim; i++) x[i] *= size * norm[i];
     }
     int64_t half = cos ? turned / 2 : 0;
     for (int64_t i = 0; i < half; i++) {
@@ -308,16 +310,12 @@ static void write_kv(const Model *m, const Layer *layer, const float *key, const
     for (int64_t head = 0; head < m->kv_heads; head++) {
         bf16 *to = key_at(m, layer->keys, row, head);
         for (int64_t i = 0; i < m->dim; i += LANES) {
-            uint32_t pairs[LANES / 2];
-            narrow_store((bf16 *)pairs, _mm512_loadu_ps(key + head * m->dim + i));
-            for (int64_t k = 0; k < LANES / 2; k++) memcpy(to + (i + 2 * k) * LANES, pairs + k, sizeof pairs[k]);
+            bf16 each[LANES];
+            narrow_store(each, load(key + head * m->dim + i));
+            for (int64_t k = 0; k < LANES; k += 2) memcpy(to + (i + k) * LANES, each + k, 2 * sizeof *each);
         }
-        bf16 *v = value_at(m, layer->values, row, head) - row % 2;
-        for (int64_t i = 0; i < m->dim; i += LANES, v += CHUNK) { /* the row beside it may be written meanwhile */
-            __m512i spread = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(value + head * m->dim + i)));
-            if (row % 2) _mm512_mask_storeu_epi16(v, 0xaaaaaaaa, _mm512_slli_epi32(spread, 16));
-            else _mm512_mask_storeu_epi16(v, 0x55555555, spread);
-        }
+        bf16 *v = value_at(m, layer->values, row, head);
+        for (int64_t i = 0; i < m->dim; i += LANES, v += CHUNK) store_apart(v, narrow(load(value + head * m->dim + i))); /* the row beside it may be written meanwhile */
     }
 }
 
@@ -330,7 +328,7 @@ typedef struct {
     int64_t trunk, depth, length, low; /* sees the positions [low, length): the rows [low, trunk), then `tail`, deepest first */
     int64_t tail[MOST_DEEP];
     float *scores; /* in text order, wherever keys lie, so that a guess in a tree adds up as plain text does */
-    bf16 *vector, *to;
+    factor *vector, *to;
 } Query;
 
 static void describe(const Model *m, const Layer *layer, const Forward *f, const Span *span, int64_t row, int64_t head, Query *query) {
@@ -343,38 +341,35 @@ static void describe(const Model *m, const Layer *layer, const Forward *f, const
     query->length = query->trunk + query->depth;
     query->low = layer->window && query->length > layer->window ? query->length - layer->window : 0;
     const float *from = f->wide + row * wide_of(m) + head * apart_of(m);
-    for (int64_t i = 0; i < m->dim; i += LANES) narrow_store(query->vector + i, _mm512_loadu_ps(from + i));
+    for (int64_t i = 0; i < m->dim; i += LANES) store_factors(query->vector + i, load(from + i));
     query->to = f->narrow + (row * m->heads + head) * m->dim;
 }
 
 /* Q queries times B blocks of 16 keys; the next B blocks are fetched meanwhile. */
-static inline __attribute__((always_inline)) void scores_of(const Model *m, const Query *query, const bf16 *block, int64_t at, const int Q, const int B) {
+INLINE void scores_of(const Model *m, const Query *query, const bf16 *block, int64_t at, const int Q, const int B) {
     const int64_t stride = m->kv_heads * LANES * m->dim;
-    __m512 sum[QUERIES][4];
+    floats sum[QUERIES][4];
 #pragma GCC unroll 4
     for (int q = 0; q < Q; q++)
 #pragma GCC unroll 4
-        for (int b = 0; b < B; b++) sum[q][b] = _mm512_setzero_ps();
+        for (int b = 0; b < B; b++) sum[q][b] = all(0);
     for (int64_t i = 0; i < m->dim; i += 2) {
-        __m512bh key[4];
+        pairs key[4];
 #pragma GCC unroll 4
         for (int b = 0; b < B; b++) {
-            key[b] = (__m512bh)_mm512_loadu_si512(block + b * stride + i * LANES);
-            _mm_prefetch((const char *)(block + (b + B) * stride + i * LANES), _MM_HINT_T0);
+            key[b] = load_pairs(block + b * stride + i * LANES);
+            prefetch(block + (b + B) * stride + i * LANES);
         }
 #pragma GCC unroll 4
         for (int q = 0; q < Q; q++) {
-            int32_t pair;
-            memcpy(&pair, query[q].vector + i, 4);
-            __m512bh both = (__m512bh)_mm512_set1_epi32(pair);
 #pragma GCC unroll 4
-            for (int b = 0; b < B; b++) sum[q][b] = _mm512_dpbf16_ps(sum[q][b], key[b], both);
+            for (int b = 0; b < B; b++) sum[q][b] = dot(sum[q][b], key[b], query[q].vector + i);
         }
     }
 #pragma GCC unroll 4
     for (int q = 0; q < Q; q++)
 #pragma GCC unroll 4
-        for (int b = 0; b < B; b++) _mm512_storeu_ps(query[q].scores + at + b * LANES, capped(_mm512_mul_ps(sum[q][b], _mm512_set1_ps(m->scale)), m->score_cap));
+        for (int b = 0; b < B; b++) store(query[q].scores + at + b * LANES, capped(mul(sum[q][b], all(m->scale)), m->score_cap));
 }
 
 /* Scores in text order, from `first` up to `last`: what the query does not see scores nothing. */
@@ -390,50 +385,48 @@ static float soften(const Query *query, int64_t first) {
     float *scores = query->scores;
     const int64_t last = (query->length + LANES - 1) / LANES * LANES;
     order(query, first, last);
-    __m512 top = _mm512_set1_ps(-INFINITY), sum = _mm512_setzero_ps();
-    for (int64_t at = first; at < last; at += LANES) top = _mm512_max_ps(top, _mm512_loadu_ps(scores + at));
-    top = _mm512_set1_ps(_mm512_reduce_max_ps(top));
+    floats top = all(-INFINITY), sum = all(0);
+    for (int64_t at = first; at < last; at += LANES) top = maximum(top, load(scores + at));
+    top = all(maximum_of(top));
     for (int64_t at = first; at < last; at += LANES) {
-        __m512 raw = _mm512_loadu_ps(scores + at), e = vexp(_mm512_sub_ps(raw, top));
-        e = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(raw, _mm512_set1_ps(-INFINITY), _CMP_NEQ_OQ), e);
-        sum = _mm512_add_ps(sum, e);
-        _mm512_storeu_ps(scores + at, e);
+        floats raw = load(scores + at), e = vexp(sub(raw, top));
+        e = where_above(raw, all(-INFINITY), e);
+        sum = add(sum, e);
+        store(scores + at, e);
     }
-    return _mm512_reduce_add_ps(sum);
+    return sum_of(sum);
 }
 
 /* 16 numbers of one row of two: the low halves belong to the even one, the high halves to the odd one. */
-static inline __m512 one_of(__m512i two, int64_t row) {
-    return _mm512_castsi512_ps(row % 2 ? _mm512_andnot_si512(_mm512_set1_epi32(0xffff), two) : _mm512_slli_epi32(two, 16));
-}
+INLINE floats one_of(pairs two, int64_t row) { return row % 2 ? odd_of(two) : even_of(two); }
 
 /* D * 16 columns of the values, weighted and added up in text order: [first, common) for Q queries at once, then each query's own. */
-static inline __attribute__((always_inline)) void values_of(const Model *m, const Query *query, const float *total, bf16 *value, int64_t kv, int64_t first, int64_t common, int64_t column, const int Q, const int D) {
-    __m512 out[QUERIES][4];
+INLINE void values_of(const Model *m, const Query *query, const float *total, bf16 *value, int64_t kv, int64_t first, int64_t common, int64_t column, const int Q, const int D) {
+    floats out[QUERIES][4];
 #pragma GCC unroll 4
     for (int q = 0; q < Q; q++)
 #pragma GCC unroll 4
-        for (int d = 0; d < D; d++) out[q][d] = _mm512_setzero_ps();
+        for (int d = 0; d < D; d++) out[q][d] = all(0);
     const int64_t even = common > first ? common / 2 * 2 : first, next = m->kv_heads * PANEL * m->dim; /* block, which lies elsewhere */
     for (int64_t at = first; at < even;) {
         const bf16 *v = value_at(m, value, at, kv) + column / LANES * CHUNK;
         const int64_t block = (at / PANEL + 1) * PANEL;
         for (const int64_t stop = block < even ? block : even; at < stop; at += 2, v += PANEL) {
-            __m512i two[4];
+            pairs two[4];
 #pragma GCC unroll 4
             for (int d = 0; d < D; d++) {
-                two[d] = _mm512_loadu_si512(v + d * CHUNK);
-                _mm_prefetch((const char *)(v + d * CHUNK + next), _MM_HINT_T0);
+                two[d] = load_pairs(v + d * CHUNK);
+                prefetch(v + d * CHUNK + next);
             }
 #pragma GCC unroll 2
             for (int64_t i = 0; i < 2; i++) {
-                __m512 wide[4];
+                floats wide[4];
 #pragma GCC unroll 4
                 for (int d = 0; d < D; d++) wide[d] = one_of(two[d], i);
 #pragma GCC unroll 4
                 for (int q = 0; q < Q; q++)
 #pragma GCC unroll 4
-                    for (int d = 0; d < D; d++) out[q][d] = _mm512_fmadd_ps(_mm512_set1_ps(query[q].scores[at + i]), wide[d], out[q][d]);
+                    for (int d = 0; d < D; d++) out[q][d] = fused(all(query[q].scores[at + i]), wide[d], out[q][d]);
             }
         }
     }
@@ -443,15 +436,15 @@ static inline __attribute__((always_inline)) void values_of(const Model *m, cons
             int64_t held = at < query[q].trunk ? at : query[q].tail[query[q].length - 1 - at];
             const bf16 *v = value_at(m, value, held / 2 * 2, kv) + column / LANES * CHUNK;
 #pragma GCC unroll 4
-            for (int d = 0; d < D; d++) out[q][d] = _mm512_fmadd_ps(_mm512_set1_ps(query[q].scores[at]), one_of(_mm512_loadu_si512(v + d * CHUNK), held), out[q][d]);
+            for (int d = 0; d < D; d++) out[q][d] = fused(all(query[q].scores[at]), one_of(load_pairs(v + d * CHUNK), held), out[q][d]);
         }
-        __m512 share = _mm512_set1_ps(1.0f / total[q]);
+        floats share = all(1.0f / total[q]);
 #pragma GCC unroll 4
-        for (int d = 0; d < D; d++) narrow_store(query[q].to + column + d * LANES, _mm512_mul_ps(out[q][d], share));
+        for (int d = 0; d < D; d++) store_factors(query[q].to + column + d * LANES, mul(out[q][d], share));
     }
 }
 
-static inline __attribute__((always_inline)) void attend_as(const Model *m, const Layer *layer, const Span *span, int64_t kv, Query *query, const int Q) {
+INLINE void attend_as(const Model *m, const Layer *layer, const Span *span, int64_t kv, Query *query, const int Q) {
     int64_t low = query[0].low, common = query[0].trunk, reach = 0;
     for (int q = 0; q < Q; q++) {
         int64_t own = query[q].depth ? query[q].tail[0] + 1 : query[q].trunk;
@@ -461,13 +454,14 @@ static inline __attribute__((always_inline)) void attend_as(const Model *m, cons
     }
     const int64_t first = low / LANES * LANES;
     int64_t at = first;
-    for (; at + 4 * LANES <= reach; at += 4 * LANES) scores_of(m, query, key_at(m, layer->keys, span->extent + at, kv), at, Q, 4);
+    const int B = SUMS / Q < 4 ? SUMS / Q : 4; /* blocks of keys, or of columns, that registers have room for */
+    for (; at + B * LANES <= reach; at += B * LANES) scores_of(m, query, key_at(m, layer->keys, span->extent + at, kv), at, Q, B);
     for (; at < reach; at += LANES) scores_of(m, query, key_at(m, layer->keys, span->extent + at, kv), at, Q, 1);
     float total[QUERIES];
     for (int q = 0; q < Q; q++) total[q] = soften(query + q, first);
     bf16 *value = layer->values + span->extent * m->kv_heads * m->dim;
     int64_t column = 0;
-    for (; column + 4 * LANES <= m->dim; column += 4 * LANES) values_of(m, query, total, value, kv, first, common, column, Q, 4);
+    for (; column + B * LANES <= m->dim; column += B * LANES) values_of(m, query, total, value, kv, first, common, column, Q, B);
     for (; column < m->dim; column += LANES) values_of(m, query, total, value, kv, first, common, column, Q, 1);
 }
 
@@ -481,10 +475,10 @@ static int64_t units_of(const Model *m, const Span *span, int64_t tile) {
 static void attend(const Model *m, const Layer *layer, const Forward *f, int64_t unit, int64_t tile, float *scores) {
     const Span *span = f->span;
     while (unit >= units_of(m, span, tile)) unit -= units_of(m, span++, tile);
-    const int64_t group = m->heads / m->kv_heads, all = (span->stop - span->start) * group, tiles = (all + tile - 1) / tile;
-    const int64_t kv = unit / tiles, from = unit % tiles * tile, count = all - from < tile ? all - from : tile;
+    const int64_t group = m->heads / m->kv_heads, queries = (span->stop - span->start) * group, tiles = (queries + tile - 1) / tile;
+    const int64_t kv = unit / tiles, from = unit % tiles * tile, count = queries - from < tile ? queries - from : tile;
     Query query[MOST_QUERIES];
-    bf16 vectors[MOST_QUERIES][MOST_DIM];
+    factor vectors[MOST_QUERIES][MOST_DIM];
     for (int64_t q = 0; q < count; q++) {
         query[q].scores = scores + q * f->longest, query[q].vector = vectors[q];
         describe(m, layer, f, span, span->start + (from + q) / group, kv * group + (from + q) % group, query + q);
@@ -505,19 +499,20 @@ static const Span *span_of(const Forward *f, int64_t row) {
 }
 
 /* 16 numbers of an output's weights in a packed matrix, from the `i`th on: pairs of them lie as far apart as a panel is wide. */
-static inline __m256i packed_row(const bf16 *packed, int64_t outputs, int64_t depth, int64_t output, int64_t i) {
+static inline halves packed_row(const bf16 *packed, int64_t outputs, int64_t depth, int64_t output, int64_t i) {
     const int64_t first = output / PANEL * PANEL, wide = outputs - first < PANEL ? LANES : PANEL;
-    const int *pairs = (const int *)(packed + first * depth) + i / 2 * wide + output - first;
-    const __m256i steps = _mm256_mullo_epi32(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), _mm256_set1_epi32((int)wide));
-    return _mm256_i32gather_epi32(pairs, steps, 4);
+    const bf16 *from = packed + first * depth + (i / 2 * wide + output - first) * 2;
+    bf16 each[LANES];
+    for (int64_t k = 0; k < LANES; k += 2) memcpy(each + k, from + k * wide, 2 * sizeof *each);
+    return load_halves(each);
 }
 
 static void embed(const Model *m, const Forward *f, int64_t r) {
-    const __m512 scale = _mm512_set1_ps(m->embedding_scale ? m->embedding_scale : 1.0f);
+    const floats scale = all(m->embedding_scale ? m->embedding_scale : 1.0f);
     const int64_t token = f->tokens[r];
     for (int64_t i = 0; i < m->hidden; i += LANES) {
-        const __m256i row = m->embedding ? _mm256_loadu_si256((const __m256i *)(m->embedding + token * m->hidden + i)) : packed_row(m->table, m->tabled, m->hidden, token, i);
-        _mm512_storeu_ps(f->residual + r * m->hidden + i, _mm512_mul_ps(scale, widen(row)));
+        const halves row = m->embedding ? load_halves(m->embedding + token * m->hidden + i) : packed_row(m->table, m->tabled, m->hidden, token, i);
+        store(f->residual + r * m->hidden + i, mul(scale, widen(row)));
     }
 }
 
@@ -525,11 +520,11 @@ static void embed(const Model *m, const Forward *f, int64_t r) {
 static void add_normed(const Model *m, const Forward *f, const float *norm, int64_t r) {
     float *said = f->wide + r * m->hidden, *x = f->residual + r * m->hidden;
     rms_norm_in_place(said, norm, m->eps, m->hidden);
-    for (int64_t i = 0; i < m->hidden; i += LANES) _mm512_storeu_ps(x + i, _mm512_add_ps(_mm512_loadu_ps(x + i), _mm512_loadu_ps(said + i)));
+    for (int64_t i = 0; i < m->hidden; i += LANES) store(x + i, add(load(x + i), load(said + i)));
 }
 
 static void cap_logits(const Model *m, float *logits) {
-    for (int64_t i = 0; i < m->vocab; i += LANES) _mm512_storeu_ps(logits + i, capped(_mm512_loadu_ps(logits + i), m->logit_cap));
+    for (int64_t i = 0; i < m->vocab; i += LANES) store(logits + i, capped(load(logits + i), m->logit_cap));
 }
 
 static int heeds(const Forward *f, int64_t l) {
@@ -545,17 +540,17 @@ static void hear(const Model *m, const Forward *f, int64_t l, int64_t r) {
 }
 
 /* What the head reads. Without layers and norms there is nothing before it: rows are given as they shall be read. */
-static void ready(const Model *m, const Forward *f, int64_t r, bf16 *to) {
+static void ready(const Model *m, const Forward *f, int64_t r, factor *to) {
     rms_norm(f->residual + r * m->hidden, m->norm, m->eps, m->hidden, to);
 }
 
 static void hear_last(const Model *m, const Forward *f, int64_t r) {
     hear(m, f, m->layers + 1, r);
-    bf16 *normed = f->narrow + r * m->hidden;
+    factor *normed = f->narrow + r * m->hidden;
     ready(m, f, r, normed);
     for (int64_t i = 0; i < f->heeded; i++)
         for (int64_t at = 0; f->heed[i] == m->layers && at < m->hidden; at += LANES)
-            _mm512_storeu_ps(f->heard + (r * f->heeded + i) * m->hidden + at, widen(_mm256_loadu_si256((const __m256i *)(normed + at))));
+            store(f->heard + (r * f->heeded + i) * m->hidden + at, load_factors(normed + at));
 }
 
 static inline int64_t depth_of(const Model *m, const Layer *layer) { return layer->given_norm ? 2 * m->hidden : m->hidden; }
@@ -564,12 +559,12 @@ static inline int64_t depth_of(const Model *m, const Layer *layer) { return laye
 static void enter(const Model *m, const Layer *layer, const Forward *f, int64_t r) {
     const int64_t depth = depth_of(m, layer);
     float *x = f->residual + r * m->hidden;
-    bf16 *to = f->narrow + r * depth, *beside = to + m->hidden;
+    factor *to = f->narrow + r * depth, *beside = to + m->hidden;
     rms_norm(x, layer->norm, m->eps, m->hidden, to);
     if (!layer->given_norm) return;
     rms_norm(f->given[r], layer->given_norm, m->eps, m->hidden, beside);
     if (!layer->normed) memcpy(x, f->given[r], m->hidden * sizeof(float));
-    else for (int64_t i = 0; i < m->hidden; i += LANES) _mm512_storeu_ps(x + i, widen(_mm256_loadu_si256((const __m256i *)(beside + i))));
+    else for (int64_t i = 0; i < m->hidden; i += LANES) store(x + i, load_factors(beside + i));
 }
 
 static void place(const Model *m, const Layer *layer, const Forward *f, int64_t r) {
@@ -593,9 +588,9 @@ static void place(const Model *m, const Layer *layer, const Forward *f, int64_t 
 static void let_through(const Model *m, const Forward *f, int64_t r) {
     for (int64_t h = 0; h < m->heads; h++) {
         const float *gate = f->wide + r * wide_of(m) + h * apart_of(m) + m->dim;
-        bf16 *said = f->narrow + (r * m->heads + h) * m->dim;
+        factor *said = f->narrow + (r * m->heads + h) * m->dim;
         for (int64_t i = 0; i < m->dim; i += LANES)
-            narrow_store(said + i, _mm512_mul_ps(sigmoid(_mm512_loadu_ps(gate + i)), widen(_mm256_loadu_si256((const __m256i *)(said + i)))));
+            store_factors(said + i, mul(sigmoid(load(gate + i)), load_factors(said + i)));
     }
 }
 
@@ -645,7 +640,7 @@ static void run(const Model *m, const Forward *f, Phase *phase, int me, int thre
     int64_t units = 0;
     for (int64_t i = 0; i < f->spans; i++) units += units_of(m, f->span + i, tile);
     const int64_t share = threads == 1 ? units : (units + 4 * threads - 1) / (4 * threads);
-    bf16 *gated = f->narrow + rows * m->hidden;
+    factor *gated = f->narrow + rows * m->hidden;
     for (int64_t l = 0; l < m->layers; l++) {
         const Layer *layer = m->layer + l;
         if (l == 0) SHARE(rows, 4, r, embed(m, f, r));
@@ -696,14 +691,14 @@ static struct {
     _Atomic(Job *) job;
     int started;
     pid_t process; /* a forked child has no helpers yet */
-} pool = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0, 0, 0, 0, 0, 0};
+} pool = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER}; /* and zeros */
 
 static void *help(void *argument) {
     const int me = (int)(intptr_t)argument;
     for (long seen = 0;;) {
         for (long spins = 0; atomic_load(&pool.epoch) == seen; spins++) {
             if (spins < SPINS) {
-                _mm_pause();
+                pause_briefly();
                 continue;
             }
             pthread_mutex_lock(&pool.lock);
@@ -752,12 +747,14 @@ void foreword_forward(const Model *m, const Forward *f, int threads) {
         run(m, f, phase, 0, job.threads);
         atomic_store(&pool.job, 0);
         for (long spins = 0; atomic_load(&pool.active); spins++) /* a helper may still be looking at the job */
-            if (spins < SPINS) _mm_pause();
+            if (spins < SPINS) pause_briefly();
             else sched_yield();
         pthread_mutex_unlock(&pool.owner);
     } else run(m, f, phase, 0, 1);
     settle(m, f);
 }
+
+int foreword_factor_bytes(void) { return sizeof(factor); }
 
 /* [outputs, depth] to panels [depth / 2][32][2]; outputs are a multiple of 16, and so the last panel may have 16. */
 void foreword_pack(const bf16 *from, bf16 *to, int64_t outputs, int64_t depth) {

@@ -86,8 +86,6 @@ class Forward(Structure):
 @cache
 def library() -> ctypes.CDLL | str:
     """The compiled kernel, or why there is none."""
-    if not torch.cpu._is_avx512_bf16_supported():
-        return "the CPU has no AVX512-bf16"
     made = compiled(Path(__file__).with_name("llama.c"))
     if isinstance(made, ctypes.CDLL):
         made.foreword_forward.argtypes = [POINTER(Model), POINTER(Forward), ctypes.c_int]
@@ -105,6 +103,11 @@ def amx() -> bool:
     """Whether products are made in the matrix registers of the processor."""
     made = library()
     return isinstance(made, ctypes.CDLL) and bool(made.foreword_uses_amx())
+
+
+def factor() -> torch.dtype:
+    """How the C side holds what it multiplies weights with: bfloat16, or float32 that is widened from it."""
+    return torch.bfloat16 if needed().foreword_factor_bytes() == torch.bfloat16.itemsize else torch.float32
 
 
 def reason() -> str | None:

@@ -16,68 +16,59 @@ static const float NORMAL[16] = {
 static const float LOW[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 static const float HIGH[16] = {0, 16, 32, 48, 64, 80, 96, 112, -128, -112, -96, -80, -64, -48, -32, -16};
 
-/* Twice over, so that the fifth bit of an index, which belongs to the next nibble, does not matter. */
-static inline __m512i table(const float *levels) {
-    __m512 once = _mm512_loadu_ps(levels);
-    return (__m512i)_mm512_cvtne2ps_pbh(once, once);
-}
-
 static inline int64_t loads_of(int coding) { return coding == BYTES ? GROUP / 4 : GROUP / 8; }
 static inline int64_t panel_bytes(int coding, int64_t depth) { return depth / GROUP * (LANES * 2 + loads_of(coding) * 64); }
 
-static inline __attribute__((always_inline)) void coded_tile(const Product *p, int64_t row, int64_t panel, const int coding, const int R, const int P) {
+INLINE void coded_tile(const Product *p, int64_t row, int64_t panel, const int coding, const int R, const int P) {
     const int64_t groups = p->depth / GROUP, loads = loads_of(coding), stride = panel_bytes(coding, p->depth);
     const uint8_t *scales = (const uint8_t *)p->weight + panel * stride, *codes = scales + groups * LANES * 2;
-    const bf16 *x = p->x + row * p->depth;
-    const __m512i even = table(coding == BYTES ? LOW : NORMAL), odd = coding == BYTES ? table(HIGH) : even;
-    __m512 sum[6][2];
+    const factor *x = p->x + row * p->depth;
+    const table even = table_of(coding == BYTES ? LOW : NORMAL), odd = coding == BYTES ? table_of(HIGH) : even;
+    floats sum[MOST_CODED][2];
 #pragma GCC unroll 6
     for (int r = 0; r < R; r++)
 #pragma GCC unroll 2
-        for (int i = 0; i < P; i++) sum[r][i] = _mm512_setzero_ps();
+        for (int i = 0; i < P; i++) sum[r][i] = all(0);
     for (int64_t g = 0; g < groups; g++) {
-        __m512 part[6][2];
+        floats group[MOST_CODED][2];
 #pragma GCC unroll 6
         for (int r = 0; r < R; r++)
 #pragma GCC unroll 2
-            for (int i = 0; i < P; i++) part[r][i] = _mm512_setzero_ps();
+            for (int i = 0; i < P; i++) group[r][i] = all(0);
 #pragma GCC unroll 8
         for (int64_t load = 0; load < loads; load++) {
-            __m512i word[2];
+            pairs word[2];
 #pragma GCC unroll 2
             for (int i = 0; i < P; i++) {
                 const uint8_t *at = codes + i * stride + (g * loads + load) * 64;
-                word[i] = _mm512_loadu_si512(at);
-                _mm_prefetch((const char *)(at + 2048), _MM_HINT_T0);
+                word[i] = load_pairs(at);
+                prefetch(at + 2048);
             }
 #pragma GCC unroll 4
             for (int n = 0; n < 4; n++) {
                 const int64_t k = g * GROUP + (coding == BYTES ? load * 4 + n / 2 * 2 : load * 8 + n * 2);
-#pragma GCC unroll 6
-                for (int r = 0; r < R; r++) {
-                    int32_t pair;
-                    memcpy(&pair, x + r * p->depth + k, 4);
+                pairs weight[2];
 #pragma GCC unroll 2
-                    for (int i = 0; i < P; i++) {
-                        __m512i weight = _mm512_permutexvar_epi16(n ? _mm512_srli_epi16(word[i], 4 * n) : word[i], n % 2 ? odd : even);
-                        part[r][i] = _mm512_dpbf16_ps(part[r][i], (__m512bh)weight, (__m512bh)_mm512_set1_epi32(pair));
-                    }
-                }
+                for (int i = 0; i < P; i++) weight[i] = looked_up(n % 2 ? odd : even, word[i], n);
+#pragma GCC unroll 6
+                for (int r = 0; r < R; r++)
+#pragma GCC unroll 2
+                    for (int i = 0; i < P; i++) group[r][i] = dot(group[r][i], weight[i], x + r * p->depth + k);
             }
         }
 #pragma GCC unroll 2
         for (int i = 0; i < P; i++) {
-            __m512 scale = widen(_mm256_loadu_si256((const __m256i *)(scales + i * stride + g * LANES * 2)));
+            floats scale = widen(load_halves((const bf16 *)(scales + i * stride + g * LANES * 2)));
 #pragma GCC unroll 6
-            for (int r = 0; r < R; r++) sum[r][i] = _mm512_fmadd_ps(part[r][i], scale, sum[r][i]);
+            for (int r = 0; r < R; r++) sum[r][i] = fused(group[r][i], scale, sum[r][i]);
         }
     }
 #pragma GCC unroll 6
     for (int r = 0; r < R; r++) finish(p, row + r, panel * LANES, sum[r], P);
 }
 
-#define CODED(n) case n: if (wide == 2) coded_tile(p, row, panel, coding, n, 2); else coded_tile(p, row, panel, coding, n, 1); break;
-static inline __attribute__((always_inline)) void coded_as(const Product *p, int64_t row, int64_t panel, int wide, int rows, const int coding) {
+#define CODED(n) case n: if (n > MOST_CODED) break; else if (wide == 2) coded_tile(p, row, panel, coding, n, 2); else coded_tile(p, row, panel, coding, n, 1); break;
+INLINE void coded_as(const Product *p, int64_t row, int64_t panel, int wide, int rows, const int coding) {
     switch (rows) { CODED(1) CODED(2) CODED(3) CODED(4) CODED(5) CODED(6) }
 }
 static void coded(const Product *p, int64_t row, int64_t panel, int rows) { /* one of 32 outputs, or what is left of one */
@@ -86,61 +77,54 @@ static void coded(const Product *p, int64_t row, int64_t panel, int rows) { /* o
     else coded_as(p, row, 2 * panel, wide, rows, NIBBLES);
 }
 
-/* ---- making them, 16 outputs side by side */
+/* ---- making them: of 16 outputs side by side, in loops that the compiler makes vectors of */
 
-static inline __m512i nearest(__m512 x) { /* of NORMAL */
-    __m512i code = _mm512_setzero_si512();
-    for (int i = 0; i < 15; i++)
-        code = _mm512_mask_add_epi32(code, _mm512_cmp_ps_mask(x, _mm512_set1_ps((NORMAL[i] + NORMAL[i + 1]) / 2), _CMP_GT_OQ), code, _mm512_set1_epi32(1));
-    return code;
-}
-
-/* Codes of one group under a scale; returns the sum of squared errors of each output. */
-static __m512 encode(const __m512 *weight, __m512 scale, int coding, __m512i *code) {
-    const __m512 inverse = _mm512_div_ps(_mm512_set1_ps(1.0f), scale), levels = _mm512_loadu_ps(NORMAL);
-    __m512 error = _mm512_setzero_ps();
-    for (int k = 0; k < GROUP; k++) {
-        __m512 x = _mm512_mul_ps(weight[k], inverse), said;
-        if (coding == BYTES) {
-            said = _mm512_roundscale_ps(_mm512_max_ps(_mm512_min_ps(x, _mm512_set1_ps(127)), _mm512_set1_ps(-127)), 0);
-            code[k] = _mm512_cvtps_epi32(said);
-        } else {
-            code[k] = nearest(x);
-            said = _mm512_permutexvar_ps(code[k], levels);
+/* Codes of one group under a scale of each output, and the sums of squared errors. */
+static void encode(float weight[GROUP][LANES], const float *scale, int coding, int32_t code[GROUP][LANES], float *error) {
+    memset(error, 0, LANES * sizeof *error);
+    for (int k = 0; k < GROUP; k++)
+        for (int o = 0; o < LANES; o++) {
+            const float x = weight[k][o] / scale[o], cut = x > 127 ? 127 : x < -127 ? -127 : x;
+            float said = rintf(cut);
+            int32_t place = (int32_t)said;
+            if (coding != BYTES) {
+                place = 0, said = NORMAL[0];
+                for (int i = 0; i < 15; i++) { /* the nearest of NORMAL */
+                    const int beyond = x > (NORMAL[i] + NORMAL[i + 1]) / 2;
+                    place = beyond ? i + 1 : place, said = beyond ? NORMAL[i + 1] : said;
+                }
+            }
+            const float off = weight[k][o] - said * scale[o];
+            code[k][o] = place, error[o] += off * off;
         }
-        __m512 off = _mm512_sub_ps(weight[k], _mm512_mul_ps(said, scale));
-        error = _mm512_fmadd_ps(off, off, error);
-    }
-    return error;
 }
 
 static void encode_group(const bf16 *from, int64_t wide, int coding, bf16 *scales, uint8_t *codes) {
-    __m512 weight[GROUP], top = _mm512_setzero_ps(), least = _mm512_set1_ps(INFINITY), best = top;
-    __m512i code[GROUP], kept[GROUP];
-    for (int k = 0; k < GROUP; k++) {
-        float lanes[LANES];
-        for (int o = 0; o < LANES; o++) lanes[o] = (float)0, memcpy((char *)&lanes[o] + 2, from + (k / 2 * wide + o) * 2 + k % 2, 2);
-        weight[k] = _mm512_loadu_ps(lanes);
-        top = _mm512_max_ps(top, _mm512_abs_ps(weight[k]));
-    }
-    top = _mm512_max_ps(top, _mm512_set1_ps(1e-20f)); /* a group of zeros has zeros for codes, under any scale */
-    for (int clip = 0; clip < CLIPS; clip++) {
-        float share = (1.0f - (float)clip / 24) / (coding == BYTES ? 127 : 1);
-        __m512 scale = widen((__m256i)_mm512_cvtneps_pbh(_mm512_mul_ps(top, _mm512_set1_ps(share))));
-        __m512 error = encode(weight, scale, coding, code);
-        __mmask16 better = _mm512_cmp_ps_mask(error, least, _CMP_LT_OQ);
-        least = _mm512_mask_mov_ps(least, better, error), best = _mm512_mask_mov_ps(best, better, scale);
-        for (int k = 0; k < GROUP; k++) kept[k] = _mm512_mask_mov_epi32(clip ? kept[k] : code[k], better, code[k]);
-    }
-    narrow_store(scales, best);
-    for (int k = 0; k < GROUP; k++) {
-        int32_t lanes[LANES];
-        _mm512_storeu_si512(lanes, kept[k]);
+    float weight[GROUP][LANES], top[LANES], least[LANES], best[LANES], scale[LANES], error[LANES];
+    int32_t code[GROUP][LANES], kept[GROUP][LANES];
+    for (int o = 0; o < LANES; o++) top[o] = 1e-20f, least[o] = INFINITY; /* a group of zeros has zeros for codes, under any scale */
+    for (int k = 0; k < GROUP; k++)
         for (int o = 0; o < LANES; o++) {
-            if (coding == BYTES) codes[k / 4 * 64 + (2 * o + k % 2) * 2 + k % 4 / 2] = (uint8_t)lanes[o];
-            else codes[k / 8 * 64 + (2 * o + k % 2) * 2 + k % 8 / 4] |= (uint8_t)(lanes[o] << (k % 4 / 2 * 4));
+            const uint32_t bits_of = (uint32_t)from[(k / 2 * wide + o) * 2 + k % 2] << 16;
+            memcpy(&weight[k][o], &bits_of, 4);
+            top[o] = fabsf(weight[k][o]) > top[o] ? fabsf(weight[k][o]) : top[o];
         }
+    for (int clip = 0; clip < CLIPS; clip++) {
+        const float share = (1.0f - (float)clip / 24) / (coding == BYTES ? 127 : 1);
+        store(scale, widen(narrow(mul(load(top), all(share)))));
+        encode(weight, scale, coding, code, error);
+        for (int o = 0; o < LANES; o++)
+            if (error[o] < least[o]) {
+                least[o] = error[o], best[o] = scale[o];
+                for (int k = 0; k < GROUP; k++) kept[k][o] = code[k][o];
+            }
     }
+    narrow_store(scales, load(best));
+    for (int k = 0; k < GROUP; k++)
+        for (int o = 0; o < LANES; o++) {
+            if (coding == BYTES) codes[k / 4 * 64 + (2 * o + k % 2) * 2 + k % 4 / 2] = (uint8_t)kept[k][o];
+            else codes[k / 8 * 64 + (2 * o + k % 2) * 2 + k % 8 / 4] |= (uint8_t)(kept[k][o] << (k % 4 / 2 * 4));
+        }
 }
 
 /* Packed panels of bfloat16 to coded ones; `to` holds foreword_coded_bytes zeros. */

@@ -41,12 +41,13 @@ static inline int64_t node_of(const Span *span, int64_t local) { return local - 
 static inline int64_t parent_of(const Span *span, int64_t node) { return span->parents ? span->parents[node] : node - 1; }
 
 #define MOST_TAPS 8
+enum { COLUMNS = SUMS < 16 ? SUMS / 2 : 8 }; /* 16 of a state, at once: what is written to and what is read */
 
 /* 16 channels of what the convolution reads at a position before the rows of this forward. */
-static inline __m512 earlier(const Recurrence *a, const State *state, int64_t layer, int64_t position, int64_t channel) {
+static inline floats earlier(const Recurrence *a, const State *state, int64_t layer, int64_t position, int64_t channel) {
     const bf16 *from = position < state->folded ? state->tail + (layer * (a->taps - 1) + position - state->folded + a->taps - 1) * a->channels
                                                 : input_at(a, state, layer, position);
-    return widen(_mm256_loadu_si256((const __m256i *)(from + channel)));
+    return widen(load_halves(from + channel));
 }
 
 /* 16 channels of all rows of a span, in place. Later rows first: they read what earlier ones were. */
@@ -56,29 +57,29 @@ static void convolve(const Model *m, const Layer *layer, const Forward *f, const
     const int64_t spread = a->spread, channels = a->channels, reach = a->taps - 1, first = span->past + span->held;
     const int64_t folded = folded_after(span), rows = span->stop - span->start;
     float *x = f->wide + span->start * spread + channel;
-    __m512 before[MOST_TAPS], tail[MOST_TAPS];
+    floats before[MOST_TAPS], tail[MOST_TAPS];
     for (int64_t i = 0; i < reach; i++) before[i] = earlier(a, state, layer->number, span->past - reach + i, channel);
     for (int64_t r = 0; r < rows; r++) /* as they are kept, so that it does not matter where they are read */
-        _mm512_storeu_ps(x + r * spread, widen((__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(x + r * spread))));
+        store(x + r * spread, widen(narrow(load(x + r * spread))));
     for (int64_t i = 0; i < reach; i++) {
         const int64_t position = folded - reach + i;
-        tail[i] = position < span->past ? earlier(a, state, layer->number, position, channel) : _mm512_loadu_ps(x + (position - span->past) * spread);
+        tail[i] = position < span->past ? earlier(a, state, layer->number, position, channel) : load(x + (position - span->past) * spread);
     }
     for (int64_t r = rows - 1; r >= 0; r--) {
-        const __m512 own = _mm512_loadu_ps(x + r * spread);
-        __m512 sum = _mm512_mul_ps(own, _mm512_loadu_ps(layer->taps + reach * channels + channel));
+        const floats own = load(x + r * spread);
+        floats sum = mul(own, load(layer->taps + reach * channels + channel));
         int64_t node = r < span->sure ? -1 : node_of(span, r), at = r; /* a row of the text, or a node */
         for (int64_t tap = reach - 1; tap >= 0; tap--) {
             at = node < 0 ? at - 1 : (node = parent_of(span, node)) < 0 ? span->sure - 1 : at;
-            __m512 input;
-            if (node >= span->held) input = _mm512_loadu_ps(x + (node - span->held + span->sure) * spread);
+            floats input;
+            if (node >= span->held) input = load(x + (node - span->held + span->sure) * spread);
             else if (node >= 0) input = earlier(a, state, layer->number, span->past + node, channel);
-            else if (at >= 0) input = _mm512_loadu_ps(x + at * spread);
+            else if (at >= 0) input = load(x + at * spread);
             else input = before[reach + at];
-            sum = _mm512_fmadd_ps(input, _mm512_loadu_ps(layer->taps + tap * channels + channel), sum);
+            sum = fused(input, load(layer->taps + tap * channels + channel), sum);
         }
         if (first + r >= folded) narrow_store(input_at(a, state, layer->number, first + r) + channel, own);
-        _mm512_storeu_ps(x + r * spread, a->heads ? activated(sum, SILU) : sum);
+        store(x + r * spread, a->heads ? activated(sum, SILU) : sum);
     }
     for (int64_t i = 0; i < reach; i++) narrow_store(state->tail + (layer->number * reach + i) * channels + channel, tail[i]);
 }
@@ -86,43 +87,43 @@ static void convolve(const Model *m, const Layer *layer, const Forward *f, const
 /* Without a delta rule a row is two gates and what passes them: through the first before the convolution, in whose place it
  * then lies, and through the second after it. */
 static void let_in(const Recurrence *a, float *x) {
-    for (int64_t i = 0; i < a->channels; i += LANES) _mm512_storeu_ps(x + i, _mm512_mul_ps(_mm512_loadu_ps(x + i), _mm512_loadu_ps(x + 2 * a->channels + i)));
+    for (int64_t i = 0; i < a->channels; i += LANES) store(x + i, mul(load(x + i), load(x + 2 * a->channels + i)));
 }
-static void let_out(const Recurrence *a, const float *x, bf16 *to) {
-    for (int64_t i = 0; i < a->channels; i += LANES) narrow_store(to + i, _mm512_mul_ps(_mm512_loadu_ps(x + i), _mm512_loadu_ps(x + a->channels + i)));
+static void let_out(const Recurrence *a, const float *x, factor *to) {
+    for (int64_t i = 0; i < a->channels; i += LANES) store_factors(to + i, mul(load(x + i), load(x + a->channels + i)));
 }
 
 /* `C` times 16 columns of a state: it takes in a token, in place or elsewhere (NULL = nowhere). Where `query` is not NULL the
  * token is new: u is found first, and what the query reads afterwards goes to `said`. */
-static inline __attribute__((always_inline)) void take_in(const float *from, float *to, const float *key, float decay, float rate, const float *value, float *u, const float *query, float *said, int64_t deep, int64_t wide, const int C) {
-    const __m512 d = _mm512_set1_ps(decay);
-    __m512 written[8], out[8];
+INLINE void take_in(const float *from, float *to, const float *key, float decay, float rate, const float *value, float *u, const float *query, float *said, int64_t deep, int64_t wide, const int C) {
+    const floats d = all(decay);
+    floats written[COLUMNS], out[COLUMNS];
 #pragma GCC unroll 8
-    for (int c = 0; c < C; c++) written[c] = out[c] = _mm512_setzero_ps();
+    for (int c = 0; c < C; c++) written[c] = out[c] = all(0);
     if (query) {
         for (int64_t i = 0; i < deep; i++)
 #pragma GCC unroll 8
-            for (int c = 0; c < C; c++) written[c] = _mm512_fmadd_ps(_mm512_set1_ps(key[i]), _mm512_loadu_ps(from + i * wide + c * LANES), written[c]);
+            for (int c = 0; c < C; c++) written[c] = fused(all(key[i]), load(from + i * wide + c * LANES), written[c]);
 #pragma GCC unroll 8
         for (int c = 0; c < C; c++) {
-            written[c] = _mm512_mul_ps(_mm512_set1_ps(rate), _mm512_fnmadd_ps(d, written[c], _mm512_loadu_ps(value + c * LANES)));
-            _mm512_storeu_ps(u + c * LANES, written[c]);
+            written[c] = mul(all(rate), fused(all(-decay), written[c], load(value + c * LANES)));
+            store(u + c * LANES, written[c]);
         }
     } else
 #pragma GCC unroll 8
-        for (int c = 0; c < C; c++) written[c] = _mm512_loadu_ps(u + c * LANES);
+        for (int c = 0; c < C; c++) written[c] = load(u + c * LANES);
     for (int64_t i = 0; i < deep; i++) {
-        const __m512 k = _mm512_set1_ps(key[i]), q = query ? _mm512_set1_ps(query[i]) : k;
+        const floats k = all(key[i]), q = query ? all(query[i]) : k;
 #pragma GCC unroll 8
         for (int c = 0; c < C; c++) {
-            const __m512 now = _mm512_fmadd_ps(k, written[c], _mm512_mul_ps(d, _mm512_loadu_ps(from + i * wide + c * LANES)));
-            if (to) _mm512_storeu_ps(to + i * wide + c * LANES, now);
-            if (query) out[c] = _mm512_fmadd_ps(q, now, out[c]);
+            const floats now = fused(k, written[c], mul(d, load(from + i * wide + c * LANES)));
+            if (to) store(to + i * wide + c * LANES, now);
+            if (query) out[c] = fused(q, now, out[c]);
         }
     }
     if (query)
 #pragma GCC unroll 8
-        for (int c = 0; c < C; c++) _mm512_storeu_ps(said + c * LANES, out[c]);
+        for (int c = 0; c < C; c++) store(said + c * LANES, out[c]);
 }
 
 /* Whose state it is: one head of a layer, of one sequence; and how many tokens are taken in once the forward is over. */
@@ -147,26 +148,26 @@ static void remember_token(const Head *o, const float *from, float *to, int64_t 
         const float *own = x + a->key_heads * deep + shared, gate = x[channels + a->heads * wide + o->head];
         const float step = x[channels + a->heads * wide + a->heads + o->head] + o->layer->step_bias[o->head];
         /* 1 / sqrt(sum of squares + eps), as length_of would have it of a mean */
-        const __m512 of_key = length_of(own, 1e-6f / (float)deep, deep), of_query = length_of(x + shared, 1e-6f / (float)deep, deep);
-        const __m512 root = _mm512_set1_ps(1.0f / sqrtf((float)deep));
+        const floats of_key = length_of(own, 1e-6f / (float)deep, deep), of_query = length_of(x + shared, 1e-6f / (float)deep, deep);
+        const floats root = all(1.0f / sqrtf((float)deep));
         for (int64_t i = 0; i < deep; i += LANES) {
-            _mm512_storeu_ps(key + i, _mm512_mul_ps(_mm512_mul_ps(_mm512_loadu_ps(own + i), of_key), root));
-            _mm512_storeu_ps(query + i, _mm512_mul_ps(_mm512_mul_ps(_mm512_mul_ps(_mm512_loadu_ps(x + shared + i), of_query), root), root));
+            store(key + i, mul(mul(load(own + i), of_key), root));
+            store(query + i, mul(mul(mul(load(x + shared + i), of_query), root), root));
         }
         *decay = expf(-o->layer->decay[o->head] * (step > 20.0f ? step : log1pf(expf(step))));
         rate = 1.0f / (1.0f + expf(-gate));
     }
     const float *asked = row < 0 ? 0 : query;
     int64_t c = 0;
-    for (; c + 8 * LANES <= wide; c += 8 * LANES) take_in(from + c, to ? to + c : 0, key, *decay, rate, value + c, u + c, asked, said + c, deep, wide, 8);
+    for (; c + COLUMNS * LANES <= wide; c += COLUMNS * LANES) take_in(from + c, to ? to + c : 0, key, *decay, rate, value + c, u + c, asked, said + c, deep, wide, COLUMNS);
     for (; c < wide; c += LANES) take_in(from + c, to ? to + c : 0, key, *decay, rate, value + c, u + c, asked, said + c, deep, wide, 1);
     if (row < 0) return;
-    const __m512 factor = length_of(said, o->model->eps, wide);
+    const floats size = length_of(said, o->model->eps, wide);
     const float *through = x + channels + o->head * wide;
-    bf16 *out = o->forward->narrow + (row * a->heads + o->head) * wide;
+    factor *out = o->forward->narrow + (row * a->heads + o->head) * wide;
     for (int64_t i = 0; i < wide; i += LANES) {
-        const __m512 normed = _mm512_mul_ps(_mm512_mul_ps(_mm512_loadu_ps(said + i), factor), _mm512_loadu_ps(o->layer->gated_norm + i));
-        narrow_store(out + i, _mm512_mul_ps(normed, activated(_mm512_loadu_ps(through + i), SILU)));
+        const floats normed = mul(mul(load(said + i), size), load(o->layer->gated_norm + i));
+        store_factors(out + i, mul(normed, activated(load(through + i), SILU)));
     }
 }
 

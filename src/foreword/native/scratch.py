@@ -42,7 +42,7 @@ class Scratch:
                 torch.empty(self._rows, m.hidden),
                 torch.empty(self._rows, wide),
                 torch.empty(QUERIES * self._threads, self._longest),
-                torch.empty(self._rows, inner + m.intermediate, dtype=torch.bfloat16),
+                torch.empty(self._rows, inner + m.intermediate, dtype=llama.factor()),
             )
             residual, wide_rows, scores, narrow = (tensor.data_ptr() for tensor in self._tensors)
             self._places = residual, wide_rows, scores, narrow, self._longest

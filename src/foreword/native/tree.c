@@ -27,28 +27,28 @@ typedef struct {
  * the mass of all under softmax(. / scale). */
 static void children(const Growth *g, const Model *m, const float *logits, const float *noise, float *scratch, int64_t *child, float *value, float *share) {
     const int64_t most = g->breadth, vocab = m->vocab;
-    const __m512 by = _mm512_set1_ps(g->temperature > 0 ? g->temperature : 1.0f);
+    const floats by = all(g->temperature > 0 ? g->temperature : 1.0f);
     for (int64_t i = 0; i < most; i++) child[i] = -1, value[i] = -INFINITY, share[i] = 0;
-    __m512 least = _mm512_set1_ps(-INFINITY);
+    floats least = all(-INFINITY);
     for (int64_t at = 0; at < vocab; at += LANES) {
-        __m512 v = _mm512_div_ps(_mm512_loadu_ps(logits + at), by);
-        if (noise) v = _mm512_add_ps(v, m->ids ? _mm512_i32gather_ps(_mm512_loadu_si512(m->ids + at), noise, 4) : _mm512_loadu_ps(noise + at));
-        _mm512_storeu_ps(scratch + at, v);
-        for (__mmask16 above = _mm512_cmp_ps_mask(v, least, _CMP_GT_OQ); above; above &= above - 1) {
-            int64_t token = at + __builtin_ctz(above), place = most;
+        floats v = quotient(load(logits + at), by);
+        if (noise) v = add(v, m->ids ? gathered(noise, m->ids + at) : load(noise + at));
+        store(scratch + at, v);
+        for (uint32_t set = above(v, least); set; set &= set - 1) {
+            int64_t token = at + __builtin_ctz(set), place = most;
             float found = scratch[token];
             if (!(found > value[most - 1])) continue;
             while (place && found > value[place - 1]) place--;
             for (int64_t i = most - 1; i > place; i--) child[i] = child[i - 1], value[i] = value[i - 1];
             child[place] = token, value[place] = found;
-            least = _mm512_set1_ps(value[most - 1]);
+            least = all(value[most - 1]);
         }
     }
-    const __m512 best = _mm512_set1_ps(value[0]), slope = _mm512_set1_ps(1.0f / g->scale);
-    __m512 sum = _mm512_setzero_ps();
+    const floats best = all(value[0]), slope = all(1.0f / g->scale);
+    floats sum = all(0);
     for (int64_t at = 0; at < vocab; at += LANES)
-        sum = _mm512_add_ps(sum, vexp(_mm512_mul_ps(_mm512_sub_ps(_mm512_loadu_ps(scratch + at), best), slope)));
-    float total = _mm512_reduce_add_ps(sum);
+        sum = add(sum, vexp(mul(sub(load(scratch + at), best), slope)));
+    float total = sum_of(sum);
     for (int64_t i = 0; i < most && child[i] >= 0; i++) {
         share[i] = expf((value[i] - value[0]) / g->scale) / total;
         if (m->ids) child[i] = m->ids[child[i]];
@@ -117,7 +117,7 @@ static const float *foresee(const Model *m, const Forward *f, const float *law, 
     for (int64_t r = 0; r < rows; r++)
         for (int64_t i = 0; i < m->vocab; i += LANES) {
             float *to = f->logits + r * m->vocab + i;
-            _mm512_storeu_ps(to, _mm512_add_ps(_mm512_loadu_ps(to), _mm512_loadu_ps(law + i)));
+            store(to, add(load(to), load(law + i)));
         }
     return f->logits;
 }
