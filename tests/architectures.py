@@ -149,6 +149,16 @@ FAMILIES: dict[str, Family] = {
 }
 
 
+def extended(name: str) -> PreTrainedModel:
+    """`build`, with three tokens added to its vocabulary, as fine-tuning often does: it is then of odd size."""
+    model = build(name)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        model.resize_token_embeddings(VOCAB + 3, mean_resizing=False)
+        torch.nn.init.normal_(model.get_output_embeddings().weight, std=0.3)
+    return model
+
+
 def build(name: str) -> PreTrainedModel:
     """The model called `name` in FAMILIES: float32, CPU, eval mode; nothing in it ends a text before the limit."""
     family = FAMILIES[name]

@@ -1,15 +1,20 @@
 """Blocks: computed once a round for all sequences together, and read depth by depth as trees and chains grow."""
 
 from collections.abc import Sequence as List
+from dataclasses import replace
 
 import pytest
 import torch
+from torch.nn import functional
 
 from draft.ways import AT_ONCE, IN_C, check_same, grown
 from foreword.draft.block import BlockDrafter, Blocks, Wanted
+from foreword.draft.block_native import Bed
 from foreword.draws import KeyedDraws
 from foreword.errors import ModelError
 from foreword.model import Read
+from foreword.native.llama import reason
+from foreword.native.tree import Ask
 from foreword.types import Batch, SamplingParams, Sequence
 from running import Request, prompts, target
 
@@ -88,6 +93,23 @@ def test_all_levels_at_once_grow_the_tree_that_levels_grow(temperature, most, mo
     assert len(by_level[0]) == most
     check_same(grown(start, most, monkeypatch), by_level)
     check_same(grown(start, most, monkeypatch, IN_C), by_level)
+
+
+@pytest.mark.skipif(reason() is not None, reason=f"no native kernel here: {reason()}")
+@pytest.mark.parametrize("based", [False, True])
+def test_a_vocabulary_of_odd_size_grows_the_tree_of_one_with_tokens_that_nothing_speaks_for(based):
+    draws = torch.Generator().manual_seed(5)
+    laws, noise = torch.randn(3, 61, generator=draws), torch.randn(3, 61, generator=draws)
+    laws[:, 60] = 3.0
+    table = torch.randn(2, 61, 16, generator=draws).bfloat16() if based else None
+    ask = Ask(40, 8, 3, 16, 40, 0.0, 1.0, 0.8, noise, ())
+    wide = Bed(64, None if table is None else tuple(functional.pad(table, (0, 0, 0, 3))))
+    beyond = functional.pad(laws, (0, 3), value=-torch.inf)
+    wanted = wide.grow(beyond, 60, replace(ask, noise=functional.pad(noise, (0, 3))))
+    found = Bed(61, None if table is None else tuple(table)).grow(laws, 60, ask)
+    assert (found.tokens, found.parents, found.chances) == (wanted.tokens, wanted.parents, wanted.chances)
+    assert len(found.tokens) == 40
+    assert max(found.tokens) == 60
 
 
 def test_a_guess_follows_from_the_one_before_it():

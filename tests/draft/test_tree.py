@@ -7,10 +7,12 @@ from itertools import count
 import pytest
 import torch
 
+import architectures
 from foreword.draft.confidence import Confidence
 from foreword.draft.lm import LanguageModelDrafter
 from foreword.draft.tree import Growth
 from foreword.draws import KeyedDraws
+from foreword.model import Model
 from foreword.model.driver import Growing
 from foreword.model.linear import fast_bfloat16
 from foreword.types import Batch, Draft, SamplingParams, Sequence, Tree
@@ -73,21 +75,37 @@ def test_the_tree_is_the_one_that_best_first_search_finds(temperature, params):
     assert list(found.values()) == sorted(found.values(), reverse=True)
 
 
-@pytest.mark.skipif(not fast_bfloat16(), reason="slow bfloat16")
 @pytest.mark.parametrize("most", [1, 5, 24])
 @pytest.mark.parametrize("temperature", [0.0, 0.7, 1.3])
 @pytest.mark.parametrize("trees", [True, False])
 def test_one_call_grows_the_tree_that_levels_grow(temperature, most, trees, monkeypatch):
-    model = draft("bfloat16")
+    check_growth(draft("bfloat16"), sequence, temperature, most, trees, monkeypatch)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+def test_one_call_grows_it_from_a_vocabulary_of_odd_size_too(temperature, monkeypatch):
+    hf = architectures.extended("llama-gqa").to(torch.bfloat16)
+    hf.lm_head.weight.data[architectures.VOCAB :] *= 4  # so that the last ones are among the guesses
+    model = Model(hf)
+    said = check_growth(model, lambda heat: sequence(heat, tuple(range(5, 30))), temperature, 60, True, monkeypatch)
+    assert said & set(range(architectures.VOCAB, model.vocab))
+
+
+def check_growth(model, start, temperature, most, trees, monkeypatch) -> set[int]:
+    """Both ways from one text, then from one that has gone on; returns the tokens that were guessed."""
     if not isinstance(model.driver, Growing):
         pytest.skip("no native driver here")
+
+    def batch(*sequences: Sequence, **given) -> Batch:
+        return Batch(sequences, KeyedDraws(model.vocab, shared=True), given["trees"], given.get("floor", 0.0))
+
     made = []
     for at_once in (True, False):
         with monkeypatch.context() as patch:
             if not at_once:
                 patch.setattr(Growth, "at_once", lambda *_: False)
             drafter = LanguageModelDrafter(model)
-            one = sequence(temperature)
+            one = start(temperature)
             first = drafter.propose(batch(one, trees=trees, floor=0.003), [most])
             growth = drafter._growths[one.id]
             one.tokens += [*first.trees[0].paths[-1], 11]  # a branch that came true, and a token that nobody guessed
@@ -105,6 +123,7 @@ def test_one_call_grows_the_tree_that_levels_grow(temperature, most, trees, monk
     for (tokens, values), (wanted, right) in zip(ours.children, plain_ones.children, strict=True):
         assert tokens == wanted
         assert values == pytest.approx(right, rel=1e-4, abs=1e-4)
+    return set(made[0][0].trees[0].tokens)
 
 
 @pytest.mark.parametrize("temperature", [0.7, 1.0, 1.3])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 import architectures
 import starter
@@ -96,10 +96,10 @@ def test_a_processor_without_bfloat16_gets_it_where_c_of_ours_reads_the_model(sl
 
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
 def test_and_float32_where_it_does_not(slow_bfloat16, tmp_path, name):
-    """The first is of a kind that is read in C, but not with such a vocabulary."""
+    """The first is of a kind that is read in C, but not with such biases."""
     model = architectures.build(name)
     if name == "llama":
-        model.resize_token_embeddings(architectures.VOCAB + 3)
+        model = LlamaForCausalLM(LlamaConfig(**{**model.config.to_dict(), "mlp_bias": True}))
     model.save_pretrained(tmp_path)
     model = Model.load(tmp_path, device="cpu")
     assert (model.dtype, model.capability.way) == (torch.float32, "pool")

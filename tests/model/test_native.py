@@ -8,6 +8,7 @@ from transformers import (
     AutoModelForCausalLM,
     Gemma2Config,
     Gemma3Config,
+    GraniteConfig,
     LlamaConfig,
     MistralConfig,
     Olmo3Config,
@@ -29,6 +30,14 @@ WIDE = {
     "heads of 32, window": MistralConfig(**SIZES, **HEADS, head_dim=32, sliding_window=40),
     "heads of 96": LlamaConfig(**SIZES, **HEADS, head_dim=96),
     "heads of 128": LlamaConfig(**SIZES, **HEADS, head_dim=128),
+    "a vocabulary of odd size": LlamaConfig(**{**SIZES, "vocab_size": 331}, **HEADS),
+    "tied, of odd size, capped": Gemma2Config(
+        **{**SIZES, "vocab_size": 321}, **HEADS, head_dim=16, query_pre_attn_scalar=16, final_logit_softcapping=0.5,
+    ),
+    "granite, of odd size": GraniteConfig(
+        **{**SIZES, "vocab_size": 345}, **HEADS, tie_word_embeddings=True, embedding_multiplier=6.0,
+        residual_multiplier=0.3, attention_multiplier=0.1, logits_scaling=4.0,
+    ),
     "tied, half a panel left": LlamaConfig(**{**SIZES, "vocab_size": 336}, **HEADS, tie_word_embeddings=True),
     "gemma2, heads of 64": Gemma2Config(
         **SIZES, **HEADS, head_dim=64, query_pre_attn_scalar=64, sliding_window=40, attn_logit_softcapping=2.0,
@@ -219,7 +228,7 @@ def test_a_model_that_is_ours_is_held_once_and_gets_its_weights_back(models, tex
     assert set(left) == {0}
     assert model.lm_head.weight.numel() == 0
     assert (model.get_input_embeddings().weight.numel() == 0) is models[0].config.tie_word_embeddings
-    every = torch.arange(models[0].config.get_text_config().vocab_size).view(2, -1)
+    every = torch.arange(models[0].config.get_text_config().vocab_size).repeat(2, 1)
     assert torch.equal(driver.embed(every), models[0].get_input_embeddings()(every))
     kept = drive(models[0])
     driver.open(1, LENGTH)

@@ -15,7 +15,8 @@ from foreword.native.llama import library
 
 BOTH = ["family", "llama-gqa", "qwen2", "qwen3", "gpt2"]
 """Tied weights, shared key heads, biases, norms of queries and keys; and layers that are not linear ones of torch's."""
-PACKED = ["gemma", "gemma3", "phi3", "olmo2", "qwen3.5", "lfm2"]
+EXTENDED = "llama-gqa, three tokens more"
+PACKED = ["gemma", "gemma3", "phi3", "olmo2", "granite", "qwen3.5", "lfm2", EXTENDED]
 """Norms that count from 1 or come after a half, joined matrices, states: of interest where the C side reads them."""
 CASES = [
     *((kind, dtype) for kind in BOTH for dtype in (torch.float32, torch.bfloat16)),
@@ -27,7 +28,8 @@ TEXT = [5, 90, 23, 7, 61, 44, 30, 2, 19]
 def built(kind: str, dtype: torch.dtype):
     if kind == "family":
         return AutoModelForCausalLM.from_pretrained(starter.draft(), dtype=dtype).eval()
-    return architectures.build(kind).to(dtype).eval()
+    model = architectures.extended("llama-gqa") if kind == EXTENDED else architectures.build(kind)
+    return model.to(dtype).eval()
 
 
 def read(model: Model, id: int = 1):

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from foreword.model.panels import room
 from foreword.model.unpack import unpacked
 from foreword.native import llama
 from foreword.native.llama import library
@@ -15,14 +16,15 @@ native = pytest.mark.skipif(isinstance(library(), str), reason=f"no native kerne
 
 DEPTHS = [48, 64, 96]
 """In AMX registers: too uneven for them, two steps, three."""
-OUTPUTS = [16, 32, 48, 80, 64 * 13 + 16]
-"""Half a panel, whole ones, one and a half, and so on; the last makes several chunks for every thread."""
+OUTPUTS = [16, 32, 48, 80, 64 * 13 + 16, 7, 35, 53]
+"""Half a panel, whole ones, one and a half, and so on; the fifth makes several chunks for every thread; the last three leave
+some of their last panel empty."""
 ROWS = [1, 2, 11, 12, 13, 16, 17, 24, 25, 32, 33, 40, 70]
 """At most 12 rows are one pass, or 32 in two blocks of 16."""
 
 
 def packed(weight: torch.Tensor) -> torch.Tensor:
-    found = torch.full_like(weight, torch.nan)
+    found = torch.full((room(len(weight)), weight.shape[1]), torch.nan, dtype=weight.dtype)
     llama.needed().foreword_pack(weight.data_ptr(), found.data_ptr(), *weight.shape)
     return found
 
@@ -35,7 +37,10 @@ def random(*shape: int) -> torch.Tensor:
 @pytest.mark.parametrize("outputs", OUTPUTS)
 def test_what_is_packed_is_there_again_when_unpacked(outputs):
     weight = random(outputs, 96)
-    assert torch.equal(unpacked(packed(weight)), weight)
+    found = unpacked(packed(weight))
+    assert torch.equal(found[:outputs], weight)
+    assert len(found) == room(outputs)
+    assert not found[outputs:].any()
 
 
 @native
@@ -59,7 +64,7 @@ def test_tensors_in_large_pages_do_not_overlap_and_begin_with_a_line():
     wanted = [
         torch.empty(shape, dtype=dtype) for shape in ((3, 5), (7,), (129, 2)) for dtype in (torch.int64, torch.bfloat16)
     ]
-    found = [pages.empty_like(tensor) for tensor in wanted]
+    found = [pages.empty(tensor.shape, tensor.dtype) for tensor in wanted]
     for number, tensor in enumerate(found):
         tensor.fill_(number)
     for number, (tensor, like) in enumerate(zip(found, wanted, strict=True)):
@@ -72,8 +77,8 @@ def test_tensors_in_large_pages_do_not_overlap_and_begin_with_a_line():
 
 def test_what_is_larger_than_a_block_has_one_of_its_own():
     pages = Pages()
-    small = pages.empty_like(torch.empty(8, dtype=torch.uint8)).fill_(1)
-    large = pages.empty_like(torch.empty(BLOCK + 1, dtype=torch.uint8))
+    small = pages.empty((8,), torch.uint8).fill_(1)
+    large = pages.empty((BLOCK + 1,), torch.uint8)
     assert large.data_ptr() % LARGE == 0
     large[-1] = 7
     assert (int(large[-1]), int(small.sum())) == (7, 8)
@@ -83,7 +88,7 @@ def test_memory_is_in_large_pages_where_the_system_has_them():
     offered = Path("/sys/kernel/mm/transparent_hugepage/enabled")
     if not offered.exists() or "[never]" in offered.read_text():
         pytest.skip("there are no large pages here")
-    held = Pages().empty_like(torch.empty(4 * LARGE, dtype=torch.uint8)).fill_(1)
+    held = Pages().empty((4 * LARGE,), torch.uint8).fill_(1)
     advised, within = False, False
     for line in Path("/proc/self/smaps").read_text().splitlines():
         first, *rest = line.split()

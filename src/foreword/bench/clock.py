@@ -34,7 +34,7 @@ class Memory:
         self._held = torch.ones(size * 2**18, device=device)
         self._copy = torch.empty_like(self._held) if device.type == "cuda" else None
         if self._copy is None:
-            self._held = Pages().empty_like(self._held).fill_(1)  # as weights are held
+            self._held = Pages().empty(self._held.shape, self._held.dtype).fill_(1)  # as weights are held
 
     def __call__(self) -> float:
         if self._copy is not None:

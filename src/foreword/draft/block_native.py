@@ -14,7 +14,7 @@ from torch import Tensor
 
 from foreword.model import Model
 from foreword.model.kernel import SHARE
-from foreword.model.panels import LANES
+from foreword.model.panels import room
 from foreword.native import llama
 from foreword.native.openmp import threads
 from foreword.native.pages import Pages
@@ -24,7 +24,7 @@ from foreword.native.tree import Ask, Gardener, Grown
 
 def bedded(target: Model) -> bool:
     """Whether trees can be grown so beside this target."""
-    return target.device.type == "cpu" and target.vocab % LANES == 0 and llama.reason() is None
+    return target.device.type == "cpu" and llama.reason() is None
 
 
 class Bed:
@@ -36,7 +36,7 @@ class Bed:
         self._model = llama.Model(vocab=vocab)
         if table is not None:
             before, after = (half.detach().contiguous() for half in table)
-            packed = Pages().empty_like(after)
+            packed = Pages().empty((room(vocab), after.shape[1]), after.dtype)
             self._library.foreword_pack(after.data_ptr(), packed.data_ptr(), *after.shape)
             self._held = before, packed
             self._model.hidden = after.shape[1]

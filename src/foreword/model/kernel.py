@@ -20,7 +20,7 @@ from foreword.errors import ModelError
 from foreword.model.cache import Extents, grown
 from foreword.model.driver import Mode
 from foreword.model.packing import Rooms
-from foreword.model.panels import LANES, PANEL, linears, products, vectors
+from foreword.model.panels import LANES, PANEL, linears, products, room, vectors
 from foreword.model.plan import Read, Span
 from foreword.native import llama
 from foreword.native.openmp import threads
@@ -44,7 +44,7 @@ def unfit(config: Any, layer: Any, head: Any) -> str | None:
     """Why layers like this one, and this matrix after them, are not what the C side computes; None if they are."""
     parts = linears(layer)
     dim, inner = parts["out"][0].in_features // config.num_attention_heads, parts["down"][0].in_features
-    sizes = (head.in_features, inner, head.out_features, dim)
+    sizes = (head.in_features, inner, dim)
     biased = [*(linear for name, matrix in parts.items() if name != "qkv" for linear in matrix), head]
     if (
         any(size % LANES for size in sizes)
@@ -216,7 +216,7 @@ class Kernel(Rooms[Rows]):
 
     def _pack(self, weight: Tensor) -> int:
         weight = weight.detach().contiguous()
-        packed = self._pages.empty_like(weight)
+        packed = self._pages.empty((room(len(weight)), weight.shape[1]), weight.dtype)
         self._library.foreword_pack(weight.data_ptr(), packed.data_ptr(), *weight.shape)
         return self._keep(packed)
 

@@ -24,7 +24,7 @@ from foreword.model.unpack import looked_up, restore
 from foreword.native import llama
 from foreword.native.scratch import multiplied
 
-KINDS = "Llama Mistral Qwen2 Qwen3 Gemma Gemma2 Gemma3 Phi3 Olmo2 Olmo3 SmolLM3 Qwen3_5 Lfm2".split()
+KINDS = "Llama Mistral Qwen2 Qwen3 Gemma Gemma2 Gemma3 Phi3 Olmo2 Olmo3 SmolLM3 Granite Qwen3_5 Lfm2".split()
 SUPPORTED = (*(f"{kind}ForCausalLM" for kind in KINDS), "Gemma3ForConditionalGeneration")
 """The last one sees as well; it is its text that is read."""
 CAPPED = "Gemma2ForCausalLM"
@@ -84,14 +84,14 @@ class NativeDriver(Kernel):
 
     def speak(self, hidden: Float[Tensor, "rows hidden"]) -> Float[Tensor, "rows vocab"]:
         mouth = llama.Model.from_buffer_copy(self._model)
-        mouth.layers, mouth.norm, mouth.logit_cap = 0, None, 0
+        mouth.layers, mouth.norm, mouth.logit_cap, mouth.logit_scale = 0, None, 0, 0
         return multiplied(self._library, mouth, self._scratch, hidden, self._threads)
 
     def embed(self, tokens: Int[Tensor, "*rows"]) -> Float[Tensor, "*rows hidden"]:
         """As the model itself embeds them."""
         if self._model.embedding:
             return self._hf.get_input_embeddings()(tokens)
-        return looked_up(self._table, tokens) * (self._model.embedding_scale or 1.0)
+        return looked_up(self._table, tokens) * _embed_scale(self._hf.get_input_embeddings())
 
     def _describe(self, model: PreTrainedModel) -> llama.Model:
         config, inner = model.config.get_text_config(), body(model)
@@ -103,6 +103,7 @@ class NativeDriver(Kernel):
         self._pool.attach(array)
         vocab, hidden = model.lm_head.weight.shape
         embeddings, normed = inner.embed_tokens, getattr(attention, "q_norm", None)
+        scaling = getattr(config, "logits_scaling", 1)
         eps, last = getattr(config, "rms_norm_eps", None) or config.norm_eps, last_norm(inner)
         head, tied = self._pack(model.lm_head.weight), embeddings.weight is model.lm_head.weight
         self._table = self._held[-1]
@@ -114,12 +115,13 @@ class NativeDriver(Kernel):
             len(layers), hidden, queries, config.num_key_value_heads, attention.head_dim,
             linears(_attending(model))["down"][0].in_features, vocab, eps, attention.scaling,
             None if self._owned and tied else self._keep(embeddings.weight.detach()),
-            self._keep(scales(last)), head, array, table=head, tabled=vocab,
+            self._keep(scales(last)), head, array, table=head, tabled=len(self._table),
             activation=activation(config), broad=normed is not None and normed.weight.numel() > attention.head_dim,
-            # Rounded as the model rounds it.
-            embedding_scale=float(getattr(embeddings, "embed_scale", torch.zeros(())).to(embeddings.weight.dtype)),
+            embedding_scale=getattr(inner, "embedding_multiplier", _embed_scale(embeddings)),
             score_cap=(type(model).__name__ == CAPPED and config.attn_logit_softcapping) or 0,
             logit_cap=getattr(config, "final_logit_softcapping", None) or 0,
+            residual_scale=getattr(config, "residual_multiplier", 1),
+            logit_scale=0 if scaling == 1 else 1 / scaling,
             apart=0 if hasattr(attention, "qkv_proj") else attention.q_proj.out_features // queries,
         )  # fmt: skip
 
@@ -132,6 +134,11 @@ class NativeDriver(Kernel):
         # Where a layer does not say whether its window is open, all layers of the model have the same.
         attention = layer.self_attn
         described.window = getattr(attention, "sliding_window", getattr(attention.config, "sliding_window", None)) or 0
+
+
+def _embed_scale(embeddings: Any) -> float:
+    """What embeddings are multiplied by where they are looked up, rounded as the model rounds it."""
+    return float(getattr(embeddings, "embed_scale", torch.ones(())).to(embeddings.weight.dtype))
 
 
 def turns_of(model: PreTrainedModel) -> List[Turn | None]:

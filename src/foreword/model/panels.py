@@ -73,6 +73,11 @@ def products(layer: Any) -> dict[str, Float[Tensor, "outputs depth"]]:
     return {**found, "gate_up": torch.stack([gate, up], dim=1).flatten(0, 2)}  # half of a panel each
 
 
+def room(outputs: int) -> int:
+    """Outputs that their panels have room for: the last one may not be full."""
+    return -(-outputs // LANES) * LANES
+
+
 def vectors(layer: Any) -> dict[str, Float[Tensor, "*size"]]:
     """The norms, the biases and other small numbers of a layer by the names of the C side, float32."""
     attention = getattr(layer, "self_attn", None)

@@ -33,10 +33,11 @@ def restore(hf: PreTrainedModel, described: llama.Model, held: List[Tensor]) -> 
             _fill(parts[name], unpacked(at[getattr(packed, name)]))
         pairs = unpacked(at[packed.gate_up]).view(-1, 2, LANES, described.hidden)  # half of a panel each
         _fill(parts["gate_up"], pairs.transpose(0, 1).reshape(-1, described.hidden))
-    if not described.embedding:  # the head was both
-        inner.embed_tokens.weight = _still(unpacked(at[described.head]))
+    head = unpacked(at[described.head])[: described.vocab]
+    if not described.embedding:  # it was both
+        inner.embed_tokens.weight = _still(head)
     tied = hf.config.tie_word_embeddings
-    hf.lm_head.weight = inner.embed_tokens.weight if tied else _still(unpacked(at[described.head]))
+    hf.lm_head.weight = inner.embed_tokens.weight if tied else _still(head)
 
 
 def looked_up(

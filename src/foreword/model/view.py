@@ -21,6 +21,7 @@ from foreword.model.cache import KVPool
 from foreword.model.kernel import Kernel
 from foreword.model.model import Model
 from foreword.model.native import NativeDriver, rows_of
+from foreword.model.panels import room
 from foreword.model.plan import Read
 from foreword.model.pooled import PooledDriver
 from foreword.model.recurrent import RecurrentDriver
@@ -131,7 +132,7 @@ class NativeView(NativeDriver):
             layer.out = self._coded(layer.out, m.hidden, m.heads * m.dim, coding)
             layer.gate_up = self._coded(layer.gate_up, 2 * m.intermediate, m.hidden, coding)
             layer.down = self._coded(layer.down, m.hidden, m.intermediate, coding)
-        m.head = self._coded(m.head, m.vocab, m.hidden, coding)
+        m.head = self._coded(m.head, room(m.vocab), m.hidden, coding)
         m.coding = coding
 
     def _coded(self, packed: int, outputs: int, depth: int, coding: int) -> int:

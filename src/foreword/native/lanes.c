@@ -271,3 +271,16 @@ INLINE void store_factors(factor *at, floats x) { store(at, widen(narrow(x))); }
 INLINE floats load_factors(const factor *at) { return load(at); }
 INLINE floats dot(floats sum, pairs weight, const factor *x) { return fused(odd_of(weight), all(x[1]), fused(even_of(weight), all(x[0]), sum)); }
 #endif
+
+/* The first `count` of 16, where what they belong to ends among them. */
+INLINE floats load_first(const float *at, int64_t count, float otherwise) {
+    if (count >= LANES) return load(at);
+    float each[LANES];
+    for (int i = 0; i < LANES; i++) each[i] = i < count ? at[i] : otherwise;
+    return load(each);
+}
+INLINE void store_first(float *at, floats x, int64_t count) {
+    float each[LANES];
+    if (count >= LANES) store(at, x);
+    else store(each, x), memcpy(at, each, (size_t)count * sizeof *at);
+}

@@ -45,6 +45,7 @@ typedef struct {
     int64_t turned; /* numbers of a head that places turn, the first ones */
     int64_t activation, broad; /* broad: norms of queries and keys go over all heads at once */
     float embedding_scale, score_cap, logit_cap; /* 0 = none; what is capped goes no further than so far from 0 */
+    float residual_scale, logit_scale; /* of what each half of a layer adds, and of what the head says before it is capped; 0 = none */
     const bf16 *table; /* embeddings, packed as the head that they are as well */
     int64_t tabled; /* rows of it */
     int64_t apart; /* numbers from one query to the next, 0 = dim; twice that where a gate for what it says lies behind it */
@@ -143,6 +144,8 @@ typedef struct {
     const float *bias; /* STORE */
     factor *gated;     /* GATE: [rows, outputs / 2]; half of a panel is gate, half is up */
     int64_t coding, activation;
+    float scale;  /* ADD: of what is added */
+    int64_t said; /* outputs that are wanted, all but some of the last 16; 0 = all */
 } Product;
 
 /* Where P times 16 sums of a row go; of GATE the first 16 are the gate of the others. */
@@ -153,11 +156,12 @@ INLINE void finish(const Product *p, int64_t row, int64_t column, const floats *
     }
 #pragma GCC unroll 2
     for (int i = 0; i < P; i++, column += LANES) {
-        float *to = p->to + row * p->outputs + column;
+        const int64_t said = p->said ? p->said : p->outputs;
+        float *to = p->to + row * said + column;
         floats whole = sum[i];
-        if (p->kind == ADD) whole = add(whole, load(to));
+        if (p->kind == ADD) whole = fused(whole, all(p->scale), load(to));
         if (p->kind == STORE && p->bias) whole = add(whole, load(p->bias + column));
-        store(to, whole);
+        store_first(to, whole, said - column);
     }
 }
 
@@ -523,8 +527,9 @@ static void add_normed(const Model *m, const Forward *f, const float *norm, int6
     for (int64_t i = 0; i < m->hidden; i += LANES) store(x + i, add(load(x + i), load(said + i)));
 }
 
-static void cap_logits(const Model *m, float *logits) {
-    for (int64_t i = 0; i < m->vocab; i += LANES) store(logits + i, capped(load(logits + i), m->logit_cap));
+static void shape_logits(const Model *m, float *logits) {
+    const floats scale = all(m->logit_scale ? m->logit_scale : 1.0f);
+    for (int64_t i = 0; i < m->vocab; i += LANES) store_first(logits + i, capped(mul(scale, load_first(logits + i, m->vocab - i, 0)), m->logit_cap), m->vocab - i);
 }
 
 static int heeds(const Forward *f, int64_t l) {
@@ -625,7 +630,7 @@ static Phase *recur(const Model *m, const Layer *layer, const Forward *f, Phase 
     SHARE(blocks * f->spans, each, u, convolve(m, layer, f, f->span + u / blocks, u % blocks * LANES));
     if (!a->heads) SHARE(rows, 4, r, let_out(a, f->wide + r * a->spread, f->narrow + r * a->channels));
     else SHARE(a->heads * f->spans, 1, u, recall(m, layer, f, f->span + u / a->heads, u % a->heads, f->states + me * f->room));
-    product(&(Product){f->narrow, layer->out, rows, said, m->hidden, ADD, f->residual, 0, 0, m->coding}, phase++, threads);
+    product(&(Product){f->narrow, layer->out, rows, said, m->hidden, ADD, f->residual, 0, 0, m->coding, 0, 1}, phase++, threads);
     return phase;
 }
 
@@ -641,6 +646,7 @@ static void run(const Model *m, const Forward *f, Phase *phase, int me, int thre
     for (int64_t i = 0; i < f->spans; i++) units += units_of(m, f->span + i, tile);
     const int64_t share = threads == 1 ? units : (units + 4 * threads - 1) / (4 * threads);
     factor *gated = f->narrow + rows * m->hidden;
+    const float scale = m->residual_scale ? m->residual_scale : 1;
     for (int64_t l = 0; l < m->layers; l++) {
         const Layer *layer = m->layer + l;
         if (l == 0) SHARE(rows, 4, r, embed(m, f, r));
@@ -653,21 +659,22 @@ static void run(const Model *m, const Forward *f, Phase *phase, int me, int thre
             SHARE(units, share, u, attend(m, layer, f, u, tile, f->scores + me * MOST_QUERIES * f->longest));
             if (apart_of(m) > m->dim) SHARE(rows, 2, r, let_through(m, f, r));
             const float *norm = layer->said_norm;
-            product(&(Product){f->narrow, layer->out, rows, m->heads * m->dim, m->hidden, norm ? STORE : ADD, norm ? f->wide : f->residual, 0, 0, m->coding}, phase++, threads);
+            product(&(Product){f->narrow, layer->out, rows, m->heads * m->dim, m->hidden, norm ? STORE : ADD, norm ? f->wide : f->residual, 0, 0, m->coding, 0, scale}, phase++, threads);
             if (norm) SHARE(rows, 4, r, add_normed(m, f, norm, r));
         }
         if (layer->skipped & MLP) continue;
         SHARE(rows, 4, r, rms_norm(f->residual + r * m->hidden, layer->mlp_norm, m->eps, m->hidden, f->narrow + r * m->hidden));
         product(&(Product){f->narrow, layer->gate_up, rows, m->hidden, 2 * m->intermediate, GATE, 0, 0, gated, m->coding, m->activation}, phase++, threads);
         const float *norm = layer->mlp_said_norm;
-        product(&(Product){gated, layer->down, rows, m->intermediate, m->hidden, norm ? STORE : ADD, norm ? f->wide : f->residual, 0, 0, m->coding}, phase++, threads);
+        product(&(Product){gated, layer->down, rows, m->intermediate, m->hidden, norm ? STORE : ADD, norm ? f->wide : f->residual, 0, 0, m->coding, 0, scale}, phase++, threads);
         if (norm) SHARE(rows, 4, r, add_normed(m, f, norm, r));
     }
     if (heeds(f, m->layers) || heeds(f, m->layers + 1)) SHARE(rows, 4, r, hear_last(m, f, r));
     if (!f->kept) return;
     SHARE(f->kept, 4, i, ready(m, f, f->keep[i], f->narrow + i * m->hidden));
-    product(&(Product){f->narrow, m->head, f->kept, m->hidden, m->vocab, STORE, f->logits, 0, 0, m->coding}, phase++, threads);
-    if (m->logit_cap) SHARE(f->kept, 1, i, cap_logits(m, f->logits + i * m->vocab));
+    const int64_t outputs = (m->vocab + LANES - 1) / LANES * LANES; /* some of the last are nobody's */
+    product(&(Product){f->narrow, m->head, f->kept, m->hidden, outputs, STORE, f->logits, 0, 0, m->coding, .said = m->vocab}, phase++, threads);
+    if (m->logit_cap || m->logit_scale) SHARE(f->kept, 1, i, shape_logits(m, f->logits + i * m->vocab));
 }
 
 /* ---- helpers: threads that join a forward if they happen to be running, and that nobody waits for to begin. */
@@ -756,13 +763,13 @@ void foreword_forward(const Model *m, const Forward *f, int threads) {
 
 int foreword_factor_bytes(void) { return sizeof(factor); }
 
-/* [outputs, depth] to panels [depth / 2][32][2]; outputs are a multiple of 16, and so the last panel may have 16. */
+/* [outputs, depth] to panels [depth / 2][32][2], the last of which may have 16; what no output fills is 0. */
 void foreword_pack(const bf16 *from, bf16 *to, int64_t outputs, int64_t depth) {
     for (int64_t first = 0; first < outputs; first += PANEL) {
-        const int64_t wide = outputs - first < PANEL ? LANES : PANEL;
+        const int64_t wide = outputs - first > LANES ? PANEL : LANES;
         for (int64_t o = 0; o < wide; o++)
             for (int64_t k = 0; k < depth; k++)
-                to[first * depth + (k / 2 * wide + o) * 2 + k % 2] = from[(first + o) * depth + k];
+                to[first * depth + (k / 2 * wide + o) * 2 + k % 2] = first + o < outputs ? from[(first + o) * depth + k] : 0;
     }
 }
 

@@ -58,7 +58,7 @@ class Model(Structure):
     _fields_ += [("embedding", c_void_p), ("norm", c_void_p), ("head", c_void_p)]
     _fields_ += [("layer", POINTER(Layer)), ("coding", c_int64), ("ids", c_void_p)]
     _fields_ += [(n, c_int64) for n in ("turned", "activation", "broad")]
-    _fields_ += [(n, c_float) for n in ("embedding_scale", "score_cap", "logit_cap")]
+    _fields_ += [(n, c_float) for n in ("embedding_scale", "score_cap", "logit_cap", "residual_scale", "logit_scale")]
     _fields_ += [("table", c_void_p), ("tabled", c_int64), ("apart", c_int64)]
     _fields_ += [("recurrence", POINTER(Recurrence))]
 

@@ -6,7 +6,9 @@ Knows the operating system; knows nothing about what is kept in it. Where there 
 
 from __future__ import annotations
 
+import math
 import mmap
+from collections.abc import Sequence as List
 from contextlib import suppress
 
 import torch
@@ -27,9 +29,9 @@ class Pages:
         self._block = torch.empty(0, dtype=torch.uint8)
         self._used = 0
 
-    def empty_like(self, tensor: Tensor) -> Tensor:
+    def empty(self, shape: List[int], dtype: torch.dtype) -> Tensor:
         """Memory for a tensor of this shape and dtype, contiguous; what it holds is undefined."""
-        return self._take(tensor.nbytes).view(tensor.dtype).view(tensor.shape)
+        return self._take(math.prod(shape) * dtype.itemsize).view(dtype).view(shape)
 
     def _take(self, size: int) -> UInt8[Tensor, "size"]:
         start = -(-self._used // LINE) * LINE

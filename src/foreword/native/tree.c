@@ -23,6 +23,15 @@ typedef struct {
     float *value;
 } Growth;
 
+/* 16 numbers of the noise, for the tokens that the head speaks of from `at` on. */
+static floats noise_at(const Model *m, const float *noise, int64_t at) {
+    if (!m->ids) return load_first(noise + at, m->vocab - at, 0);
+    if (at + LANES <= m->vocab) return gathered(noise, m->ids + at);
+    float each[LANES] = {0};
+    for (int64_t i = at; i < m->vocab; i++) each[i - at] = noise[m->ids[i]];
+    return load(each);
+}
+
 /* The `breadth` largest of logits / temperature + noise, best first and the first of equals; returns how they share
  * the mass of all under softmax(. / scale). */
 static void children(const Growth *g, const Model *m, const float *logits, const float *noise, float *scratch, int64_t *child, float *value, float *share) {
@@ -31,8 +40,8 @@ static void children(const Growth *g, const Model *m, const float *logits, const
     for (int64_t i = 0; i < most; i++) child[i] = -1, value[i] = -INFINITY, share[i] = 0;
     floats least = all(-INFINITY);
     for (int64_t at = 0; at < vocab; at += LANES) {
-        floats v = quotient(load(logits + at), by);
-        if (noise) v = add(v, m->ids ? gathered(noise, m->ids + at) : load(noise + at));
+        floats v = quotient(load_first(logits + at, vocab - at, -INFINITY), by);
+        if (noise) v = add(v, noise_at(m, noise, at));
         store(scratch + at, v);
         for (uint32_t set = above(v, least); set; set &= set - 1) {
             int64_t token = at + __builtin_ctz(set), place = most;
@@ -117,7 +126,8 @@ static const float *foresee(const Model *m, const Forward *f, const float *law, 
     for (int64_t r = 0; r < rows; r++)
         for (int64_t i = 0; i < m->vocab; i += LANES) {
             float *to = f->logits + r * m->vocab + i;
-            store(to, add(load(to), load(law + i)));
+            const int64_t count = m->vocab - i;
+            store_first(to, add(load_first(to, count, 0), load_first(law + i, count, 0)), count);
         }
     return f->logits;
 }

@@ -17,6 +17,9 @@ from torch import Tensor
 
 from foreword.native import llama
 
+LANES = 16
+"""Numbers that the C side writes at once, perhaps beyond the last token."""
+
 
 class Growth(Structure):
     """What is asked for, and room for what comes out."""
@@ -105,7 +108,8 @@ class Gardener:
     def room(self, rows: int) -> Float[Tensor, "rows vocab"]:
         """Logits of so many rows at a time, which hold until the next tree."""
         if self._logits.shape[0] < rows:
-            self._logits, self._scratch = torch.empty(rows, self._model.vocab), torch.empty(self._model.vocab)
+            vocab = self._model.vocab
+            self._logits, self._scratch = torch.empty(rows, vocab), torch.empty(vocab + LANES)
         return self._logits
 
     def grow(
