@@ -6,11 +6,16 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.nn import functional as F
 from transformers.generation import logits_process as hf
 
+from foreword.candidates import fit
+from foreword.candidates import top_p as quick_nucleus
 from foreword.errors import InvalidRequest
+from foreword.native import draws
 from foreword.noise import gumbel
-from foreword.sampling import _top_p, _top_p_sorted, choose, draw, lawful, logprobs, one_hot, probs, weights
+from foreword.nucleus import nucleus
+from foreword.sampling import _filtered_all, choose, draw, lawful, logprobs, one_hot, probs, weights
 from foreword.types import SamplingParams, Sequence
 
 VOCAB = 1003
@@ -161,7 +166,7 @@ def _adversarial(kind, rows=4, vocab=2500):
 @pytest.mark.parametrize("kind", ["random", "flat", "ties", "bfloat16", "one hot", "few allowed", "mixed"])
 def test_fast_top_p_equals_the_sorted_one(kind, top_p):
     logits = _adversarial(kind)
-    assert torch.equal(_top_p(logits, top_p), _top_p_sorted(logits, top_p))
+    assert torch.equal(quick_nucleus(logits, top_p), nucleus(logits, top_p))
 
 
 @settings(max_examples=50, deadline=None)
@@ -169,20 +174,54 @@ def test_fast_top_p_equals_the_sorted_one(kind, top_p):
 def test_fast_top_p_equals_the_sorted_one_on_random_rows(seed, top_p, scale, candidates, coarse):
     logits = _logits(3, 400, scale, seed)
     logits = logits.round() if coarse else logits
-    assert torch.equal(_top_p(logits, top_p, candidates), _top_p_sorted(logits, top_p))
+    assert torch.equal(quick_nucleus(logits, top_p, candidates), nucleus(logits, top_p))
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize(
+    "params",
+    [{}, {"temperature": 0.7, "top_p": 0.9}, {"min_p": 0.05}, {"top_p": 0.5, "min_p": 0.2, "temperature": 1.4}],
+)
+@pytest.mark.parametrize("top_k", [1, 20, 64, 256])
+@pytest.mark.parametrize("kind", ["random", "flat", "ties", "bfloat16", "one hot", "few allowed", "mixed"])
+def test_the_law_from_few_candidates_is_the_one_from_all_tokens(kind, top_k, params, compiled, monkeypatch):
+    """Ties and rows with few tokens are looked at whole; some rows of a forward may be, and others not."""
+    if not compiled:
+        monkeypatch.setattr(draws, "best", lambda *_: None)
+    logits, params = _adversarial(kind), SamplingParams(top_k=top_k, **params)
+    given = logits.clone()
+    assert fit(params, logits.shape[-1])
+    found = weights(logits, Sequence(1, PROMPT, len(PROMPT), params, seed=0, eos=frozenset()))
+    assert torch.equal(found, _filtered_all(given, params))
+    assert torch.equal(logits, given)
+
+
+@pytest.mark.skipif(draws.reason() is not None, reason=f"no compiler: {draws.reason()}")
+@pytest.mark.parametrize("vocab", [5, 16, 331, 2500])
+@pytest.mark.parametrize("most", [1, 7, 40])
+@pytest.mark.parametrize("coarse", [False, True])
+def test_the_best_are_those_of_a_sort_that_keeps_equals_in_order(vocab, most, coarse):
+    rows = torch.randn(3, vocab)
+    rows = rows.round() if coarse else rows
+    rows[0, 1:] = -torch.inf
+    values, ids = draws.best(rows, most) or pytest.fail("there is a compiler")
+    wanted, order = rows.sort(descending=True, stable=True)
+    wanted, order = F.pad(wanted, (0, most), value=-torch.inf)[:, :most], F.pad(order, (0, most))[:, :most]
+    assert torch.equal(values, wanted)
+    assert torch.equal(ids, torch.where(wanted > -torch.inf, order, 0))
 
 
 def test_top_p_breaks_ties_as_transformers_does():
     flat = torch.zeros(1, 8)
-    kept = _top_p_sorted(flat, 0.5).isfinite()
+    kept = nucleus(flat, 0.5).isfinite()
     assert torch.equal(kept, hf.TopPLogitsWarper(0.5)(None, flat).isfinite())
     assert kept.sum() == 4
 
 
 def test_top_p_keeps_the_smallest_set_that_reaches_it():
     law = torch.tensor([[0.1, 0.5, 0.15, 0.25]]).log()
-    assert _top_p_sorted(law, 0.7).isfinite().tolist() == [[False, True, False, True]]
-    assert _top_p_sorted(law, 0.8).isfinite().tolist() == [[False, True, True, True]]
+    assert nucleus(law, 0.7).isfinite().tolist() == [[False, True, False, True]]
+    assert nucleus(law, 0.8).isfinite().tolist() == [[False, True, True, True]]
 
 
 def test_forbidding_everything_is_an_error_only_where_plain_decoding_would_meet_it():

@@ -13,11 +13,12 @@ from torch import Tensor
 
 from foreword.draws import KeyedDraws
 from foreword.sampling import Columns, choose, lawful, one_hot
-from foreword.types import Batch, Draft, Sequence, Verdict
+from foreword.types import Batch, Draft, SamplingParams, Sequence, Verdict
 from foreword.verify import Rule
 
 Logits = list[Float[Tensor, "_ vocab"]]
 """One for each sequence: the target's logits after its last committed token and after each of its guesses."""
+_GREEDY, _SHAPED = SamplingParams(temperature=0), SamplingParams(temperature=1)
 
 
 class Decider:
@@ -31,24 +32,32 @@ class Decider:
         if not batch.sequences:
             return Verdict([], [], 0)
         depths = [tree.depths for tree in draft.trees]
-        if self._rule.follow is not None and all(sequence.params.plain for sequence in batch.sequences):
-            return self._rule.follow(self._drawn(batch, depths, logits), draft)
         laws, astray = self._laws(batch, draft, logits)
-        noise = self._draws.deciding(batch.sequences, draft, depths)
-        verdict = self._rule.verify(_padded(laws, draft.nodes + 1), draft, noise)
+        if self._rule.follow is not None:
+            verdict = self._rule.follow(self._drawn(batch, depths, laws), draft)
+        else:
+            noise = self._draws.deciding(batch.sequences, draft, depths)
+            verdict = self._rule.verify(_padded(laws, draft.nodes + 1), draft, noise)
         return _cut(verdict, draft, astray) if any(astray) else verdict
 
-    def _drawn(self, batch: Batch, depths: list[list[int]], logits: Logits) -> list[list[int]]:
-        """The target's own tokens where nothing but a temperature shapes its law: the same, sooner."""
+    def _drawn(self, batch: Batch, depths: list[list[int]], laws: Logits) -> list[list[int]]:
+        """The target's own tokens: what the rule would draw, sooner."""
         return [
-            choose(scores, sequence.params, self._draws.foreseeing(sequence, max(places) + 1), places)
-            for sequence, places, scores in zip(batch.sequences, depths, logits, strict=True)
+            choose(law, _as_is(sequence.params), self._draws.foreseeing(sequence, max(places) + 1), places)
+            for sequence, places, law in zip(batch.sequences, depths, laws, strict=True)
         ]
 
     def _laws(self, batch: Batch, draft: Draft, logits: Logits) -> tuple[Logits, list[Columns]]:
-        """The law at every column of each sequence, and the columns that have none."""
+        """The law at every column of each sequence, and the columns that have none.
+
+        A rule that follows draws gets the logits where nothing but a temperature shapes the law: drawing sees to that.
+        """
         laws, astray = [], []
         for row, sequence in enumerate(batch.sequences):
+            if self._rule.follow is not None and sequence.params.plain:
+                laws.append(logits[row])
+                astray.append(frozenset())
+                continue
             paths = draft.trees[row].paths if sequence.params.reads_path else None
             try:
                 law, lost = lawful(logits[row], sequence, paths)
@@ -58,6 +67,11 @@ class Decider:
             laws.append(one_hot(law) if sequence.params.greedy and not self._rule.shares_noise else law)
             astray.append(lost)
         return laws, astray
+
+
+def _as_is(params: SamplingParams) -> SamplingParams:
+    """To draw under what `_laws` says: what is not plain was shaped there."""
+    return params if params.plain else _GREEDY if params.greedy else _SHAPED
 
 
 def _cut(verdict: Verdict, draft: Draft, astray: list[Columns]) -> Verdict:

@@ -9,8 +9,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from foreword import candidates
 from foreword.errors import InvalidRequest
 from foreword.native import draws
+from foreword.nucleus import ONE, fixed, goal
 from foreword.types import LogitsProcessor, SamplingParams, Sequence, TokenLogprob
 
 Logits = Float[Tensor, "rows vocab"]
@@ -18,9 +20,6 @@ Paths = list[list[int]]
 Columns = frozenset[int]
 
 _FORBIDDEN = -math.inf
-_CANDIDATES = 256
-_ONE = 2**44
-"""Probability 1 as an integer. Integer sums are exact, so neither their order nor their length can move a threshold."""
 
 
 def weights(logits: Logits, sequence: Sequence, paths: Paths | None = None) -> Logits:
@@ -103,8 +102,7 @@ def choose(
         if found is not None:
             return found
     scores = logits.float() if params.greedy else logits.float() / params.temperature
-    drawn: list[int] = draw(scores, None if gumbel is None else gumbel[places]).tolist()
-    return drawn
+    return draw(scores, None if gumbel is None else gumbel[places]).tolist()
 
 
 def logprobs(logits: Logits, tokens: list[int], top: int) -> list[TokenLogprob]:
@@ -135,12 +133,14 @@ def _after_paths(scores: Logits, sequence: Sequence, paths: Paths) -> Logits:
     if len(paths) != scores.shape[0]:
         raise InvalidRequest(f"paths must hold one list for each row of logits: {scores.shape[0]}, got {len(paths)}")
     if params.repetition_penalty != 1:
-        seen = _counts(scores, sequence.tokens, paths) > 0
-        penalty = params.repetition_penalty
-        scores = torch.where(seen, torch.where(scores < 0, scores * penalty, scores / penalty), scores)
+        ids, counts = _counts(scores, sequence.tokens, paths)
+        raw, penalty = scores[:, ids], params.repetition_penalty
+        penalised = torch.where(counts > 0, torch.where(raw < 0, raw * penalty, raw / penalty), raw)
+        scores = scores.index_copy(1, ids, penalised)
     if params.presence_penalty or params.frequency_penalty:
-        counts = _counts(scores, sequence.tokens[sequence.prompt :], paths)
-        scores = scores - params.frequency_penalty * counts - params.presence_penalty * (counts > 0)
+        ids, counts = _counts(scores, sequence.tokens[sequence.prompt :], paths)
+        penalised = scores[:, ids] - params.frequency_penalty * counts - params.presence_penalty * (counts > 0)
+        scores = scores.index_copy(1, ids, penalised)
     if params.bad_word_ids or sequence.produced < params.min_tokens:
         scores = scores.masked_fill(_forbidden(scores, sequence, paths), _FORBIDDEN)
     for processor in params.processors:
@@ -148,16 +148,15 @@ def _after_paths(scores: Logits, sequence: Sequence, paths: Paths) -> Logits:
     return scores
 
 
-def _counts(scores: Logits, tokens: list[int], paths: Paths) -> Logits:
-    """How often each token occurs in `tokens` and the row's path, Float32 (exact below 2**24)."""
-    vocab = scores.shape[-1]
-    counts = torch.zeros_like(scores)
-    shared = torch.tensor([token for token in tokens if token < vocab], dtype=torch.int64, device=scores.device)
-    counts += torch.bincount(shared, minlength=vocab)
-    for row, path in enumerate(paths):
-        for token in path:
-            counts[row, token] += 1
-    return counts
+def _counts(scores: Logits, tokens: list[int], paths: Paths) -> tuple[Int[Tensor, "seen"], Float[Tensor, "rows seen"]]:
+    """The tokens in `tokens` or any path, and how often each is in `tokens` and the row's path (exact below 2**24)."""
+    cells = [(row, token) for row, path in enumerate(paths) for token in path]
+    said = torch.tensor([token for token in tokens if token < scores.shape[-1]], dtype=torch.int64)
+    rows, guessed = torch.tensor(cells, dtype=torch.int64).view(-1, 2).T.contiguous()
+    ids = torch.cat([said, guessed]).unique()
+    counts = torch.bincount(torch.searchsorted(ids, said), minlength=len(ids)).float().repeat(len(paths), 1)
+    counts.index_put_((rows, torch.searchsorted(ids, guessed)), torch.ones(len(rows)), accumulate=True)
+    return ids.to(scores.device), counts.to(scores.device)
 
 
 def _forbidden(scores: Logits, sequence: Sequence, paths: Paths) -> Bool[Tensor, "rows vocab"]:
@@ -198,54 +197,26 @@ def _processed(scores: Logits, processor: LogitsProcessor, tokens: list[int], pa
 
 def _filtered(scores: Logits, params: SamplingParams) -> Logits:
     """Temperature and the filters after it; a parameter at its neutral value costs nothing."""
+    if not candidates.fit(params, scores.shape[-1]):
+        return _filtered_all(scores, params)
+    found, untold = candidates.among_best(scores, params)
+    if bool(untold.any()):
+        found[untold] = _filtered_all(scores[untold], params)
+    return found
+
+
+def _filtered_all(scores: Logits, params: SamplingParams) -> Logits:
+    """The plain definition, over all tokens."""
     if params.temperature != 1:
         scores = scores / params.temperature
     if 0 < params.top_k < scores.shape[-1]:
         scores = scores.masked_fill(scores < scores.topk(params.top_k).values[:, -1:], _FORBIDDEN)
     if params.top_p < 1:
-        scores = _top_p(scores, params.top_p, min(params.top_k or _CANDIDATES, _CANDIDATES))
+        scores = candidates.top_p(scores, params.top_p)
     if params.min_p > 0:
         floor = scores.amax(-1, keepdim=True) + math.log(params.min_p)
         scores = scores.masked_fill(scores < floor, _FORBIDDEN)
     return _typical(scores, params.typical_p) if params.typical_p < 1 else scores
-
-
-def _top_p(scores: Logits, top_p: float, candidates: int = _CANDIDATES) -> Logits:
-    """`_top_p_sorted` (nucleus sampling, Holtzman et al. 2020) without sorting rows that a few candidates decide."""
-    vocab = scores.shape[-1]
-    if candidates * 8 > vocab:
-        return _top_p_sorted(scores, top_p)
-    best = scores.topk(candidates)
-    masses = _fixed(probs(scores).gather(1, best.indices)).cumsum(-1)
-    kept = _nucleus(scores, best.values, masses, top_p)
-    undecided = (masses[:, -1] < _goal(top_p)).nonzero().squeeze(1)
-    if len(undecided):
-        kept[undecided] = _top_p_sorted(scores[undecided], top_p)
-    return kept
-
-
-def _top_p_sorted(scores: Logits, top_p: float) -> Logits:
-    """The plain definition: keep the smallest set of likeliest tokens whose probability reaches `top_p`."""
-    ordered = scores.sort(descending=True)
-    masses = _fixed(probs(scores).gather(1, ordered.indices)).cumsum(-1)
-    return _nucleus(scores, ordered.values, masses, top_p)
-
-
-def _nucleus(
-    scores: Logits, ordered: Float[Tensor, "rows best"], masses: Int[Tensor, "rows best"], top_p: float
-) -> Logits:
-    """Cut below the token where `masses`, cumulative over `ordered` (descending), reach `top_p`.
-
-    Of tokens that tie at the cut the last ids stay, as many as are needed (what transformers' ascending sort leaves).
-    """
-    count = ((masses < _goal(top_p)).sum(-1, keepdim=True) + 1).clamp_(max=ordered.shape[-1])
-    cut = ordered.gather(1, count - 1)
-    tied = scores == cut
-    spare = tied.sum(-1, keepdim=True) + (scores > cut).sum(-1, keepdim=True) - count
-    dropped = scores < cut
-    if bool((spare > 0).any()):
-        dropped |= tied & (tied.cumsum(-1) <= spare)
-    return scores.masked_fill(dropped, _FORBIDDEN)
 
 
 def _typical(scores: Logits, mass: float) -> Logits:
@@ -253,18 +224,9 @@ def _typical(scores: Logits, mass: float) -> Logits:
     laws = scores.log_softmax(-1)
     masses = laws.exp()
     surprise = torch.where(masses > 0, -laws * masses, 0.0)
-    entropy = (_fixed(surprise).sum(-1, keepdim=True).double() / _ONE).float()
+    entropy = (fixed(surprise).sum(-1, keepdim=True).double() / ONE).float()
     distance = (-laws - entropy).abs()
     ordered, order = distance.sort(stable=True)
-    count = (_fixed(masses.gather(1, order)).cumsum(-1) < _goal(mass)).sum(-1, keepdim=True)
+    count = (fixed(masses.gather(1, order)).cumsum(-1) < goal(mass)).sum(-1, keepdim=True)
     cut = ordered.gather(1, count.clamp_(max=scores.shape[-1] - 1))
     return scores.masked_fill(distance > cut, _FORBIDDEN)
-
-
-def _fixed(values: Float[Tensor, "rows any"]) -> Int[Tensor, "rows any"]:
-    """Non-negative floats as multiples of 1 / _ONE, Int64."""
-    return (values.double() * _ONE).long()
-
-
-def _goal(mass: float) -> int:
-    return max(1, round(mass * _ONE))

@@ -17,8 +17,8 @@ native = pytest.mark.skipif(isinstance(library(), str), reason=f"no native kerne
 DEPTHS = [48, 64, 96]
 """In AMX registers: too uneven for them, two steps, three."""
 OUTPUTS = [16, 32, 48, 80, 64 * 13 + 16, 7, 35, 53]
-"""Half a panel, whole ones, one and a half, and so on; the fifth makes several chunks for every thread; the last three leave
-some of their last panel empty."""
+"""Half a panel, whole ones, one and a half, and so on; the fifth makes several chunks for every thread; the
+last three leave some of their last panel empty."""
 ROWS = [1, 2, 11, 12, 13, 16, 17, 24, 25, 32, 33, 40, 70]
 """At most 12 rows are one pass, or 32 in two blocks of 16."""
 

@@ -1,12 +1,9 @@
 /* Noise and draws on CPU in one call each. Plain definitions: noise.gumbel and sampling.draw, in torch.
  *
- * Loops are written so that the compiler vectorises them; no intrinsics, so any CPU will do.
+ * Loops are written so that the compiler vectorises them; where it cannot, lanes.c does.
  */
-#include <math.h>
-#include <stdint.h>
-#include <string.h>
+#include "lanes.c"
 
-#define LANES 16
 /* Counters side by side. More than a compiler unrolls: loops that GCC unrolls before it vectorises them take twice as long. */
 #define WIDE 32
 
@@ -81,4 +78,29 @@ __attribute__((noinline)) static int64_t likeliest(const float *row, const float
 void foreword_likeliest(const float *logits, const float *noise, const int64_t *places, float temperature, int64_t rows, int64_t vocab, int64_t *out) {
     for (int64_t r = 0; r < rows; r++)
         out[r] = likeliest(logits + r * vocab, noise ? noise + places[r] * vocab : 0, temperature, vocab);
+}
+
+/* The `most` largest of each row, best first and the first of equals, and where they stand; fewer numbers: -INFINITY at 0. */
+void foreword_best(const float *rows, int64_t count, int64_t vocab, int64_t most, float *values, int64_t *places) {
+    for (int64_t r = 0; r < count; r++, values += most, places += most) {
+        const float *row = rows + r * vocab;
+        for (int64_t i = 0; i < most; i++) values[i] = -INFINITY, places[i] = 0;
+        floats least = all(-INFINITY);
+        for (int64_t at = 0; at < vocab; at += LANES)
+            for (uint32_t set = above(load_first(row + at, vocab - at, -INFINITY), least); set; set &= set - 1) {
+                const int64_t place = at + __builtin_ctz(set);
+                const float found = row[place];
+                int64_t i = 0, end = most - 1; /* the first that is smaller lies between them */
+                if (!(found > values[end])) continue;
+                while (i < end) {
+                    const int64_t middle = (i + end) / 2;
+                    if (values[middle] >= found) i = middle + 1;
+                    else end = middle;
+                }
+                memmove(values + i + 1, values + i, (size_t)(most - 1 - i) * sizeof *values);
+                memmove(places + i + 1, places + i, (size_t)(most - 1 - i) * sizeof *places);
+                values[i] = found, places[i] = place;
+                least = all(values[most - 1]);
+            }
+    }
 }

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from foreword.native.compiler import compiled
@@ -27,6 +27,7 @@ def library() -> ctypes.CDLL | None:
     integers = POINTER(c_int64)
     made.foreword_gumbel.argtypes = [*[integers] * 4, c_int64, c_int64, c_void_p]
     made.foreword_likeliest.argtypes = [c_void_p, c_void_p, integers, c_float, c_int64, c_int64, integers]
+    made.foreword_best.argtypes = [c_void_p, c_int64, c_int64, c_int64, c_void_p, c_void_p]
     return made
 
 
@@ -71,3 +72,17 @@ def likeliest(
         at, address = (c_int64 * rows)(*places), noise.data_ptr()
     made.foreword_likeliest(logits.data_ptr(), address, at, temperature, rows, logits.shape[1], found)
     return list(found)
+
+
+def best(
+    rows: Float[Tensor, "rows vocab"], most: int
+) -> tuple[Float[Tensor, "rows most"], Int[Tensor, "rows most"]] | None:
+    """The largest of each row of float32, best first, of equals the first one first, and their ids; None without a
+    compiler. Where a row has fewer numbers than that, -inf at id 0.
+    """
+    made, rows = library(), rows.contiguous()
+    if made is None:
+        return None
+    values, ids = torch.empty(len(rows), most), torch.empty(len(rows), most, dtype=torch.int64)
+    made.foreword_best(rows.data_ptr(), *rows.shape, most, values.data_ptr(), ids.data_ptr())
+    return values, ids

@@ -3,6 +3,7 @@
  * One register where there is AVX512, else two (AVX2) or four (NEON, SSE), which compilers keep apart only if each has a name.
  * A number's bits depend on nothing beside it. Between processors they may differ: by the order of a sum, by what is fused.
  */
+#pragma once
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
