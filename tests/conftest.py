@@ -36,13 +36,16 @@ def seeded() -> None:
     torch.manual_seed(0)
 
 
-@pytest.fixture(params=["vectors", "matrices", "as on a processor without AVX512"])
+OLDER = "as on a processor without AVX512"
+
+
+@pytest.fixture(params=["vectors", "matrices", pytest.param(OLDER, marks=pytest.mark.slow)])
 def registers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The ways in which C of ours multiplies; only a processor with AMX has the second."""
+    """The ways in which C of ours multiplies; only a processor with AMX has the second. More in test_lanes.py."""
     from foreword.native import llama
     from foreword.native.processor import told
 
-    if request.param.startswith("as on"):
+    if request.param == OLDER:
         if not any(line.startswith("flags") and "avx2" in line for line in told()):
             pytest.skip("the processor has no AVX2")
         monkeypatch.setenv("FOREWORD_CFLAGS", "-march=x86-64-v3")
