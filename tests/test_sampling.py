@@ -187,6 +187,7 @@ def test_the_law_from_few_candidates_is_the_one_from_all_tokens(kind, top_k, par
     if not compiled:
         monkeypatch.setattr(draws, "best", lambda *_: None)
     logits, params = _adversarial(kind), SamplingParams(top_k=top_k, **params)
+    logits[0, 0] = 50.0  # where what is missing would lie, too
     given = logits.clone()
     assert fit(params, logits.shape[-1])
     found = weights(logits, Sequence(1, PROMPT, len(PROMPT), params, seed=0, eos=frozenset()))
