@@ -13,10 +13,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from foreword.native import draws
-from foreword.nucleus import fixed, goal, kept, nucleus
+from foreword.nucleus import Logits, fixed, goal, kept, nucleus
 from foreword.types import SamplingParams
 
-Logits = Float[Tensor, "rows vocab"]
 MOST = 256
 """Candidates that are looked for."""
 SPARE = 8

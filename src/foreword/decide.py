@@ -18,7 +18,8 @@ from foreword.verify import Rule
 
 Logits = list[Float[Tensor, "_ vocab"]]
 """One for each sequence: the target's logits after its last committed token and after each of its guesses."""
-_GREEDY, _SHAPED = SamplingParams(temperature=0), SamplingParams(temperature=1)
+_SHAPED = SamplingParams(temperature=1)
+"""Draws from log-weights as they are."""
 
 
 class Decider:
@@ -43,8 +44,9 @@ class Decider:
     def _drawn(self, batch: Batch, depths: list[list[int]], laws: Logits) -> list[list[int]]:
         """The target's own tokens: what the rule would draw, sooner."""
         return [
-            choose(law, _as_is(sequence.params), self._draws.foreseeing(sequence, max(places) + 1), places)
+            choose(law, params if params.plain else _SHAPED, self._draws.foreseeing(sequence, max(places) + 1), places)
             for sequence, places, law in zip(batch.sequences, depths, laws, strict=True)
+            for params in [sequence.params]
         ]
 
     def _laws(self, batch: Batch, draft: Draft, logits: Logits) -> tuple[Logits, list[Columns]]:
@@ -67,11 +69,6 @@ class Decider:
             laws.append(one_hot(law) if sequence.params.greedy and not self._rule.shares_noise else law)
             astray.append(lost)
         return laws, astray
-
-
-def _as_is(params: SamplingParams) -> SamplingParams:
-    """To draw under what `_laws` says: what is not plain was shaped there."""
-    return params if params.plain else _GREEDY if params.greedy else _SHAPED
 
 
 def _cut(verdict: Verdict, draft: Draft, astray: list[Columns]) -> Verdict:

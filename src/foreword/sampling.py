@@ -12,10 +12,9 @@ from torch import Tensor
 from foreword import candidates
 from foreword.errors import InvalidRequest
 from foreword.native import draws
-from foreword.nucleus import ONE, fixed, goal
+from foreword.nucleus import ONE, Logits, fixed, goal
 from foreword.types import LogitsProcessor, SamplingParams, Sequence, TokenLogprob
 
-Logits = Float[Tensor, "rows vocab"]
 Paths = list[list[int]]
 Columns = frozenset[int]
 

@@ -26,9 +26,17 @@ def test_env_says_what_a_report_needs_and_whether_our_c_code_runs(shell):
     facts = json.loads(shell("env", "--json", FOREWORD_DEBUG="0").stdout)
     assert facts["threads"] == 1
     assert facts["variables"]["FOREWORD_DEBUG"] == "0"
-    assert {"foreword", "python", "torch", "transformers", "tokenizers", "cpu", "amx_bf16", "cuda_devices"} <= set(
-        facts
-    )
+    assert {
+        "foreword",
+        "python",
+        "torch",
+        "transformers",
+        "tokenizers",
+        "cpu",
+        "amx_bf16",
+        "avx2",
+        "cuda_devices",
+    } <= set(facts)
     assert facts["native_code"].startswith(draws.reason() or "compiled (")
     assert ("AMX" in facts["native_code"]) == llama.amx()
     assert "no C compiler '/nonexistent'" in json.loads(shell("env", "--json", CC="/nonexistent").stdout)["native_code"]

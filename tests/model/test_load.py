@@ -92,6 +92,8 @@ needs_kernel = pytest.mark.skipif(llama.reason() is not None, reason=f"no native
 def test_a_processor_without_bfloat16_gets_it_where_c_of_ours_reads_the_model(slow_bfloat16):
     model = Model.load(starter.target(), device="cpu")
     assert (model.dtype, model.capability.way) == (torch.bfloat16, "native")
+    assert Model.load(starter.draft(), device="cpu", way="pool").dtype == torch.float32
+    assert Model.load(starter.draft(), device="cpu", way="native").dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2"])

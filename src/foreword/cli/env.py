@@ -44,6 +44,8 @@ def env(as_json: options.AsJson = False) -> None:
         "native_code": _native(),
         "amx_bf16": "amx_bf16" in flags,
         "avx512_bf16": "avx512_bf16" in flags,
+        "avx512": "avx512bw" in flags,
+        "avx2": "avx2" in flags,
         "cuda_devices": [torch.cuda.get_device_name(place) for place in range(torch.cuda.device_count())],
         "variables": {name: value for name, value in sorted(os.environ.items()) if name.startswith(PREFIXES)},
     }

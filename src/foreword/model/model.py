@@ -95,12 +95,13 @@ class Model:
             config = AutoConfig.from_pretrained(source)
             if getattr(config, "is_encoder_decoder", False):
                 raise ModelError(f"{source} is an encoder-decoder; Foreword drives decoder-only models")
-            first, *others = _dtypes(dtype, where, config.architectures)
+            first, *others = _dtypes(dtype, where, config.architectures if way in (None, NATIVE) else None)
             with _LOADING:
                 hf = AutoModelForCausalLM.from_pretrained(source, dtype=first, config=config)
             nn.Module.to(hf, where)
             model = cls(hf, str(source), way=way)
             if others and model.capability.way != NATIVE:
+                del hf, model  # or both would be in memory
                 return cls.load(source, dtype=others[0], device=device, way=way)
             return model
         except ModelError:

@@ -13,8 +13,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-LANES = 16
-"""Outputs that one vector holds; keys lie in blocks of so many rows."""
+from foreword.native.llama import LANES
+
 PANEL = 2 * LANES
 """Outputs that lie side by side in packed weights; values lie in blocks of so many rows."""
 

@@ -9,6 +9,10 @@
 #define MOST_ROWS (2 * BLOCK)
 
 #if defined __AMX_BF16__ || defined __AMXBF16__ /* as older clangs have it */
+#define MATRICES
+#endif
+
+#ifdef MATRICES
 #include <sys/syscall.h>
 
 static int matrix_registers; /* may be used: foreword_use_amx */

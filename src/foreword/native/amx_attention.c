@@ -5,7 +5,7 @@
  * so its bits are its own. Positions that are not rows of memory (guesses of a tree) are put in order beside one another first.
  */
 
-#if defined __AMX_BF16__ || defined __AMXBF16__ /* as older clangs have it */
+#ifdef MATRICES
 
 static inline int attends_in_registers(const Model *m) { return matrix_registers && m->dim % STEP == 0; }
 

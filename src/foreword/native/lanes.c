@@ -13,10 +13,6 @@
 #include <arm_neon.h>
 #endif
 
-#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
-#error "of two bfloat16 in a word the first is taken for the low half"
-#endif
-
 #define LANES 16
 #define INLINE static inline __attribute__((always_inline))
 

@@ -8,8 +8,11 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
-#include "lanes.c"
 #include "draws.c"
+
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "of two bfloat16 in a word the first is taken for the low half"
+#endif
 
 #define MOST_DIM 256
 #define MOST_DEEP 256

@@ -15,6 +15,8 @@ import torch
 from foreword.errors import ModelError
 from foreword.native.compiler import compiled
 
+LANES = 16
+"""Numbers side by side (lanes.c)."""
 ATTENTION, MLP = 1, 2
 """Bits of `Layer.skipped`."""
 WHOLE, BYTES, NIBBLES = 0, 1, 2

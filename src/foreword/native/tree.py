@@ -17,9 +17,6 @@ from torch import Tensor
 
 from foreword.native import llama
 
-LANES = 16
-"""Numbers that the C side writes at once, perhaps beyond the last token."""
-
 
 class Growth(Structure):
     """What is asked for, and room for what comes out."""
@@ -109,7 +106,8 @@ class Gardener:
         """Logits of so many rows at a time, which hold until the next tree."""
         if self._logits.shape[0] < rows:
             vocab = self._model.vocab
-            self._logits, self._scratch = torch.empty(rows, vocab), torch.empty(vocab + LANES)
+            self._logits = torch.empty(rows, vocab)
+            self._scratch = torch.empty(vocab + llama.LANES)  # the C side writes so many at once
         return self._logits
 
     def grow(
