@@ -24,7 +24,7 @@ from foreword.draft import MODEL, PLAIN, WITH_DRAFT, Recipe, usual
 from foreword.draft import method as find_method
 from foreword.draft.base import Drafter, Source
 from foreword.draft.course import Progress
-from foreword.draft.learning import Learner, Learning, teaching
+from foreword.draft.learning import Learner, Learning, taught, teaching
 from foreword.draft.pairing import load_anyhow
 from foreword.draft.recipe import Sources, shipped
 from foreword.engine import NODES, Engine
@@ -116,8 +116,7 @@ class LLM:
         """A drafter that cannot be had costs speed, not text: the target carries on alone, and says so."""
         load = partial(load_anyhow, kind) if anyhow else kind.load
         try:
-            made = load(cast("Source", source), self.target, self.tokenizer)
-            return made if how is None else Learner(made, self.target, how)
+            return taught(load(cast("Source", source), self.target, self.tokenizer), self.target, how)
         except (InvalidRequest, VocabularyMismatch):
             raise  # asked for wrongly, which nobody wants to find out from a warning
         except Exception as error:  # noqa: BLE001 - whatever is wrong with a drafter, the target can do without

@@ -302,7 +302,8 @@ def test_what_was_learnt_is_saved_and_served_again(tmp_path):
     llm.save_draft(tmp_path / "learnt")
     again = LLM(draft=tmp_path / "learnt", nodes=4)
     assert again.progress is None
-    mine, theirs = (copied(one.engine.drafter.pupil).state_dict() for one in (llm, again))
+    stored = Model.load(tmp_path / "learnt")
+    mine, theirs = (copied(one).state_dict() for one in (llm.engine.drafter.pupil, stored))
     assert all(torch.equal(weight, theirs[name]) for name, weight in mine.items())
     assert [answer.text for answer in again.generate(["The river"] * 8, params)] == texts
     with pytest.raises(InvalidRequest, match="exists already"):

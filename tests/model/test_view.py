@@ -21,23 +21,33 @@ def text(length: int = 60) -> list[int]:
     return [token for prompt in prompts() for token in prompt][:length]
 
 
+def bytes_read(codes: torch.Tensor, outputs: int, depth: int) -> torch.Tensor:
+    """The weights that codes of 8 bits stand for: the plain definition of the layout in bytes.c."""
+    weight = torch.zeros(outputs, depth)
+    for start in range(0, outputs, 32):
+        wide = min(32, outputs - start)
+        panel = codes[start * (depth + 4) :][: wide * (depth + 4)]
+        scales, numbers = panel[: 4 * wide].view(torch.float32), panel[4 * wide :].view(torch.int8)
+        rows = numbers.view(depth // 4, wide, 4).transpose(0, 1).reshape(wide, depth)
+        weight[start : start + wide] = rows.float() * scales[:, None]
+    return weight
+
+
 def decoded(codes: torch.Tensor, outputs: int, depth: int, bits: int) -> torch.Tensor:
     """The weights that codes stand for, number by number: the plain definition of the layout in quantized.c."""
+    if bits == 8:
+        return bytes_read(codes, outputs, depth)
     levels = [-1, -0.6961928, -0.5250731, -0.3949175, -0.2844414, -0.1847734, -0.09105, 0]
     levels += [0.0795803, 0.1609302, 0.2461123, 0.3379152, 0.4407098, 0.562617, 0.7229568, 1]
-    groups, loads = depth // 32, bits
+    groups, loads = depth // 32, 4
     weight = torch.zeros(outputs, depth)
     for panel, held in enumerate(codes.reshape(outputs // 16, -1)):
         scales = held[: groups * 32].view(torch.bfloat16).float().reshape(groups, 16)
         words = held[groups * 32 :].reshape(groups, loads, 16, 2, 2).int()  # output, depth of a pair, byte of a word
         for k in range(depth):
             group, place = divmod(k, 32)
-            if bits == 8:
-                value = words[group, place // 4, :, place % 2, place % 4 // 2]
-                value = torch.where(value > 127, value - 256, value).float()
-            else:
-                code = words[group, place // 8, :, place % 2, place % 8 // 4] >> (4 * (place % 4 // 2)) & 15
-                value = torch.tensor(levels)[code].bfloat16().float()
+            code = words[group, place // 8, :, place % 2, place % 8 // 4] >> (4 * (place % 4 // 2)) & 15
+            value = torch.tensor(levels)[code].bfloat16().float()
             weight[panel * 16 : panel * 16 + 16, k] = value * scales[group]
     return weight
 
@@ -51,13 +61,14 @@ def test_a_code_stands_for_the_nearest_weight_it_can(bits, step):
     packed = torch.empty_like(weight)
     library.foreword_pack(weight.data_ptr(), packed.data_ptr(), 48, 96)
     codes = torch.zeros(library.foreword_coded_bytes(48, 96, CODINGS[bits]), dtype=torch.uint8)
-    assert codes.numel() == 48 * 96 * bits // 8 + 48 * 3 * 2
+    assert codes.numel() == 48 * 96 * bits // 8 + 48 * (3 * 2 if bits == 4 else 4)  # and the scales
     library.foreword_quantize(packed.data_ptr(), codes.data_ptr(), 48, 96, CODINGS[bits])
-    found, wanted = decoded(codes, 48, 96, bits).reshape(48, 3, 32), weight.float().reshape(48, 3, 32)
+    group = 32 if bits == 4 else 96
+    found, wanted = (weights.reshape(48, -1, group) for weights in (decoded(codes, 48, 96, bits), weight.float()))
     most = wanted.abs().amax(-1, keepdim=True)
     # Half a step of the grid, or the fifth by which the largest weights may be cut.
     assert bool(((found - wanted).abs() <= torch.where(wanted.abs() > 0.75 * most, 0.22, step / 2 + 0.01) * most).all())
-    assert bool((found[3, 1] == 0).all())
+    assert bool((decoded(codes, 48, 96, bits)[3, 32:64] == 0).all())
     assert (found - wanted).pow(2).mean().sqrt() < {8: 0.012, 4: 0.1}[bits]
 
 

@@ -33,6 +33,13 @@ static void operations(const float *a, const float *b, const float *c) {
         const pairs found = looked_up(table_of(a), load_pairs(narrowed), n);
         say(even_of(found)), say(odd_of(found));
     }
+    int8_t bytes[8 * LANES];
+    int16_t small[LANES];
+    for (int i = 0; i < 8 * LANES; i++) bytes[i] = (int8_t)(i * 77 + 13);
+    store_words((void *)small, rounded(minimum(maximum(x, all(-3e4f)), all(3e4f))));
+    counts sums[2] = {none(), none()};
+    for (int i = 0; i < 4; i++) sums[i % 2] = word_dot(sums[i % 2], load_bytes(bytes + 2 * LANES * i), four_words(small + 4 * i));
+    say(pair_sums(sums[0], sums[1]));
     say_number(sum_of(x)), say_number(maximum_of(x)), say_number((float)above(x, y));
 }
 
@@ -74,7 +81,7 @@ static void forward(int coding, int64_t step) {
         .layers = LAYERS, .hidden = HIDDEN, .heads = HEADS, .kv_heads = KV, .dim = DIM, .intermediate = INNER, .vocab = VOCAB, .eps = 1e-6f, .scale = 0.2f,
         .table = packed(VOCAB, HIDDEN, WHOLE), .tabled = VOCAB, .norm = ones(HIDDEN), .head = packed(VOCAB, HIDDEN, coding), .layer = layers, .coding = coding, .turned = DIM,
     };
-    float residual[LENGTH * HIDDEN], wide[LENGTH * ACROSS], *logits = malloc(LENGTH * VOCAB * sizeof(float)), *scores = malloc(2 * MOST_QUERIES * 1024 * sizeof(float));
+    float residual[LENGTH * HIDDEN], wide[LENGTH * ACROSS], steps[LENGTH], *logits = malloc(LENGTH * VOCAB * sizeof(float)), *scores = malloc(2 * MOST_QUERIES * 1024 * sizeof(float));
     factor *narrowed = malloc(LENGTH * (HEADS * DIM + 2 * HIDDEN + INNER) * sizeof(factor));
     int64_t tokens[LENGTH], positions[LENGTH], keep[LENGTH];
     for (int64_t i = 0; i < LENGTH; i++) tokens[i] = (i * 37 + 5) % VOCAB, positions[i] = i, keep[i] = i;
@@ -82,7 +89,7 @@ static void forward(int coding, int64_t step) {
         const Span span = {.stop = step, .past = start, .trunk = step};
         const Forward f = {
             .rows = step, .spans = 1, .kept = step, .tokens = tokens + start, .positions = positions + start, .keep = keep, .span = &span, .logits = logits + start * VOCAB,
-            .residual = residual, .wide = wide, .scores = scores, .narrow = narrowed, .longest = 1024,
+            .residual = residual, .wide = wide, .scores = scores, .narrow = narrowed, .steps = steps, .longest = 1024,
         };
         foreword_forward(&m, &f, 2);
     }

@@ -20,7 +20,7 @@ from foreword.native.processor import told
 SOURCE = Path(llama.__file__).parent
 PROGRAM = Path(__file__).with_name("lanes.c")
 LANES, LOGITS = 16, 40 * 112
-OPERATIONS, NUMBERS = 29, 3
+OPERATIONS, NUMBERS = 30, 3
 """What the program says of each 16 times three numbers: so many vectors, then so many numbers."""
 FIRST = (-0.1802, 0.0192, 0.4362, -0.9732, 0.7403, -0.2961, 0.8087, -1.4089)
 """Logits, as an ARM said them in an emulator and a Xeon with AVX2 to the same bits."""
@@ -48,7 +48,7 @@ class Kind:
         return None
 
 
-WITHOUT_AMX = ("-mno-amx-tile", "-mno-amx-bf16")
+WITHOUT_AMX = ("-mno-amx-tile", "-mno-amx-bf16", "-mno-amx-int8")
 AVX512 = "avx512f avx512bw avx512vl avx512dq avx512cd"
 KINDS = [
     Kind("avx2", ("-march=x86-64-v3",), "avx2 fma"),
@@ -135,6 +135,15 @@ def test_each_nibble_finds_its_place_in_a_table(said):
             expected = bfloat16(x)[[code >> 4 * nibble & 15 for code in codes]]
             assert torch.equal(found[21 + 2 * nibble], expected[::2])
             assert torch.equal(found[22 + 2 * nibble], expected[1::2])
+
+
+def test_bytes_times_words_are_summed_exactly(said):
+    """A load of 32 bytes is 8 outputs by 4 depths; the first and the third are the same outputs."""
+    loads = torch.tensor([(i * 77 + 13 + 128) % 256 - 128 for i in range(8 * LANES)]).view(4, 8, 4)
+    for (x, _, _), (found, _) in zip(given()[:6], said[0], strict=False):
+        words = x.round().long().view(4, 1, 4)
+        each = (loads * words).sum(-1)
+        assert torch.equal(found[29], torch.cat([each[0] + each[2], each[1] + each[3]]).float())
 
 
 def test_what_is_hardly_a_number_stays_what_it_is(said):

@@ -38,6 +38,7 @@ from foreword.bench.oracle import NAME as ORACLE
 from foreword.bench.oracle import NODES, Oracle
 from foreword.bench.trial import Contender
 from foreword.draft import HEAD, METHODS, MODEL, PLAIN, WITH_DRAFT, WITHOUT_DRAFT, Drafter, Recipe, method
+from foreword.draft.learning import taught
 from foreword.draft.recipe import shipped
 from foreword.engine import Engine
 from foreword.errors import InvalidRequest, ModelError, UnknownMethod, words
@@ -186,7 +187,7 @@ def _drafter(name: str, target: Model, tokenizer: PreTrainedTokenizerBase, sourc
     if found.needs and given is None:
         raise InvalidRequest(f"it needs {found.takes}, and none was given; name one with --source {name}=PATH")
     if source.shape is None or given is None or found.takes != HEAD:
-        return found.load(given, target, tokenizer)
+        return taught(found.load(given, target, tokenizer), target, None)
     with TemporaryDirectory() as folder:
         inflate_head(given, source.original, SHAPES[source.shape]).write(Path(folder))
         return found.load(folder, target, tokenizer)

@@ -75,4 +75,6 @@ class DFlashDrafter(BlockDrafter):
         del tokenizer  # a head has none of its own
         head = DFlashHead.read(folder(source))
         fitting(str(source), target.hf.config, vocab=head.layout.sizes.vocab_size, hidden=head.layout.sizes.hidden_size)
-        return cls(DFlashBlocks(head, target), head.layout.states)
+        blocks = DFlashBlocks(head, target)
+        blocks.lighten()
+        return cls(blocks, head.layout.states)

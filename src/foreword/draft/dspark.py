@@ -160,4 +160,6 @@ class DSparkDrafter(BlockDrafter):
         del tokenizer  # a head has none of its own
         head = DSparkHead.read(folder(source))
         fitting(str(source), target.hf.config, vocab=head.layout.sizes.vocab_size, hidden=head.layout.sizes.hidden_size)
-        return cls(DSparkBlocks(head, target), head.layout.states)
+        blocks = DSparkBlocks(head, target)
+        blocks.lighten()
+        return cls(blocks, head.layout.states)

@@ -105,7 +105,10 @@ class EagleDrafter(GrowingDrafter):
         head = load(source, target.hf.config)
         target.hears(head.config.states)
         nn.Module.to(head, target.device, target.dtype)
-        return cls(head, target)
+        made = cls(head, target)
+        if isinstance(made._reader, NativeHead):
+            made._reader.lighten()
+        return made
 
     def hear(self, sequence: Sequence, start: int, hidden: Float[Tensor, "tokens features"]) -> None:
         self._heard.add(sequence, start, hidden)

@@ -72,6 +72,9 @@ class NativeHead(Kernel):
         self.describe(described, min(embedding.num_embeddings, target.vocab))
         drop_weights(head)
 
+    def lighten(self, *others: llama.Model) -> None:
+        super().lighten(self._fc, *others)
+
     def close(self, id: int) -> None:
         super().close(id)
         self.thoughts.forget(id)

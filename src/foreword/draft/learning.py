@@ -67,6 +67,15 @@ def teaching(learn: bool | Learning, kind: type[Drafter] | Recipe, name: str) ->
     return Learning() if learn is True else learn
 
 
+def taught(drafter: Drafter, target: Model, how: Learning | None) -> Drafter:
+    """A drafter whose model learns; or where nothing is to be learnt, one whose model is held as guesses need it."""
+    if how is not None:
+        return Learner(drafter, target, how)
+    if drafter.pupil is not None and drafter.pupil.hf is not target.hf:
+        drafter.pupil.lighten()
+    return drafter
+
+
 class Learner(Drafter):
     """Any drafter that guesses with a model of its own, and what makes that model better while it serves.
 

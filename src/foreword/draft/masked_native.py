@@ -69,6 +69,9 @@ class NativeStack(Kernel):
         for name in self.TAKES:
             drop_weights(head.get_submodule(name))
 
+    def lighten(self, *others: llama.Model) -> None:
+        super().lighten(self._fc, *others)
+
     def open(self, id: int, capacity: int) -> None:
         super().open(id, capacity)
         self._lengths[id] = 0

@@ -56,6 +56,7 @@ def introduce(source: Source, target: Model, tokenizer: Tokenizer | None) -> Pai
         raise VocabularyMismatch("the target's tokenizer is not known here, so nothing can be translated into it")
     theirs = load_tokenizer(source)
     model = Model.load(source, dtype=target.dtype, device=str(target.device))
+    model.lighten()
     lexicons = Lexicon(tokenizer, target.vocab), Lexicon(theirs, model.vocab)
     return Pair(model, *lexicons, Translation.between(*lexicons))
 

@@ -15,7 +15,7 @@ BITS = {"int4": 4, "int8": 8}
 
 
 class QuantizedDrafter(SelfDrafter):
-    """Guesses with a copy of the target's weights in fewer bits, at 28% (int4) or 53% (int8) of their memory.
+    """Guesses with a copy of the target's weights in fewer bits, at 28% (int4) or half (int8) of their memory.
 
     A forward over one token reads every weight once, so on a machine that waits for memory it costs about that share.
     """

@@ -49,6 +49,7 @@ class Acquaintance:
         """The draft model of that name, loaded the first time."""
         if source not in self.drafts:
             self.drafts[source] = Model.load(source, dtype=target.dtype, device=str(target.device))
+            self.drafts[source].lighten()
         return self.drafts[source]
 
 

@@ -32,10 +32,12 @@ Turn = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """(a tensor of the dtype wanted, positions [1, position]) -> cos and sin of their angles [1, position, dim]."""
 ROPES = ("default", "linear", "llama3", "yarn")
 """Rotary embeddings whose angles depend on the position alone."""
+MATRICES = ("qkv", "out", "gate_up", "down")
+"""What is packed of a layer."""
 ACTIVATIONS = {"silu": llama.SILU, "gelu_pytorch_tanh": llama.GELU}
 MOST_DIM, MOST_DEEP = 256, 256
 SHARE = 4 * 2**20
-"""Bytes of weights that make one more thread worth its coming."""
+"""Bytes of weights, in bfloat16, that make one more thread worth its coming."""
 MARGIN = 64
 """Positions beyond a read that a chain may still reach without making room again."""
 
@@ -219,6 +221,35 @@ class Kernel(Rooms[Rows]):
         packed = self._pages.empty((room(len(weight)), weight.shape[1]), weight.dtype)
         self._library.foreword_pack(weight.data_ptr(), packed.data_ptr(), *weight.shape)
         return self._keep(packed)
+
+    def lighten(self, *others: llama.Model) -> None:
+        """Hold every matrix in 8 bits from now on, those of others too: half of the memory, and of the time to read it.
+
+        For guesses. Scores are others then, and what is held cannot be made whole again.
+        """
+        models, whole = (self._model, *others), self._held
+        if self._model.coding != llama.WHOLE:
+            return
+        layers = [layer for model in models for layer in model.layer[: model.layers]]
+        packed = {getattr(layer, name) for layer in layers for name in MATRICES} | {model.head for model in models}
+        self._held, self._pages = [held for held in whole if held.data_ptr() not in packed], Pages()
+        for model in models:
+            self._code(model, llama.BYTES, whole)
+
+    def _code(self, described: llama.Model, coding: int, whole: List[Tensor]) -> None:
+        """Have every matrix coded that lies among `whole`; what is described points to the codes then."""
+        packed = {matrix.data_ptr(): matrix for matrix in whole}
+        for layer in described.layer[: described.layers]:
+            for name in MATRICES:
+                setattr(layer, name, self._coded(packed[getattr(layer, name)], coding))
+        if described.head:
+            described.head = self._coded(packed[described.head], coding)
+        described.coding = coding
+
+    def _coded(self, packed: Tensor, coding: int) -> int:
+        codes = self._pages.empty((self._library.foreword_coded_bytes(*packed.shape, coding),), torch.uint8).zero_()
+        self._library.foreword_quantize(packed.data_ptr(), codes.data_ptr(), *packed.shape, coding)
+        return self._keep(codes)
 
     def _keep(self, tensor: Tensor) -> int:
         self._held.append(tensor.contiguous())

@@ -128,8 +128,7 @@ class Model:
     @property
     def eos(self) -> frozenset[int]:
         """Ids that end a text, as the checkpoint's generation settings say."""
-        settings = self.hf.generation_config
-        ids = settings.eos_token_id if settings is not None else self.hf.config.eos_token_id
+        ids = (self.hf.generation_config or self.hf.config).eos_token_id
         return frozenset([ids] if isinstance(ids, int) else ids or [])
 
     @property
@@ -151,6 +150,13 @@ class Model:
     def steady(self) -> AbstractContextManager[None]:
         """Between its forwards torch leaves the cores alone that they need, where they are not torch's own."""
         return one_thread() if self.capability.way == NATIVE else nullcontext()
+
+    def lighten(self) -> None:
+        """Hold the weights in 8 bits where that makes forwards faster: good for guesses; the scores are others then.
+
+        They cannot be read back afterwards, to learn or to be saved.
+        """
+        getattr(self.driver, "lighten", lambda: None)()
 
     def open(self, id: int, capacity: int) -> None:
         """Make room for a sequence of at most `capacity` tokens, guesses included."""

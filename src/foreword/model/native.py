@@ -16,6 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from foreword.errors import ModelError
 from foreword.model.kernel import Kernel, Rows, Turn, activation, unfit
 from foreword.model.linear import drop_weights, fast_bfloat16
 from foreword.model.panels import body, linears, remembers, scales
@@ -68,8 +69,19 @@ class NativeDriver(Kernel):
         self.describe(described, described.vocab)
 
     def restore(self, model: PreTrainedModel | None = None) -> None:
-        """Give the model its weights back, for another way to drive it; or give them to another one of its kind."""
+        """Give the model its weights back, for another way to drive it; or give them to another one of its kind.
+
+        Raises ModelError where they are held in 8 bits.
+        """
+        if self._model.coding != llama.WHOLE:
+            raise ModelError("its weights are held in 8 bits, for guesses alone; with learn=True they are whole")
         restore(self._hf if model is None else model, self._model, self._held)
+
+    def lighten(self, *others: llama.Model) -> None:
+        if not self._model.embedding and self._model.coding == llama.WHOLE:  # they are looked up in the head
+            self._table = self._table.clone()
+            self._model.table = self._keep(self._table)
+        super().lighten(*others)
 
     def hear(
         self, reads: List[Read], layers: List[int]

@@ -21,7 +21,6 @@ from foreword.model.cache import KVPool
 from foreword.model.kernel import Kernel
 from foreword.model.model import Model
 from foreword.model.native import NativeDriver, rows_of
-from foreword.model.panels import room
 from foreword.model.plan import Read
 from foreword.model.pooled import PooledDriver
 from foreword.model.recurrent import RecurrentDriver
@@ -100,8 +99,8 @@ class NativeView(NativeDriver):
         described.layer = self._layers
         self._pool.attach(self._layers)
         if bits != 16:
-            self._code(described, CODINGS[bits])
-        self.describe(described, base._words, self.bytes or base._weight_bytes)
+            self._code(described, CODINGS[bits], base._held)
+        self.describe(described, base._words, base._weight_bytes)
         self.skip(skip)
 
     def skip(self, skip: Skip) -> None:
@@ -124,21 +123,6 @@ class NativeView(NativeDriver):
     def bytes(self) -> int:
         """Memory that the coded copies take."""
         return sum(held.nbytes for held in self._held)
-
-    def _code(self, m: llama.Model, coding: int) -> None:
-        wide = (m.heads + 2 * m.kv_heads) * m.dim
-        for layer in self._layers:
-            layer.qkv = self._coded(layer.qkv, wide, m.hidden, coding)
-            layer.out = self._coded(layer.out, m.hidden, m.heads * m.dim, coding)
-            layer.gate_up = self._coded(layer.gate_up, 2 * m.intermediate, m.hidden, coding)
-            layer.down = self._coded(layer.down, m.hidden, m.intermediate, coding)
-        m.head = self._coded(m.head, room(m.vocab), m.hidden, coding)
-        m.coding = coding
-
-    def _coded(self, packed: int, outputs: int, depth: int, coding: int) -> int:
-        coded = torch.zeros(self._library.foreword_coded_bytes(outputs, depth, coding), dtype=torch.uint8)
-        self._library.foreword_quantize(packed, coded.data_ptr(), outputs, depth, coding)
-        return self._keep(coded)
 
 
 class PooledView(PooledDriver):
@@ -174,7 +158,9 @@ def _check_sizes(name: str, driver: NativeDriver, bits: int) -> None:
         raise InvalidRequest(f"weights can be read in {', '.join(map(str, CODINGS))} bits, got {bits}")
     m = driver._model
     depths = (m.hidden, m.intermediate, m.heads * m.dim)
-    if bits != 16 and any(depth % llama.GROUP for depth in depths):
+    if m.coding != llama.WHOLE:
+        raise InvalidRequest(f"the weights of {name} are held in 8 bits, for guesses alone; load it again for a view")
+    if bits == 4 and any(depth % llama.GROUP for depth in depths):
         raise InvalidRequest(f"the sizes of {name}, {depths}, are not multiples of {llama.GROUP}; use another method")
 
 

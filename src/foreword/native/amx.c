@@ -1,23 +1,33 @@
-/* Products of bfloat16 weights in matrix registers (AMX): 16 rows by 16 outputs by 32 depths an instruction.
+/* Products in matrix registers (AMX): 16 rows by 16 outputs by 32 depths an instruction, or 64 depths where weights are bytes.
  *
- * A sum takes its depths 32 at a time, in turn from the first half and from the second, whatever the number of rows. That
- * is not the order of llama.c, so all products of a process are made here, or none.
+ * A sum of bfloat16 takes its depths 32 at a time, in turn from the first half and from the second, whatever the number of
+ * rows. That is not the order of llama.c, so all products of a process are made here, or none. Of a row of whole numbers
+ * (bytes.c) the high bytes are one row here, the low ones the next.
  */
-#define STEP 32         /* depths of one register of weights */
+#define STEP 32         /* bfloat16 of one register of weights */
+#define WIDTH 64        /* bytes of a row in a register */
 #define BLOCK 16        /* rows of one register */
 #define NEAR 1024       /* bytes ahead of what is multiplied; more or less of them was slower, in every arrangement */
 #define MOST_ROWS (2 * BLOCK)
+#define LOW 128         /* what a high byte counts */
 
-#if defined __AMX_BF16__ || defined __AMXBF16__ /* as older clangs have it */
+#if (defined __AMX_BF16__ && defined __AMX_INT8__) || (defined __AMXBF16__ && defined __AMXINT8__) /* as older clangs have it */
 #define MATRICES
 #endif
+
+static inline int64_t byte_panel(int64_t depth) { return PANEL * (depth + (int64_t)sizeof(float)); } /* its bytes: scales, then codes */
 
 #ifdef MATRICES
 #include <sys/syscall.h>
 
 static int matrix_registers; /* may be used: foreword_use_amx */
 
-static inline int in_matrices(const Product *p) { return matrix_registers && p->coding == WHOLE && p->depth % STEP == 0; }
+/* Rows are made whole numbers as bytes, high ones and low ones. */
+static inline int in_halves(int64_t depth) { return matrix_registers && depth % WIDTH == 0; }
+
+static inline int in_matrices(const Product *p) {
+    return p->coding == BYTES ? in_halves(p->depth) : matrix_registers && p->coding == WHOLE && p->depth % STEP == 0;
+}
 
 /* What was stored before is in memory now: the intrinsics that read memory do not say so to every compiler. */
 static inline void written(const void *at) { __asm__ volatile("" : : "r"(at) : "memory"); }
@@ -40,46 +50,63 @@ static inline __attribute__((always_inline)) void fetch(const char *at, int line
 
 static void release_registers(void) { _tile_release(); }
 
-/* One step of R blocks of rows times P times 16 outputs; four of them are two panels. */
-static inline __attribute__((always_inline)) void multiply(const bf16 *x, const char *w, int64_t depth, const int R, const int P) {
+/* What is multiplied: rows, the codes of a panel, and of the one after it so many bytes further. */
+typedef struct {
+    const char *x, *w;
+    int64_t stride, apart;
+} Factors;
+
+#define TIMES(sum, rows, weights) do { if (B) _tile_dpbssd(sum, rows, weights); else _tile_dpbf16ps(sum, rows, weights); } while (0)
+
+/* The `k`th step of R blocks of rows times P times 16 outputs; four of them are two panels. B: of bytes. */
+static inline __attribute__((always_inline)) void multiply(const Factors *f, int64_t k, const int R, const int P, const int B) {
+    const char *x = f->x + k * WIDTH, *w = f->w + k * (P == 1 ? 1 : 2) * BLOCK * WIDTH;
     fetch(w + NEAR, 16);
-    _tile_loadd(4, x, 2 * depth);
-    if (R == 2) _tile_loadd(5, x + BLOCK * depth, 2 * depth);
+    _tile_loadd(4, x, f->stride);
+    if (R == 2) _tile_loadd(5, x + BLOCK * f->stride, f->stride);
     _tile_loadd(6, w, P == 1 ? 64 : 128);
-    _tile_dpbf16ps(0, 4, 6);
-    if (R == 2) _tile_dpbf16ps(2, 5, 6);
+    TIMES(0, 4, 6);
+    if (R == 2) TIMES(2, 5, 6);
     if (P == 1) return;
     fetch(w + NEAR + 1024, 16);
     _tile_loadd(7, w + 64, 128);
-    _tile_dpbf16ps(1, 4, 7);
-    if (R == 2) _tile_dpbf16ps(3, 5, 7);
+    TIMES(1, 4, 7);
+    if (R == 2) TIMES(3, 5, 7);
     if (P == 2) return;
-    w += 2 * PANEL * depth;
+    w += f->apart;
     fetch(w + NEAR, 16);
     _tile_loadd(5, w, 128);
-    _tile_dpbf16ps(2, 4, 5);
+    TIMES(2, 4, 5);
     fetch(w + NEAR + 1024, 16);
     _tile_loadd(6, w + 64, 128);
-    _tile_dpbf16ps(3, 4, 6);
+    TIMES(3, 4, 6);
+}
+
+/* Of high bytes and low ones, times what a row and the outputs count. */
+static inline __attribute__((always_inline)) floats counted(const float *high, const float *low, float step, const float *scales) {
+    const floats above = _mm512_cvtepi32_ps(_mm512_load_si512(high)), below = _mm512_cvtepi32_ps(_mm512_load_si512(low));
+    return mul(mul(all(step), load(scales)), fused(above, all(LOW), below));
 }
 
 /* `rows` rows, which are R blocks, by P times 16 outputs. At the end the beginnings of what comes `next` are fetched. */
-static inline __attribute__((always_inline)) void matrix(const Product *p, int64_t row, int rows, int64_t panel, const char *next, const int R, const int P) {
-    const int64_t depth = p->depth, steps = depth / STEP, half = steps / 2, bytes = P == 1 ? 64 * 16 : 128 * 16;
-    const bf16 *x = p->x + row * depth;
-    const char *w = (const char *)p->weight + panel * 2 * PANEL * depth;
+static inline __attribute__((always_inline)) void matrix(const Product *p, int64_t row, int rows, int64_t panel, const char *next, const int R, const int P, const int B) {
+    const int64_t depth = p->depth, steps = B ? depth / WIDTH : depth / STEP, half = steps / 2, bytes = P == 1 ? 64 * 16 : 128 * 16;
+    const int64_t apart = B ? byte_panel(depth) : 2 * PANEL * depth;
+    const char *at = (const char *)p->weight + panel * apart;
+    const float *scales = (const float *)at;
+    const Factors f = {(const char *)(p->x + row * depth), B ? at + (P == 1 ? 1 : 2) * LANES * sizeof *scales : at, B ? depth : 2 * depth, apart};
     _Alignas(64) float sums[R * BLOCK][P * LANES];
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);
     _tile_zero(3);
     for (int64_t k = 0; k < half; k++) {
-        multiply(x + k * STEP, w + k * bytes, depth, R, P);
-        multiply(x + (half + k) * STEP, w + (half + k) * bytes, depth, R, P);
+        multiply(&f, k, R, P, B);
+        multiply(&f, half + k, R, P, B);
     }
-    if (steps % 2) multiply(x + 2 * half * STEP, w + 2 * half * bytes, depth, R, P);
+    if (steps % 2) multiply(&f, 2 * half, R, P, B);
     fetch(next, 16), fetch(next + half * bytes, 16);
-    if (P == 4) fetch(next + 2 * PANEL * depth, 16), fetch(next + 2 * PANEL * depth + half * bytes, 16);
+    if (P == 4) fetch(next + apart, 16), fetch(next + apart + half * bytes, 16);
     _tile_stored(0, sums[0], sizeof sums[0]);
     if (P > 1) _tile_stored(1, sums[0] + LANES, sizeof sums[0]);
     float *rest = R == 2 ? sums[BLOCK] : sums[0] + 2 * LANES;
@@ -87,28 +114,37 @@ static inline __attribute__((always_inline)) void matrix(const Product *p, int64
     if (R == 2 ? P > 1 : P == 4) _tile_stored(3, rest + LANES, sizeof sums[0]);
     for (int r = 0; r < rows; r++)
         for (int i = 0; i < P; i += 2) {
-            __m512 sum[2] = {_mm512_load_ps(sums[r] + i * LANES), P > 1 ? _mm512_load_ps(sums[r] + (i + 1) * LANES) : _mm512_setzero_ps()};
+            const float *own = (const float *)((const char *)scales + i / 2 * apart);
+            floats sum[2] = {all(0), all(0)};
+            for (int each = i; each < P && each < i + 2; each++)
+                sum[each - i] = B ? counted(sums[2 * r] + each * LANES, sums[2 * r + 1] + each * LANES, p->steps[row + r], own + (each - i) * LANES) : load(sums[r] + each * LANES);
             finish(p, row + r, panel * PANEL + i * LANES, sum, P > 1 ? 2 : 1);
         }
 }
 
 /* The panels of one turn, two or one, times all rows. */
-static void in_registers(const Product *p, int64_t panel, int64_t after, int *shaped) {
-    const int64_t passes = (p->rows + MOST_ROWS - 1) / MOST_ROWS, each = (p->rows + passes - 1) / passes;
+static inline __attribute__((always_inline)) void in_registers_as(const Product *p, int64_t panel, int64_t after, int *shaped, const int B) {
+    const int64_t most = B ? MOST_ROWS / 2 : MOST_ROWS, few = most / 2;
+    const int64_t passes = (p->rows + most - 1) / most, each = (p->rows + passes - 1) / passes;
     const int64_t left = p->outputs - panel * PANEL;
-    const char *next = (const char *)p->weight + after * 2 * PANEL * p->depth;
+    const char *next = (const char *)p->weight + after * (B ? byte_panel(p->depth) : 2 * PANEL * p->depth);
     for (int64_t row = 0; row < p->rows; row += each) {
-        const int rows = (int)(p->rows - row < each ? p->rows - row : each);
-        if (rows != *shaped) shape_registers(*shaped = rows);
-        if (rows > BLOCK && left >= PANEL) matrix(p, row, rows, panel, next, 2, 2);
-        else if (rows > BLOCK) matrix(p, row, rows, panel, next, 2, 1);
-        else if (left >= 2 * PANEL && p->rows <= BLOCK) matrix(p, row, rows, panel, next, 1, 4);
+        const int rows = (int)(p->rows - row < each ? p->rows - row : each), held = B ? 2 * rows : rows;
+        if (held != *shaped) shape_registers(*shaped = held);
+        if (rows > few && left >= PANEL) matrix(p, row, rows, panel, next, 2, 2, B);
+        else if (rows > few) matrix(p, row, rows, panel, next, 2, 1, B);
+        else if (left >= 2 * PANEL && p->rows <= few) matrix(p, row, rows, panel, next, 1, 4, B);
         else {
-            if (left >= PANEL) matrix(p, row, rows, panel, next, 1, 2);
-            else matrix(p, row, rows, panel, next, 1, 1);
-            if (p->rows <= BLOCK && left > PANEL) matrix(p, row, rows, panel + 1, next, 1, 1);
+            if (left >= PANEL) matrix(p, row, rows, panel, next, 1, 2, B);
+            else matrix(p, row, rows, panel, next, 1, 1, B);
+            if (p->rows <= few && left > PANEL) matrix(p, row, rows, panel + 1, next, 1, 1, B);
         }
     }
+}
+
+static void in_registers(const Product *p, int64_t panel, int64_t after, int *shaped) {
+    if (p->coding == BYTES) in_registers_as(p, panel, after, shaped, 1);
+    else in_registers_as(p, panel, after, shaped, 0);
 }
 
 /* Says whether products are made here from now on: if the operating system allows it. */
@@ -121,6 +157,7 @@ int foreword_uses_amx(void) { return matrix_registers; }
 
 #else
 
+static inline int in_halves(int64_t depth) { return (void)depth, 0; }
 static inline int in_matrices(const Product *p) { return (void)p, 0; }
 static void in_registers(const Product *p, int64_t panel, int64_t after, int *shaped) { (void)p, (void)panel, (void)after, (void)shaped; }
 static void release_registers(void) {}

@@ -77,6 +77,30 @@ INLINE halves narrow(floats x) { /* to the nearest, the even one of two */
 }
 #endif
 
+/* Whole numbers: 16 of 32 bits, 32 of 16. */
+typedef __m512i counts;
+typedef __m512i words;
+INLINE counts none(void) { return _mm512_setzero_si512(); }
+INLINE void store_words(void *at, floats whole) { _mm256_storeu_si256((__m256i *)at, _mm512_cvtepi32_epi16(_mm512_cvtps_epi32(whole))); }
+INLINE void store_bytes(void *at, floats whole) { _mm_storeu_si128((__m128i *)at, _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(whole))); }
+INLINE words load_bytes(const int8_t *at) { return _mm512_cvtepi8_epi16(_mm256_loadu_si256((const void *)at)); } /* 32 of them, widened */
+INLINE words four_words(const void *at) { /* over and over */
+    int64_t four;
+    memcpy(&four, at, sizeof four);
+    return _mm512_set1_epi64(four);
+}
+INLINE counts word_dot(counts sum, words a, words b) { /* of each two side by side */
+#ifdef __AVX512VNNI__
+    return _mm512_dpwssd_epi32(sum, a, b);
+#else
+    return _mm512_add_epi32(sum, _mm512_madd_epi16(a, b));
+#endif
+}
+INLINE floats pair_sums(counts a, counts b) { /* of each two side by side, first those of a */
+    const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30), odd = _mm512_or_si512(even, _mm512_set1_epi32(1));
+    return _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_permutex2var_epi32(a, even, b), _mm512_permutex2var_epi32(a, odd, b)));
+}
+
 /* A table of 16 bfloat16, and what stands in it at the `n`th nibble of each of 32 numbers of 16 bits. */
 typedef __m512i table;
 INLINE table table_of(const float *levels) { /* twice over, so that the fifth bit of an index does not matter */
@@ -215,6 +239,63 @@ INLINE void store_apart(bf16 *at, halves x) {
     bf16 each[LANES];
     store_halves(each, x);
     for (int i = 0; i < LANES; i++) at[2 * i] = each[i];
+}
+
+typedef int16_t word_part __attribute__((vector_size(4 * PART)));
+typedef int8_t byte_part __attribute__((vector_size(2 * PART)));
+typedef PARTS(numbers) counts;
+typedef PARTS(word_part) words;
+INLINE counts none(void) { return (counts)EQUAL((numbers)SAME(0)); }
+INLINE void store_words_part(char *at, part whole) {
+    const int16_t __attribute__((vector_size(2 * PART))) each = __builtin_convertvector(__builtin_convertvector(whole, numbers), int16_t __attribute__((vector_size(2 * PART))));
+    memcpy(at, &each, sizeof each);
+}
+INLINE void store_words(char *at, floats whole) {
+    store_words_part(at, whole.p0), store_words_part(at + 2 * PART, whole.p1);
+#if PART == 4
+    store_words_part(at + 4 * PART, whole.p2), store_words_part(at + 6 * PART, whole.p3);
+#endif
+}
+INLINE void store_bytes(char *at, floats whole) { /* where there are no matrix registers, nobody asks for it */ }
+INLINE word_part load_bytes_part(const int8_t *at) {
+#if PART == 8 /* compilers take four instructions for it */
+    return (word_part)_mm256_cvtepi8_epi16(_mm_loadu_si128((const void *)at));
+#else
+    byte_part x;
+    memcpy(&x, at, sizeof x);
+    return __builtin_convertvector(x, word_part);
+#endif
+}
+INLINE words load_bytes(const int8_t *at) { return (words)EACH_AT(load_bytes_part, 2 * PART); }
+INLINE words four_words(const void *at) {
+    int64_t four;
+    memcpy(&four, at, sizeof four);
+    const int64_t __attribute__((vector_size(4 * PART))) each = (four + (int64_t __attribute__((vector_size(4 * PART)))){0});
+    return (words)EQUAL((word_part)each);
+}
+INLINE numbers word_dot_part(numbers a, word_part b, word_part c) {
+#if defined __AVXVNNI__
+    return (numbers)_mm256_dpwssd_avx_epi32((__m256i)a, (__m256i)b, (__m256i)c);
+#elif PART == 8
+    return (numbers)_mm256_add_epi32((__m256i)a, _mm256_madd_epi16((__m256i)b, (__m256i)c));
+#elif defined __aarch64__
+    const int32x4_t low = vmull_s16(vget_low_s16((int16x8_t)b), vget_low_s16((int16x8_t)c)), high = vmull_high_s16((int16x8_t)b, (int16x8_t)c);
+    return a + (numbers)vpaddq_s32(low, high);
+#elif defined __SSE2__
+    return a + (numbers)_mm_madd_epi16((__m128i)b, (__m128i)c);
+#else
+    numbers sum = a;
+    for (int i = 0; i < 2 * PART; i++) sum[i / 2] += b[i] * c[i];
+    return sum;
+#endif
+}
+INLINE counts word_dot(counts a, words b, words c) { return (counts)EACH_OF_THREE(word_dot_part); }
+INLINE floats pair_sums(counts a, counts b) {
+    int32_t each[2 * LANES];
+    float sums[LANES];
+    memcpy(each, &a, sizeof a), memcpy(each + LANES, &b, sizeof b);
+    for (int i = 0; i < LANES; i++) sums[i] = (float)(each[2 * i] + each[2 * i + 1]);
+    return load(sums);
 }
 
 /* Low bytes and high bytes are looked up apart, where bytes are looked up; a place beyond the table holds 0. */

@@ -72,6 +72,7 @@ typedef struct {
     float *logits; /* [kept, vocab] */
     float *residual, *wide, *scores; /* scratch: [rows, hidden], [rows, what a layer begins with, or hidden], [MOST_QUERIES threads, longest] */
     factor *narrow; /* scratch: [rows, max(2 hidden, heads dim) + intermediate] */
+    float *steps; /* scratch: [rows] */
     int64_t longest;
     int64_t heeded; /* layers whose input is wanted as well; one that is `layers` = what the head reads, the next that before its norm */
     const int64_t *heed;
@@ -149,6 +150,7 @@ typedef struct {
     int64_t coding, activation;
     float scale;  /* ADD: of what is added */
     int64_t said; /* outputs that are wanted, all but some of the last 16; 0 = all */
+    const float *steps; /* BYTES: of each row, whose whole numbers count so much */
 } Product;
 
 /* Where P times 16 sums of a row go; of GATE the first 16 are the gate of the others. */
@@ -208,8 +210,9 @@ static void tiled(const Product *p, int64_t row, int64_t panel, const char *late
     switch (rows) { ROWS(1) ROWS(2) ROWS(3) ROWS(4) ROWS(5) ROWS(6) ROWS(7) ROWS(8) ROWS(9) ROWS(10) ROWS(11) ROWS(12) }
 }
 
-#include "quantized.c"
 #include "amx.c"
+#include "bytes.c"
+#include "quantized.c"
 
 /* ---- sharing the work. A phase is done when its chunks are, whoever did them: a thread that the machine has taken off
  * its core between two chunks keeps nobody waiting, as it would at a barrier, and the others do its share. */
@@ -244,7 +247,7 @@ static void in_passes(const Product *p, int64_t panel, int64_t next) {
 
 static void product(const Product *p, Phase *phase, int threads) {
     const int matrices = in_matrices(p);
-    const int64_t turn = matrices && p->rows <= BLOCK ? 2 : 1; /* panels side by side */
+    const int64_t turn = matrices && p->rows <= (p->coding == BYTES ? BLOCK / 2 : BLOCK) ? 2 : 1; /* panels side by side */
     const int64_t count = (p->outputs + turn * PANEL - 1) / (turn * PANEL), dealt = count / (threads * 6); /* small enough that the last chunk is a short wait */
     const int64_t least = 2 / turn, size = threads == 1 ? count : dealt < least ? least : dealt, chunks = (count + size - 1) / size;
     int shaped = 0;
@@ -254,6 +257,7 @@ static void product(const Product *p, Phase *phase, int threads) {
             if (panel + 1 == to) chunk = claim(phase, chunks); /* now, to fetch the beginning of what this thread reads next */
             const int64_t next = panel + 1 < to ? panel + 1 : chunk < 0 ? panel : chunk * size;
             if (matrices) in_registers(p, panel * turn, next * turn, &shaped);
+            else if (p->coding == BYTES) in_bytes(p, panel);
             else in_passes(p, panel, next);
         }
     }
@@ -613,12 +617,20 @@ static void let_through(const Model *m, const Forward *f, int64_t r) {
         wait(phase++, chunks_);                                                              \
     } while (0)
 
+/* Row r of `x` for a product: whole numbers, where its weights are. */
+static inline void count_row(const Model *m, const Forward *f, factor *x, int64_t depth, int64_t r) {
+    if (m->coding == BYTES) f->steps[r] = made_whole(x + r * depth, depth);
+}
+
+/* The same of all rows, which several threads wrote. */
+#define COUNT(x, depth) do { if (m->coding == BYTES) SHARE(rows, 2, r, count_row(m, f, x, depth, r)); } while (0)
+
 /* Keys and values of rows that every layer's attention reads alike: after the model's norm. */
 static void remember(const Model *m, const Forward *f, Phase *phase, int threads) {
     const int64_t rows = f->rows, wide = wide_of(m);
-    SHARE(rows, 4, r, ready(m, f, r, f->narrow + r * m->hidden));
+    SHARE(rows, 4, r, (ready(m, f, r, f->narrow + r * m->hidden), count_row(m, f, f->narrow, m->hidden, r)));
     for (const Layer *layer = m->layer; layer < m->layer + m->layers; layer++) {
-        product(&(Product){f->narrow, layer->qkv, rows, m->hidden, wide, STORE, f->wide, layer->qkv_bias, 0, m->coding}, phase++, threads);
+        product(&(Product){f->narrow, layer->qkv, rows, m->hidden, wide, STORE, f->wide, layer->qkv_bias, 0, m->coding, .steps = f->steps}, phase++, threads);
         SHARE(rows, 2, r, place(m, layer, f, r));
     }
 }
@@ -627,13 +639,14 @@ static void remember(const Model *m, const Forward *f, Phase *phase, int threads
 static Phase *recur(const Model *m, const Layer *layer, const Forward *f, Phase *phase, int me, int threads) {
     const Recurrence *a = m->recurrence;
     const int64_t rows = f->rows, blocks = a->channels / LANES, said = a->heads ? a->heads * a->dim : a->channels, each = (blocks * f->spans + 4 * threads - 1) / (4 * threads);
-    SHARE(rows, 4, r, rms_norm(f->residual + r * m->hidden, layer->norm, m->eps, m->hidden, f->narrow + r * m->hidden));
-    product(&(Product){f->narrow, layer->qkv, rows, m->hidden, a->spread, STORE, f->wide, 0, 0, m->coding}, phase++, threads);
+    SHARE(rows, 4, r, (rms_norm(f->residual + r * m->hidden, layer->norm, m->eps, m->hidden, f->narrow + r * m->hidden), count_row(m, f, f->narrow, m->hidden, r)));
+    product(&(Product){f->narrow, layer->qkv, rows, m->hidden, a->spread, STORE, f->wide, 0, 0, m->coding, .steps = f->steps}, phase++, threads);
     if (!a->heads) SHARE(rows, 4, r, let_in(a, f->wide + r * a->spread));
     SHARE(blocks * f->spans, each, u, convolve(m, layer, f, f->span + u / blocks, u % blocks * LANES));
     if (!a->heads) SHARE(rows, 4, r, let_out(a, f->wide + r * a->spread, f->narrow + r * a->channels));
     else SHARE(a->heads * f->spans, 1, u, recall(m, layer, f, f->span + u / a->heads, u % a->heads, f->states + me * f->room));
-    product(&(Product){f->narrow, layer->out, rows, said, m->hidden, ADD, f->residual, 0, 0, m->coding, 0, 1}, phase++, threads);
+    COUNT(f->narrow, said);
+    product(&(Product){f->narrow, layer->out, rows, said, m->hidden, ADD, f->residual, 0, 0, m->coding, 0, 1, .steps = f->steps}, phase++, threads);
     return phase;
 }
 
@@ -656,33 +669,35 @@ static void run(const Model *m, const Forward *f, Phase *phase, int me, int thre
         if (heeds(f, l)) SHARE(rows, 4, r, hear(m, f, l, r));
         if (layer->taps) phase = recur(m, layer, f, phase, me, threads);
         else if (!(layer->skipped & ATTENTION)) {
-            SHARE(rows, 4, r, enter(m, layer, f, r));
-            product(&(Product){f->narrow, layer->qkv, rows, depth_of(m, layer), wide, STORE, f->wide, layer->qkv_bias, 0, m->coding}, phase++, threads);
+            SHARE(rows, 4, r, (enter(m, layer, f, r), count_row(m, f, f->narrow, depth_of(m, layer), r)));
+            product(&(Product){f->narrow, layer->qkv, rows, depth_of(m, layer), wide, STORE, f->wide, layer->qkv_bias, 0, m->coding, .steps = f->steps}, phase++, threads);
             SHARE(rows, 2, r, place(m, layer, f, r));
             SHARE(units, share, u, attend(m, layer, f, u, tile, f->scores + me * MOST_QUERIES * f->longest));
             if (apart_of(m) > m->dim) SHARE(rows, 2, r, let_through(m, f, r));
+            COUNT(f->narrow, m->heads * m->dim);
             const float *norm = layer->said_norm;
-            product(&(Product){f->narrow, layer->out, rows, m->heads * m->dim, m->hidden, norm ? STORE : ADD, norm ? f->wide : f->residual, 0, 0, m->coding, 0, scale}, phase++, threads);
+            product(&(Product){f->narrow, layer->out, rows, m->heads * m->dim, m->hidden, norm ? STORE : ADD, norm ? f->wide : f->residual, 0, 0, m->coding, 0, scale, .steps = f->steps}, phase++, threads);
             if (norm) SHARE(rows, 4, r, add_normed(m, f, norm, r));
         }
         if (layer->skipped & MLP) continue;
-        SHARE(rows, 4, r, rms_norm(f->residual + r * m->hidden, layer->mlp_norm, m->eps, m->hidden, f->narrow + r * m->hidden));
-        product(&(Product){f->narrow, layer->gate_up, rows, m->hidden, 2 * m->intermediate, GATE, 0, 0, gated, m->coding, m->activation}, phase++, threads);
+        SHARE(rows, 4, r, (rms_norm(f->residual + r * m->hidden, layer->mlp_norm, m->eps, m->hidden, f->narrow + r * m->hidden), count_row(m, f, f->narrow, m->hidden, r)));
+        product(&(Product){f->narrow, layer->gate_up, rows, m->hidden, 2 * m->intermediate, GATE, 0, 0, gated, m->coding, m->activation, .steps = f->steps}, phase++, threads);
+        COUNT(gated, m->intermediate);
         const float *norm = layer->mlp_said_norm;
-        product(&(Product){gated, layer->down, rows, m->intermediate, m->hidden, norm ? STORE : ADD, norm ? f->wide : f->residual, 0, 0, m->coding, 0, scale}, phase++, threads);
+        product(&(Product){gated, layer->down, rows, m->intermediate, m->hidden, norm ? STORE : ADD, norm ? f->wide : f->residual, 0, 0, m->coding, 0, scale, .steps = f->steps}, phase++, threads);
         if (norm) SHARE(rows, 4, r, add_normed(m, f, norm, r));
     }
     if (heeds(f, m->layers) || heeds(f, m->layers + 1)) SHARE(rows, 4, r, hear_last(m, f, r));
     if (!f->kept) return;
-    SHARE(f->kept, 4, i, ready(m, f, f->keep[i], f->narrow + i * m->hidden));
+    SHARE(f->kept, 4, i, (ready(m, f, f->keep[i], f->narrow + i * m->hidden), count_row(m, f, f->narrow, m->hidden, i)));
     const int64_t outputs = (m->vocab + LANES - 1) / LANES * LANES; /* some of the last are nobody's */
-    product(&(Product){f->narrow, m->head, f->kept, m->hidden, outputs, STORE, f->logits, 0, 0, m->coding, .said = m->vocab}, phase++, threads);
+    product(&(Product){f->narrow, m->head, f->kept, m->hidden, outputs, STORE, f->logits, 0, 0, m->coding, .said = m->vocab, .steps = f->steps}, phase++, threads);
     if (m->logit_cap || m->logit_scale) SHARE(f->kept, 1, i, shape_logits(m, f->logits + i * m->vocab));
 }
 
 /* ---- helpers: threads that join a forward if they happen to be running, and that nobody waits for to begin. */
 
-#define PHASES_A_LAYER 12
+#define PHASES_A_LAYER 14
 #define MOST_THREADS 256
 #define SPINS 50000 /* a fraction of a millisecond: about the time between two forwards of a small model */
 

@@ -24,7 +24,7 @@ WHOLE, BYTES, NIBBLES = 0, 1, 2
 SILU, GELU = 0, 1
 """What a gate does (`Model.activation`); GELU in its form with tanh."""
 GROUP = 32
-"""Inputs of a product that share a scale where its weights are coded."""
+"""Inputs of a product that share a scale where its weights have 4 bits."""
 
 
 class Layer(Structure):
@@ -79,7 +79,7 @@ class Forward(Structure):
     _fields_ = [(n, c_int64) for n in ("rows", "spans", "kept")]
     _fields_ += [(n, c_void_p) for n in ("tokens", "positions", "keep")]
     _fields_ += [("span", POINTER(Span))]
-    _fields_ += [(n, c_void_p) for n in ("logits", "residual", "wide", "scores", "narrow")]
+    _fields_ += [(n, c_void_p) for n in ("logits", "residual", "wide", "scores", "narrow", "steps")]
     _fields_ += [("longest", c_int64), ("heeded", c_int64)]
     _fields_ += [(n, c_void_p) for n in ("heed", "heard", "given")]
     _fields_ += [("states", c_void_p), ("room", c_int64), ("remembered", c_int64)]

@@ -25,10 +25,10 @@ class Scratch:
         self._model = model
         self._rows = self._longest = self._threads = 0
         self._tensors: tuple[Tensor, ...] = ()
-        self._places = (0, 0, 0, 0, 0)
+        self._places = (0, 0, 0, 0, 0, 0)
 
-    def fit(self, rows: int, threads: int, longest: int) -> tuple[int, int, int, int, int]:
-        """Addresses of (residual, wide, scores, narrow) and the length of a row of scores."""
+    def fit(self, rows: int, threads: int, longest: int) -> tuple[int, int, int, int, int, int]:
+        """Addresses of (residual, wide, scores, narrow, steps) and the length of a row of scores."""
         if rows > self._rows or threads > self._threads or longest + MARGIN > self._longest:
             self._rows, self._threads = max(rows, self._rows), max(threads, self._threads)
             self._longest = max(2 * longest + MARGIN, 1024)
@@ -43,9 +43,10 @@ class Scratch:
                 torch.empty(self._rows, wide),
                 torch.empty(QUERIES * self._threads, self._longest),
                 torch.empty(self._rows, inner + m.intermediate, dtype=llama.factor()),
+                torch.empty(self._rows),
             )
-            residual, wide_rows, scores, narrow = (tensor.data_ptr() for tensor in self._tensors)
-            self._places = residual, wide_rows, scores, narrow, self._longest
+            residual, wide_rows, scores, narrow, steps = (tensor.data_ptr() for tensor in self._tensors)
+            self._places = residual, wide_rows, scores, narrow, steps, self._longest
         return self._places
 
 
