@@ -12,6 +12,7 @@ from foreword.draft.cascade import CascadeDrafter
 from foreword.draft.fuse import FusedDrafter
 from foreword.draft.lm import LanguageModelDrafter
 from foreword.draft.ngram import NgramDrafter
+from foreword.draft.parts import EAGER, Hope
 from foreword.draft.suffix import SuffixDrafter
 from foreword.draws import KeyedDraws
 from foreword.errors import InvalidRequest, UnknownMethod
@@ -128,11 +129,14 @@ def test_one_that_says_no_chances_is_believed_as_often_as_it_is_right():
 def test_a_cascade_asks_the_next_only_where_the_first_is_not_sure():
     cheap, dear = Says((1, -1, 0.9), (2, 0, 0.8)), Says((3, -1, 0.9), (4, 0, 0.5))
     sure = CascadeDrafter([cheap, dear])
-    assert chances(propose(sure, one())) == pytest.approx({(1,): 0.9, (1, 2): 0.8})
-    assert dear.asked == 0
+    for _ in range(30):  # much is hoped of it before it was asked
+        assert chances(propose(sure, one())) == pytest.approx({(1,): 0.9, (1, 2): 0.8})
+    assert dear.asked < 10
+    asked = dear.asked
     unsure = CascadeDrafter([Says((1, -1, 0.2)), dear])
-    assert chances(propose(unsure, one())) == pytest.approx({(3,): 0.9, (3, 4): 0.5})
-    assert dear.asked == 1
+    for _ in range(30):
+        assert chances(propose(unsure, one())) == pytest.approx({(3,): 0.9, (3, 4): 0.5})
+    assert dear.asked == asked + 30
     assert propose(CascadeDrafter([Says((1, -1, 0.2)), Says((1, -1, 0.1), (2, -1, 0.05))]), one(), trees=False).chain
 
 
@@ -196,16 +200,28 @@ def test_what_a_part_adds_to_sure_guesses_is_learnt_apart_from_what_it_adds_to_o
     assert dear.asked == asked + 1, "where the first is sure it adds nothing"
 
 
-def test_guesses_promise_what_is_left_of_their_chances_after_their_cost():
-    """Three of 0.5 promise more than one of 0.9, unless each costs as much as 0.4."""
+def test_guesses_that_are_not_worth_their_price_promise_nothing():
+    """Three of 0.5 promise more than one of 0.9, unless they cost more than they bring."""
     dear = Says((9, -1, 0.9))
     both = CascadeDrafter([Says(*((token, -1, 0.5) for token in range(1, 4))), dear])
-    assert len(propose(both, one()).trees[0]) == 3
+    both._usual[1].tokens = 1.0
+    assert len(propose(both, one(), floor=0.4).trees[0]) == 3
     assert dear.asked == 0
-    both._usual[1] = 1.0
-    assert len(propose(both, one(), floor=0.2).trees[0]) == 3, "0.9 and 0.7"
+    both._usual[1].tokens = 2.0
+    assert len(propose(both, one(), floor=0.4).trees[0]) == 3, "1.5 and 0.9"
     assert dear.asked == 1
-    assert chances(propose(both, one(), floor=0.4)) == pytest.approx({(9,): 0.9})
+    assert chances(propose(both, one(), floor=0.6)) == pytest.approx({(9,): 0.9})
+
+
+def test_what_is_hoped_of_a_part_gives_way_to_what_it_does():
+    hope = Hope()
+    assert hope.tokens == EAGER
+    for _ in range(3):
+        hope.learn(1.0)
+    assert 1 < hope.tokens < 2
+    for _ in range(100):
+        hope.learn(3.0)
+    assert hope.tokens == pytest.approx(3.0, abs=0.05)
 
 
 def test_a_recipe_is_read_from_its_name():

@@ -14,8 +14,10 @@ from foreword.draft.fuse import FusedDrafter
 from foreword.draft.learning import taught
 from foreword.draft.lm import LanguageModelDrafter
 from foreword.draft.own import SPARE, SelfDrafter
+from foreword.draft.pairing import introduce
 from foreword.draft.suffix import SuffixDrafter
 from foreword.errors import InvalidRequest, ModelError
+from foreword.hf.loan import Acquaintance
 from foreword.model import Model, Read
 from foreword.model.kernel import Kernel, Rows
 from foreword.model.native import NativeDriver
@@ -25,6 +27,7 @@ from foreword.native import llama
 from foreword.native.scratch import multiplied
 from foreword.train.students import DSparkStudent, EagleStudent
 from running import prompts, shelf, target, tokenizer
+from strangers import NEAR
 
 pytestmark = pytest.mark.skipif(llama.reason() is not None, reason=f"no native kernel here: {llama.reason()}")
 KINDS = ["llama-gqa", "qwen2", "qwen3", "gemma3", "phi3", "granite", "lfm2", "qwen3.5"]
@@ -197,3 +200,9 @@ class Matrix(Kernel):
 
     def times(self, rows: torch.Tensor) -> torch.Tensor:
         return multiplied(self._library, self._only, self._scratch, rows, 2)
+
+
+def test_draft_models_of_other_tokenizers_and_of_the_drop_in_are_held_so(tmp_path):
+    pair = introduce(NEAR.save(tmp_path), target("bfloat16"), tokenizer())
+    assert coding(pair.model) == llama.BYTES
+    assert coding(Acquaintance().draft(str(starter.draft()), target("bfloat16"))) == llama.BYTES

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence as List
 
 from foreword.draft.base import Drafter
-from foreword.draft.parts import EAGER, Parts
+from foreword.draft.parts import Hope, Parts
 from foreword.types import Batch, Draft
 
 
@@ -24,7 +24,7 @@ class CascadeDrafter(Parts):
 
     def __init__(self, drafters: List[Drafter]) -> None:
         super().__init__(drafters)
-        self._usual = [EAGER] * len(self.parts)
+        self._usual = [Hope() for _ in self.parts]
         """What each part promises, on average."""
 
     def propose(self, batch: Batch, nodes: List[int]) -> Draft:
@@ -33,11 +33,11 @@ class CascadeDrafter(Parts):
         best = self._ask(0, batch, nodes)
         for part in range(1, len(self.parts)):
             promised = [self._promise(tree, batch) for tree in best]
-            due = self._due(part, batch, nodes, [max(self._usual[part] - one, 0.0) for one in promised])
+            due = self._due(part, batch, nodes, [max(self._usual[part].tokens - one, 0.0) for one in promised])
             for row, tree in enumerate(self._ask(part, batch, due)):
                 promise = self._promise(tree, batch)
                 if due[row]:
-                    self._usual[part] += 0.05 * (promise - self._usual[part])
+                    self._usual[part].learn(promise)
                 if promise > promised[row]:
                     best[row] = tree
         return Draft(best if batch.trees else [tree.straight() for tree in best])

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence as List
 
 from foreword.draft.base import Drafter
-from foreword.draft.parts import EAGER, Parts
+from foreword.draft.parts import Hope, Parts
 from foreword.types import Batch, Draft, Tree
 
 FADE = 0.98
@@ -39,7 +39,7 @@ class FusedDrafter(Parts):
         super().__init__(drafters)
         self._worth = [0.0] * len(self.parts)
         """What each part has gained in log-likelihood over all that spoke beside it, the past fading."""
-        self._gains = [[EAGER] * LEVELS for _ in self.parts]
+        self._gains = [[Hope() for _ in range(LEVELS)] for _ in self.parts]
         """How much more each part promises than those before it, on average, by how much these promised."""
 
     def propose(self, batch: Batch, nodes: List[int]) -> Draft:
@@ -49,13 +49,12 @@ class FusedDrafter(Parts):
         for part in range(1, len(self.parts)):
             before = [max(self._promise(tree, batch) for tree in row) for row in zip(*asked, strict=True)]
             known = self._gains[part]
-            gains = [known[_level(promised)] for promised in before]
+            gains = [known[_level(promised)].tokens for promised in before]
             due = self._due(part, batch, nodes, gains)
             asked.append(self._ask(part, batch, due))
             for tree, promised, most in zip(asked[-1], before, due, strict=True):
                 if most:
-                    more = max(self._promise(tree, batch) - promised, 0.0)
-                    known[_level(promised)] += 0.1 * (more - known[_level(promised)])
+                    known[_level(promised)].learn(max(self._promise(tree, batch) - promised, 0.0))
         rows = zip(*asked, strict=True)
         trees = [self._joined(row).cut(most, batch.floor) for row, most in zip(rows, nodes, strict=True)]
         return Draft(trees if batch.trees else [tree.straight() for tree in trees])

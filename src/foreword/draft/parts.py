@@ -21,10 +21,26 @@ from foreword.types import Batch, Draft, Scores, Sequence, Tree, Verdict
 
 HOPE = 0.5
 """The chance of a guess once those before it came true, for a drafter that says none, before any was judged."""
-EAGER = 1.0
+EAGER = 4.0
 """What a part is expected to promise, or to add, before it was ever asked: guesses that come true."""
+FADE = 0.95
+"""Weight of the past in what it is expected to, each time that it was asked."""
 SHARE = 0.02
 """Share of the time that may go to parts that do not seem worth theirs: texts change."""
+
+
+class Hope:
+    """What to expect of a part: a mean whose past fades, and which begins high, so that every part is tried."""
+
+    __slots__ = ("_weight", "tokens")
+
+    def __init__(self) -> None:
+        self.tokens, self._weight = EAGER, 1.0
+
+    def learn(self, tokens: float) -> None:
+        """It was asked, and promised, or added, so much."""
+        self._weight = FADE * self._weight + 1
+        self.tokens += (tokens - self.tokens) / self._weight
 
 
 class Parts(Drafter):
@@ -116,9 +132,11 @@ class Parts(Drafter):
 
     @staticmethod
     def _promise(tree: Tree, batch: Batch) -> float:
-        """Tokens that a tree is expected to add, less what its guesses cost in tokens."""
-        floor = batch.floor
-        return sum(chance - floor for chance in tree.chances if chance > floor)
+        """Tokens that a tree is expected to add, of guesses that are worth their price.
+
+        That is not taken off again: what it takes to make them all is weighed apart, and to score them takes little.
+        """
+        return sum(chance for chance in tree.chances if chance > batch.floor)
 
     def _ask(self, part: int, batch: Batch, nodes: List[int]) -> list[Tree]:
         """What one part guesses for every sequence, with chances."""
