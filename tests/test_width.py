@@ -13,7 +13,7 @@ from foreword.types import Clock, Draft, SamplingParams, Sequence, Tree
 from foreword.width import WIDTHS, AdaEdl, Confidence, Costs, Fixed, Heuristic, Measured, Outcome, Svip, Width, policy
 from foreword.width.acceptance import Acceptance, Forecast, Odds
 from foreword.width.making import Making
-from foreword.width.measured import LIMIT, PATIENCE, PURSE, SHARE, _Record
+from foreword.width.measured import LIMIT, PATIENCE, PURSE, SHARE
 
 FLAT = {1: 1.0, 2: 1.0, 4: 1.0, 8: 1.0, 16: 1.0, 32: 1.0}
 """A forward over many rows costs what one costs."""
@@ -201,16 +201,6 @@ def test_what_some_texts_win_others_may_lose():
     play(width, hard, 60, kept=0.0, guess=2.0)
     play(width, easy, 20, kept=1.0, guess=0.1)
     assert play(width, sequence(3), 1, kept=1.0, guess=0.1)[0] > 0, "guessing wins on the whole: no text waits"
-
-
-def test_a_few_rounds_of_one_text_say_little_beside_what_is_usual():
-    text = _Record()
-    text.add(Outcome(4, 4, 0, 1.0, 2.0), said=True)  # one token in the time of two
-    assert text.loses(1.0, usual=1.0)
-    assert not text.loses(1.0, usual=1.5), "other texts win"
-    for _ in range(5):
-        text.add(Outcome(4, 4, 0, 1.0, 2.0), said=True)
-    assert text.loses(1.0, usual=1.5), "but this one does not"
 
 
 def test_what_the_first_guess_of_a_process_takes_is_no_loss():

@@ -28,8 +28,6 @@ PATIENCE = 4
 """Rounds without guessing before it is tried again, the first time it loses; twice as many every time it still does."""
 LONGEST = 256
 """Rounds without guessing at most, while guesses may cost anything."""
-STEADINESS = 4
-"""Rounds of one text that count as much as what is usual."""
 PURSE = 8
 """Rounds whose time guesses may lose beforehand: they are given a chance."""
 SHARE = 0.02
@@ -68,12 +66,9 @@ class _Record:
         self.written = DECAY * self.written + outcome.accepted + 1
         self.spent = DECAY * self.spent + outcome.seconds
 
-    def loses(self, plainly: float, usual: float) -> bool:
-        """Rounds without guesses, of `plainly` seconds each, would have written more.
-
-        usual: tokens that all texts write a second. A few rounds of one text say little beside that.
-        """
-        return (self.written + usual * STEADINESS * plainly) * plainly < 0.98 * (self.spent + STEADINESS * plainly)
+    def loses(self, plainly: float) -> bool:
+        """Rounds without guesses, of `plainly` seconds each, would have written more."""
+        return self.written * plainly < 0.98 * self.spent
 
     def rest(self) -> None:
         """Stop guessing for a while. Old rounds count little afterwards: the text may have become easier."""
@@ -135,9 +130,10 @@ class Measured(Width):
         self._all = _Record()
         self._records: dict[int, _Record] = {}
         self._odds = _Odds()
-        self._asked = self._fresh = self._first = False
-        """Guesses were asked for in this round; some of them for a text that was not guessed at before; so in the last
-        round. Drafters read such a text, all of it, once."""
+        self._asked = False
+        """Guesses were asked for in this round."""
+        self._fresh = self._first = False
+        """Some of them (in the last round) for a text that was not guessed at before: drafters read it all, once."""
         self._since = 0
         """Rounds with guesses since the last one without any."""
         self._lost = 0.0
@@ -235,12 +231,12 @@ class Measured(Width):
         record = self._records.setdefault(sequence.id, _Record())
         self._rows = company + 1
         record.plainly = plainly = self.costs.seconds(self._rows) + self._after_plain
-        empty = self._lost > PURSE * plainly and self._all.loses(plainly, self.pace)
+        empty = self._lost > PURSE * plainly and self._all.loses(plainly)
         record.pause = max(record.pause - 1, 0)
         if record.pause or self._since >= REMINDER or (empty and not record.spent):
             return 0
         best = self._odds.most if self._odds.known else self._best(record, self._rows)
-        if record.loses(plainly, self.pace) if self._odds.known else not best:
+        if record.loses(plainly) if self._odds.known else not best:
             # Losing now is no reason to lose for good: try it, then pause, and longer each time.
             if not empty:
                 record.rest()
