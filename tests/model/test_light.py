@@ -1,11 +1,13 @@
 """Models held in 8 bits, for guesses: what they say then, what they hold, and what can no longer be had of them."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
 import architectures
 import starter
-from foreword import LLM, Learning, SamplingParams
+from foreword import LLM, Learning, SamplingParams, family
 from foreword.bench.lineup import Weights
 from foreword.bench.lineup import _drafter as lined_up
 from foreword.draft.dspark import DSparkDrafter
@@ -25,8 +27,7 @@ from foreword.model.view import view
 from foreword.model.weights import copied
 from foreword.native import llama
 from foreword.native.scratch import multiplied
-from foreword.train.students import DSparkStudent, EagleStudent
-from running import prompts, shelf, target, tokenizer
+from running import prompts, target, tokenizer
 from strangers import NEAR
 
 pytestmark = pytest.mark.skipif(llama.reason() is not None, reason=f"no native kernel here: {llama.reason()}")
@@ -163,10 +164,9 @@ def test_the_target_itself_is_never_held_so():
 
 
 def test_heads_are_held_so_where_they_are_loaded():
-    eagle = EagleDrafter.load(shelf(EagleStudent(unroll=2, draft_vocab=400)), target("bfloat16"), tokenizer())
-    dspark = DSparkDrafter.load(
-        shelf(DSparkStudent(layers=1, block=4, anchors=24, rank=16)), target("bfloat16"), tokenizer()
-    )
+    beside, heads = Model.load(family.target(), dtype="bfloat16", device="cpu"), Path(family.__file__).parent / "heads"
+    eagle = EagleDrafter.load(heads / "eagle", beside, None)
+    dspark = DSparkDrafter.load(heads / "dspark", beside, None)
     assert [eagle._reader._model.coding, eagle._reader._fc.coding] == [llama.BYTES] * 2
     stack = dspark.blocks._stack
     assert [stack._model.coding, stack._fc.coding] == [llama.BYTES] * 2
