@@ -75,7 +75,7 @@ def view(target: Model, *, skip: Skip | None = None, bits: int = 16, spare: int 
     elif bits != 16:
         raise InvalidRequest(
             f"weights of {bits} bits are read by the native CPU driver alone, and {target.name} is driven the way "
-            f"'{target.capability.way}'. Use bfloat16 on a CPU with AVX512-bf16, or another method"
+            f"'{target.capability.way}'. Use bfloat16 on a CPU with a C compiler, or another method"
         )
     else:
         raise InvalidRequest(
