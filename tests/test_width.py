@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foreword.draft.base import chosen
+from foreword.draft.making import Making
 from foreword.errors import InvalidRequest, UnknownMethod
 from foreword.types import Clock, Draft, SamplingParams, Sequence, Tree
 from foreword.width import WIDTHS, AdaEdl, Confidence, Costs, Fixed, Heuristic, Measured, Outcome, Svip, Width, policy
 from foreword.width.acceptance import Acceptance, Forecast, Odds
-from foreword.width.making import Making
 from foreword.width.measured import LIMIT, PATIENCE, PURSE, SHARE
 
 FLAT = {1: 1.0, 2: 1.0, 4: 1.0, 8: 1.0, 16: 1.0, 32: 1.0}
@@ -211,6 +211,18 @@ def test_what_the_first_guess_of_a_process_takes_is_no_loss():
     assert any(play(width, sequence(2), 100, kept=1.0, guess=0.1))
 
 
+def test_how_fast_the_likeliest_texts_grow_says_nothing_about_drawn_ones():
+    """The likeliest texts repeat themselves. At their pace a second of guessing must earn more than drawn texts do."""
+    width, easy = Measured(FLAT), Sequence(1, [1], 1, SamplingParams(temperature=0), seed=0)
+    play(width, easy, 50, kept=1.0)
+    fast = width.pace
+    assert fast > 4, "tokens for each forward"
+    play(width, Sequence(2, [1], 1, SamplingParams(temperature=1), seed=0), 1, kept=0.0)
+    assert width.pace < 1.1
+    width.nodes(easy, 0)
+    assert width.pace == pytest.approx(fast)
+
+
 def test_a_text_that_becomes_easy_is_guessed_at_again():
     width, one = Measured(FLAT), sequence()
     play(width, one, 100, kept=0.0, guess=0.3)
@@ -232,6 +244,18 @@ def test_rounds_that_are_all_alike_do_not_say_what_one_more_guess_costs():
         making.learn(5, 0.5)
     assert making.each == pytest.approx(0.05), "half of what one takes on average"
     assert making.start + 5 * making.each == pytest.approx(0.5)
+
+
+def test_a_long_time_without_any_guess_does_not_make_the_next_one_dear():
+    """Else what finds nothing in one text would be forbidden to guess in all that come after it."""
+    making = Making()
+    for made in (6, 3, 8):
+        making.learn(made, 0.2 + 0.01 * made)
+    for _ in range(50_000):
+        making.learn(0, 0.2)
+        assert making.each < 0.2
+    making.learn(4, 0.24)
+    assert making.each == pytest.approx(0.01, rel=0.05)
 
 
 def test_no_line_makes_guesses_free_or_dearer_than_all_there_was():

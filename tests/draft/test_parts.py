@@ -68,7 +68,7 @@ def test_who_was_right_counts_more():
     fused, sequence = FusedDrafter([right, wrong]), one()
     for _ in range(30):
         propose(fused, sequence)
-        fused.judge(fused._trees.pop(sequence.id), [1])
+        fused.judge(sequence, fused._trees.pop(sequence.id), [1])
     found = chances(propose(fused, sequence))
     assert found[(1,)] > 0.58
     assert found[(2,)] < 0.02
@@ -81,7 +81,7 @@ def test_who_is_right_for_longer_does_not_pay_for_every_further_token():
     fused, sequence = FusedDrafter([long, brief]), one()
     for _ in range(5):
         propose(fused, sequence)
-        fused.judge(fused._trees.pop(sequence.id), [1, 2, 3, 8])
+        fused.judge(sequence, fused._trees.pop(sequence.id), [1, 2, 3, 8])
     assert chances(propose(fused, sequence))[(1,)] > 0.45
 
 
@@ -92,7 +92,7 @@ def test_who_was_right_for_long_counts_more_until_others_are():
     def judged(rounds: int, said: int) -> dict[tuple[int, ...], float]:
         for _ in range(rounds):
             propose(fused, sequence)
-            fused.judge(fused._trees.pop(sequence.id), [said])
+            fused.judge(sequence, fused._trees.pop(sequence.id), [said])
         return chances(propose(fused, sequence))
 
     judged(30, 1)
@@ -105,7 +105,7 @@ def test_who_was_right_for_long_counts_more_until_others_are():
 def test_one_whose_guesses_ended_keeps_its_standing():
     fused, sequence = FusedDrafter([Says((1, -1, 0.6), (2, 0, 0.3)), Says((1, -1, 0.6))]), one()
     propose(fused, sequence)
-    fused.judge(fused._trees.pop(sequence.id), [1, 2, 3])
+    fused.judge(sequence, fused._trees.pop(sequence.id), [1, 2, 3])
     assert fused._worth == [0.0, 0.0], "where the first said more nobody was heard beside it"
 
 
@@ -113,7 +113,7 @@ def test_one_that_was_silent_keeps_its_standing():
     fused, sequence = FusedDrafter([Says((1, -1, 0.6)), Says()]), one()
     for said in ([1], [7], [7], [1]):
         propose(fused, sequence)
-        fused.judge(fused._trees.pop(sequence.id), said)
+        fused.judge(sequence, fused._trees.pop(sequence.id), said)
     assert fused._worth == [0.0, 0.0], "nobody was heard beside whom the first could be judged"
 
 
@@ -122,7 +122,7 @@ def test_one_that_says_no_chances_is_believed_as_often_as_it_is_right():
     fused, sequence = FusedDrafter([mute, Says()]), one()
     for turn in range(200):
         propose(fused, sequence)
-        fused.judge(fused._trees.pop(sequence.id), [1, 9] if turn % 2 else [1, 2, 7])
+        fused.judge(sequence, fused._trees.pop(sequence.id), [1, 9] if turn % 2 else [1, 2, 7])
     assert chances(propose(fused, sequence)) == pytest.approx({(1,): 1.0, (1, 2): 0.5}, abs=0.05)
 
 
@@ -152,11 +152,14 @@ def test_a_part_that_takes_longer_than_it_earns_is_asked_now_and_then_alone(kind
     assert dear.asked == 1
     propose(both, one(), pace=0.01)
     assert dear.asked == 2, "where text comes slowly there is time"
-    both._took[1] = 10.0
-    both.rest(1000.0)
-    for _ in range(5):
-        propose(both, one(), pace=1.0)
-    assert dear.asked == 3, "a share of the time is kept for it"
+    both._took[1] = 5.0
+    both.rest(10_000.0)
+    assert both._spare == 20.0, "a share of the time is kept for it, but not for ever"
+    propose(both, one(), pace=1.0)
+    assert dear.asked == 3
+    both._took[1], both._spare = 5.0, 7.0
+    propose(both, one(), pace=1.0)
+    assert dear.asked == 3, "it is expected to add less than 5 tokens, so more than its time must be saved up"
     propose(both, one())
     assert dear.asked == 4, "nobody looks at the time"
 
@@ -166,8 +169,14 @@ def test_what_a_part_takes_to_read_a_text_first_is_not_held_against_it(kind):
     both, sequence = kind([Says((1, -1, 0.2)), Says((3, -1, 0.9))]), one()
     propose(both, sequence)
     assert both._took == [0.0, 0.0]
+    both.rest(1.0)
     propose(both, sequence)
     assert min(both._took) > 0
+    both._took = [0.0, 0.0]
+    both.rest(1.0)
+    both.rest(1.0)
+    propose(both, sequence)
+    assert both._took == [0.0, 0.0], "it was not asked in the last round, and has that to catch up with"
 
 
 @pytest.mark.parametrize("kind", [FusedDrafter, CascadeDrafter])
@@ -200,28 +209,71 @@ def test_what_a_part_adds_to_sure_guesses_is_learnt_apart_from_what_it_adds_to_o
     assert dear.asked == asked + 1, "where the first is sure it adds nothing"
 
 
-def test_guesses_that_are_not_worth_their_price_promise_nothing():
-    """Three of 0.5 promise more than one of 0.9, unless they cost more than they bring."""
+def test_guesses_that_cost_more_to_score_than_they_bring_promise_nothing():
+    """Three of 0.5 promise more than one of 0.9, unless half of their scoring takes as long as writing as much."""
     dear = Says((9, -1, 0.9))
     both = CascadeDrafter([Says(*((token, -1, 0.5) for token in range(1, 4))), dear])
-    both._usual[1].tokens = 1.0
-    assert len(propose(both, one(), floor=0.4).trees[0]) == 3
-    assert dear.asked == 0
-    both._usual[1].tokens = 2.0
-    assert len(propose(both, one(), floor=0.4).trees[0]) == 3, "1.5 and 0.9"
-    assert dear.asked == 1
-    assert chances(propose(both, one(), floor=0.6)) == pytest.approx({(9,): 0.9})
+    for guesses in (1, 5, 2, 9):
+        both._scoring.learn(guesses, 1.0 + 0.5 * guesses)
+    assert len(propose(both, one(), pace=0.5).trees[0]) == 3, "3 of 0.38 and one of 0.78"
+    assert chances(propose(both, one(), pace=2.0)) == pytest.approx({(9,): 0.9}), "nothing and 0.4"
+
+
+def test_each_part_is_told_what_its_own_guesses_must_earn():
+    """A guess that costs a forward of a draft model must be likelier than one that is looked up."""
+    told = []
+
+    class Told(Says):
+        def propose(self, batch: Batch, nodes: List[int]) -> Draft:
+            told.append(batch.floor)
+            return super().propose(batch, nodes)
+
+    both = FusedDrafter([Told((1, -1, 0.5)), Told((2, -1, 0.5))])
+    for guesses in (1, 5, 2, 9):
+        both._scoring.learn(guesses, 1.0 + 0.02 * guesses)
+        both._making[1].learn(guesses, 0.5 + 0.1 * guesses)
+    propose(both, one(), pace=2.0, floor=0.9)
+    assert told == pytest.approx([0.02, 0.22])
+
+
+@pytest.mark.parametrize("kind", [FusedDrafter, CascadeDrafter])
+def test_a_part_whose_promises_do_not_come_true_is_asked_less(kind):
+    boasts = Says((3, -1, 0.9), (4, 0, 0.8))
+    both, sequence = kind([Says((1, -1, 0.2)), boasts]), one()
+    for said in ([7],) * 200:
+        propose(both, sequence)
+        both.judge(sequence, both._trees.pop(sequence.id), said)
+    asked, both._took[1] = boasts.asked, 1.0
+    propose(both, sequence, pace=0.5)
+    assert boasts.asked == asked, "1.7 guesses, of which a fifth at most is believed"
+    drawn = Sequence(next(_ids), [5] * 3, 1, SamplingParams(temperature=1, max_tokens=64), seed=0)
+    propose(both, drawn, pace=0.5)
+    assert boasts.asked == asked + 1, "of other texts nothing was learnt"
+
+
+def test_what_was_never_tried_is_hoped_to_add_no_more_than_where_less_was_promised():
+    """Else a dear part would be tried for every length of what those before it guess."""
+    cheap, dear = Says(), Says((1, -1, 0.1))
+    both = FusedDrafter([cheap, dear])
+    for _ in range(100):
+        propose(both, one())
+    asked, both._took[1] = dear.asked, 1.0
+    for length in range(1, 16):
+        cheap.tree = Says(*((token, token - 1, 0.99) for token in range(length))).tree
+        propose(both, one(), pace=0.5)
+    assert dear.asked == asked
 
 
 def test_what_is_hoped_of_a_part_gives_way_to_what_it_does():
     hope = Hope()
-    assert hope.tokens == EAGER
+    assert hope.tokens() == EAGER
+    assert hope.tokens(1.5) == 1.5
     for _ in range(3):
         hope.learn(1.0)
-    assert 1 < hope.tokens < 2
+    assert 1 < hope.tokens() < 2
     for _ in range(100):
         hope.learn(3.0)
-    assert hope.tokens == pytest.approx(3.0, abs=0.05)
+    assert hope.tokens() == pytest.approx(3.0, abs=0.05)
 
 
 def test_a_recipe_is_read_from_its_name():

@@ -24,20 +24,22 @@ class CascadeDrafter(Parts):
 
     def __init__(self, drafters: List[Drafter]) -> None:
         super().__init__(drafters)
-        self._usual = [Hope() for _ in self.parts]
-        """What each part promises, on average."""
+        self._usual = [(Hope(), Hope()) for _ in self.parts]
+        """What each part promises, on average, with texts that are drawn and with the likeliest ones."""
 
     def propose(self, batch: Batch, nodes: List[int]) -> Draft:
         if batch.draws.wants_probs:
             return self._first_to_speak(batch, nodes)
         best = self._ask(0, batch, nodes)
+        promised = [self._promise(0, s, tree, batch) for s, tree in zip(batch.sequences, best, strict=True)]
         for part in range(1, len(self.parts)):
-            promised = [self._promise(tree, batch) for tree in best]
-            due = self._due(part, batch, nodes, [max(self._usual[part].tokens - one, 0.0) for one in promised])
+            usual = [self._usual[part][s.params.greedy] for s in batch.sequences]
+            gains = [max(hope.tokens() - had, 0.0) for hope, had in zip(usual, promised, strict=True)]
+            due = self._due(part, batch, nodes, gains)
             for row, tree in enumerate(self._ask(part, batch, due)):
-                promise = self._promise(tree, batch)
+                promise = self._promise(part, batch.sequences[row], tree, batch)
                 if due[row]:
-                    self._usual[part].learn(promise)
+                    usual[row].learn(promise)
                 if promise > promised[row]:
-                    best[row] = tree
+                    best[row], promised[row] = tree, promise
         return Draft(best if batch.trees else [tree.straight() for tree in best])

@@ -8,10 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from collections.abc import Sequence as List
+from functools import reduce
 
 from foreword.draft.base import Drafter
-from foreword.draft.parts import Hope, Parts
-from foreword.types import Batch, Draft, Tree
+from foreword.draft.parts import EAGER, Hope, Parts
+from foreword.types import Batch, Draft, Sequence, Tree
 
 FADE = 0.98
 """Weight of the past, per round, in what a part's guesses were worth."""
@@ -39,33 +40,37 @@ class FusedDrafter(Parts):
         super().__init__(drafters)
         self._worth = [0.0] * len(self.parts)
         """What each part has gained in log-likelihood over all that spoke beside it, the past fading."""
-        self._gains = [[Hope() for _ in range(LEVELS)] for _ in self.parts]
-        """How much more each part promises than those before it, on average, by how much these promised."""
+        self._gains = [tuple([Hope() for _ in range(LEVELS)] for _ in range(2)) for _ in self.parts]
+        """How much more each part promises than those before it, on average, by how much these promised.
+
+        With texts that are drawn, and with the likeliest ones.
+        """
 
     def propose(self, batch: Batch, nodes: List[int]) -> Draft:
         if batch.draws.wants_probs:
             return self._first_to_speak(batch, nodes)
         asked = [self._ask(0, batch, nodes)]
         for part in range(1, len(self.parts)):
-            before = [max(self._promise(tree, batch) for tree in row) for row in zip(*asked, strict=True)]
-            known = self._gains[part]
-            gains = [known[_level(promised)].tokens for promised in before]
+            rows = zip(batch.sequences, *asked, strict=True)
+            before = [max(self._promise(at, s, tree, batch) for at, tree in enumerate(trees)) for s, *trees in rows]
+            levels = [self._gains[part][s.params.greedy] for s in batch.sequences]
+            gains = [_hoped(known[: _level(had) + 1]) for known, had in zip(levels, before, strict=True)]
             due = self._due(part, batch, nodes, gains)
             asked.append(self._ask(part, batch, due))
-            for tree, promised, most in zip(asked[-1], before, due, strict=True):
+            for s, tree, known, had, most in zip(batch.sequences, asked[-1], levels, before, due, strict=True):
                 if most:
-                    known[_level(promised)].learn(max(self._promise(tree, batch) - promised, 0.0))
+                    known[_level(had)].learn(max(self._promise(part, s, tree, batch) - had, 0.0))
         rows = zip(*asked, strict=True)
-        trees = [self._joined(row).cut(most, batch.floor) for row, most in zip(rows, nodes, strict=True)]
+        trees = [self._joined(row).cut(most, self._floor(batch)) for row, most in zip(rows, nodes, strict=True)]
         return Draft(trees if batch.trees else [tree.straight() for tree in trees])
 
-    def judge(self, trees: Mapping[int, Tree], said: List[int]) -> None:
+    def judge(self, sequence: Sequence, trees: Mapping[int, Tree], said: List[int]) -> None:
         """A part gains by what it gave to a token over what the mean of all gave that said anything there.
 
         One that says nothing, or was wrong before, neither gains nor loses. Else whoever is right for long would pay
         for every further token.
         """
-        super().judge(trees, said)
+        super().judge(sequence, trees, said)
         if len(trees) < 2:
             return
         standing, gained = dict.fromkeys(trees, -1), dict.fromkeys(trees, 0.0)
@@ -113,6 +118,11 @@ class FusedDrafter(Parts):
             for token, share in odds.items():
                 open_.append((merged.add(token, place, reached * min(share, 1.0)), heads[token]))
         return merged
+
+
+def _hoped(levels: List[Hope]) -> float:
+    """What to expect at the last of these levels; where that was never tried, what the one before it says."""
+    return reduce(lambda before, level: level.tokens(before), levels, EAGER)
 
 
 def _level(promised: float) -> int:

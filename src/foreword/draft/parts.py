@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Sequence as List
+from dataclasses import replace
 from time import perf_counter
 
 import torch
@@ -14,6 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from foreword.draft.base import Drafter
+from foreword.draft.making import Making
 from foreword.draft.trust import Trust
 from foreword.errors import InvalidRequest
 from foreword.model import Model
@@ -27,20 +29,46 @@ FADE = 0.95
 """Weight of the past in what it is expected to, each time that it was asked."""
 SHARE = 0.02
 """Share of the time that may go to parts that do not seem worth theirs: texts change."""
+SAVED = 4
+"""How many times a part's time is saved up for that at most."""
 
 
 class Hope:
-    """What to expect of a part: a mean whose past fades, and which begins high, so that every part is tried."""
+    """What to expect of a part: a mean whose past fades, and which begins with what was believed beforehand."""
 
-    __slots__ = ("_weight", "tokens")
+    __slots__ = ("_belief", "_seen", "_weight")
 
     def __init__(self) -> None:
-        self.tokens, self._weight = EAGER, 1.0
+        self._seen, self._weight, self._belief = 0.0, 0.0, 1.0
+
+    def tokens(self, before: float = EAGER) -> float:
+        """So many, if `before` is what to believe of a part that was never asked; that fades as well."""
+        return (self._seen + self._belief * before) / (self._weight + self._belief)
 
     def learn(self, tokens: float) -> None:
         """It was asked, and promised, or added, so much."""
-        self._weight = FADE * self._weight + 1
-        self.tokens += (tokens - self.tokens) / self._weight
+        self._seen, self._weight, self._belief = (
+            FADE * self._seen + tokens,
+            FADE * self._weight + 1,
+            FADE * self._belief,
+        )
+
+
+class Earned:
+    """What a promise of a part turns out to be worth: guesses that came true over guesses that should have."""
+
+    __slots__ = ("_came", "_promised")
+
+    def __init__(self) -> None:
+        self._came = self._promised = 5.0
+
+    def learn(self, promised: float, came: int) -> None:
+        """So many were to come true, and so many did."""
+        self._promised, self._came = 0.98 * self._promised + promised, 0.98 * self._came + came
+
+    @property
+    def share(self) -> float:
+        return min(max(self._came / self._promised, 0.2), 1.2)
 
 
 class Parts(Drafter):
@@ -63,16 +91,29 @@ class Parts(Drafter):
         """Sequence id -> part -> what it guessed this round."""
         self._took = [0.0] * len(self.parts)
         """Seconds that each part needs to guess, the whole batch together."""
+        self._making = [Making() for _ in self.parts]
         self._met: list[set[int]] = [set() for _ in self.parts]
-        """Sequences that each part has guessed for."""
+        """Sequences that each part guessed for in the last round; with others it must catch up first."""
+        self._asked: list[set[int]] = [set() for _ in self.parts]
+        """Those of this round."""
+        self._earned = [(Earned(), Earned()) for _ in self.parts]
+        """With texts that are drawn, and with the likeliest ones, which repeat themselves and are foreseen further."""
+        self._scoring = Making()
+        """Seconds of a round without its guessing, by how many guesses it scores."""
+        self._spent = 0.0
+        """Seconds of guessing in this round."""
+        self._scored: int | None = None
+        """Guesses that were scored in it, where it did nothing else."""
         self._spare = 0.0
         """Seconds left of that share."""
         self._tried = False
         """A part is being asked that does not seem worth its time."""
 
     def observe(self, batch: Batch, draft: Draft, verdict: Verdict, scores: Scores) -> None:
+        if all(sequence.rounds for sequence in batch.sequences):  # else prompts are read in this round, too
+            self._scored = sum(map(len, draft.trees))
         for sequence, tokens in zip(batch.sequences, verdict.said(draft), strict=True):
-            self.judge(self._trees.pop(sequence.id, {}), tokens)
+            self.judge(sequence, self._trees.pop(sequence.id, {}), tokens)
         for drafter in self.parts:
             drafter.observe(batch, draft, verdict, scores)
 
@@ -83,7 +124,11 @@ class Parts(Drafter):
                 drafter.hear(sequence, start, torch.cat([states[layer] for layer in drafter.wants], -1))
 
     def rest(self, took: float) -> None:
-        self._spare = min(self._spare + SHARE * took, max(self._took))
+        self._spare = min(self._spare + SHARE * took, SAVED * max(self._took))
+        if self._scored is not None:
+            self._scoring.learn(self._scored, took - self._spent)
+        self._met, self._asked = self._asked, [set() for _ in self.parts]
+        self._spent, self._scored = 0.0, None
         for drafter in self.parts:
             drafter.rest(took)
 
@@ -93,50 +138,54 @@ class Parts(Drafter):
 
     def release(self, sequence: Sequence) -> None:
         self._trees.pop(sequence.id, None)
-        for met in self._met:
-            met.discard(sequence.id)
+        for ids in (*self._met, *self._asked):
+            ids.discard(sequence.id)
         for drafter in self.parts:
             drafter.release(sequence)
 
-    def judge(self, trees: Mapping[int, Tree], said: List[int]) -> None:
+    def judge(self, sequence: Sequence, trees: Mapping[int, Tree], said: List[int]) -> None:
         """Learn how often each part is right: the target wrote `said` where they had guessed these trees."""
         for part, tree in trees.items():
-            if self._mute[part]:
-                self._judge(part, tree, said)
+            self._earned[part][sequence.params.greedy].learn(sum(tree.chances), self._judge(part, tree, said))
 
-    def _judge(self, part: int, tree: Tree, said: List[int]) -> None:
+    def _judge(self, part: int, tree: Tree, said: List[int]) -> int:
+        """How many of its guesses came true, one after the other."""
         node, offspring = -1, tree.offspring()
         for depth, token in enumerate(said):
             children = offspring.get(node)
             if not children:
-                return
-            self._trust.learn((part, depth), token in children)
+                return depth
+            if self._mute[part]:
+                self._trust.learn((part, depth), token in children)
             if token not in children:
-                return
+                return depth
             node = children[token]
+        return len(said)
 
     def _due(self, part: int, batch: Batch, nodes: List[int], gains: List[float]) -> List[int]:
         """How many guesses to ask of a part that is expected to add so many tokens to each text.
 
         None where they take longer to make than text of that length takes to be written; but now and then all, lest
-        nobody notices that they have become better.
+        nobody notices that they have become better. The less is expected, the longer that is put off.
         """
         wanted = [most if gain > 0 else 0 for most, gain in zip(nodes, gains, strict=True)]
         hoped = sum(gain for most, gain in zip(wanted, gains, strict=True) if most)
-        if hoped >= len(batch) * batch.pace * self._took[part]:
+        needed = len(batch) * batch.pace * self._took[part]
+        if hoped >= needed:
             return wanted
-        if batch.pace and self._spare >= self._took[part]:
+        if self._spare * hoped >= self._took[part] * needed:
             self._tried = True
             return nodes
         return [0] * len(nodes)
 
-    @staticmethod
-    def _promise(tree: Tree, batch: Batch) -> float:
-        """Tokens that a tree is expected to add, of guesses that are worth their price.
+    def _promise(self, part: int, sequence: Sequence, tree: Tree, batch: Batch) -> float:
+        """Tokens that a tree is expected to add, less what its guesses cost to score; to make them is weighed apart."""
+        share, toll = self._earned[part][sequence.params.greedy].share, self._floor(batch)
+        return sum(max(share * chance - toll, 0.0) for chance in tree.chances)
 
-        That is not taken off again: what it takes to make them all is weighed apart, and to score them takes little.
-        """
-        return sum(chance for chance in tree.chances if chance > batch.floor)
+    def _floor(self, batch: Batch, part: int | None = None) -> float:
+        """The chance at which a guess earns half of its scoring and, where it is yet to be made, its making."""
+        return batch.pace * (0.5 * self._scoring.each + (0.0 if part is None else self._making[part].each))
 
     def _ask(self, part: int, batch: Batch, nodes: List[int]) -> list[Tree]:
         """What one part guesses for every sequence, with chances."""
@@ -153,16 +202,17 @@ class Parts(Drafter):
         return trees
 
     def _timed(self, part: int, batch: Batch, nodes: List[int]) -> Draft:
-        """What it proposes; its time is learnt, but where it meets a text for the first time and reads it all."""
+        """What it proposes; its time is learnt, but not that of catching up with what was written meanwhile."""
         ids = {sequence.id for sequence, most in zip(batch.sequences, nodes, strict=True) if most}
-        start, new = perf_counter(), ids - self._met[part]
-        draft = self.parts[part].propose(batch, nodes)
+        start, self._asked[part] = perf_counter(), ids
+        draft = self.parts[part].propose(replace(batch, floor=self._floor(batch, part)), nodes)
         took = perf_counter() - start
+        self._spent += took
         if self._tried:
             self._tried, self._spare = False, self._spare - took
-        if not new:
+        if ids <= self._met[part] or took < self._took[part]:
             self._took[part] += (0.1 if self._took[part] else 1.0) * (took - self._took[part])
-        self._met[part] |= new
+            self._making[part].learn(sum(map(len, draft.trees)), took)
         return draft
 
     def _believed(self, part: int, tree: Tree) -> list[float]:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from foreword.draft.making import Making
 from foreword.types import Clock, Draft, Sequence
 from foreword.width.base import Measure, Outcome, Width
 from foreword.width.costs import Costs
-from foreword.width.making import Making
 
 LIMIT = 16
 """Longest chain that is ever tried."""
@@ -48,8 +48,6 @@ class _Record:
     """Tokens of rounds with guesses."""
     spent: float = 0.0
     """Seconds of rounds with guesses."""
-    plainly: float = 0.0
-    """Seconds of a round without guesses, as they are now."""
     pause: int = 0
     """Rounds to go without guessing."""
     patience: int = PATIENCE
@@ -127,7 +125,10 @@ class Measured(Width):
         """Seconds of making all guesses of a round."""
         self._rest = self._bare = 0.0
         """Seconds of deciding and keeping, with guesses and without: several times as much on a small model."""
-        self._all = _Record()
+        self._usual = {greedy: _Record() for greedy in (True, False)}
+        """Those of all texts, the likeliest apart from drawn ones: they repeat themselves, and are foreseen further."""
+        self._now = self._usual[True]
+        """Those of texts like the one that was last asked about."""
         self._records: dict[int, _Record] = {}
         self._odds = _Odds()
         self._asked = False
@@ -161,7 +162,7 @@ class Measured(Width):
     @property
     def pace(self) -> float:
         plainly = self.costs.seconds(self._rows) + self._after_plain
-        return max(1.0 / plainly, self._all.written / max(self._all.spent, 1e-9))
+        return max(1.0 / plainly, self._now.written / max(self._now.spent, 1e-9))
 
     @property
     def _after_plain(self) -> float:
@@ -209,8 +210,9 @@ class Measured(Width):
         record = self._records.setdefault(sequence.id, _Record())
         if not outcome.asked:
             return
+        usual = self._usual[sequence.params.greedy]
         # The first guesses of a process take longer than any others will.
-        gained = (outcome.accepted + 1) * self._plain - outcome.seconds + (not self._all.spent) * outcome.guess
+        gained = (outcome.accepted + 1) * self._plain - outcome.seconds + (not usual.spent) * outcome.guess
         self._lost = max(self._lost - gained / self._rows, 0.0)
         if self._first:
             # What the drafter took to read the text is spent, whatever is done now.
@@ -219,7 +221,7 @@ class Measured(Width):
             self._guess = _blend(self._guess, outcome.guess / outcome.asked)
             self._making = _blend(self._making, outcome.guess)
         record.add(outcome, said=self._odds.known)
-        self._all.add(outcome, said=self._odds.known)
+        usual.add(outcome, said=self._odds.known)
         self._odds.came += outcome.accepted
         if gained > 0:
             record.pause, record.patience = 0, PATIENCE
@@ -230,8 +232,9 @@ class Measured(Width):
     def _wanted(self, sequence: Sequence, company: int) -> int:
         record = self._records.setdefault(sequence.id, _Record())
         self._rows = company + 1
-        record.plainly = plainly = self.costs.seconds(self._rows) + self._after_plain
-        empty = self._lost > PURSE * plainly and self._all.loses(plainly)
+        self._now = self._usual[sequence.params.greedy]
+        plainly = self.costs.seconds(self._rows) + self._after_plain
+        empty = self._lost > PURSE * plainly and self._now.loses(plainly)
         record.pause = max(record.pause - 1, 0)
         if record.pause or self._since >= REMINDER or (empty and not record.spent):
             return 0
@@ -246,17 +249,15 @@ class Measured(Width):
     def _best(self, record: _Record, rows: int) -> int:
         """The number of guesses with the most tokens per second, when `rows` sequences guess that many each."""
         best, fastest = 0, 1.0 / (self.costs.seconds(rows) + self._after_plain)
-        earned = reached = 1.0
-        prior = OPTIMISM
-        for count in range(1, (LIMIT if self._guess else UNPRICED) + 1):
-            depth = count - 1
+        earned, reached, prior = 1.0, 1.0, OPTIMISM
+        for depth in range(LIMIT if self._guess else UNPRICED):
             # Own rounds count most, then everybody's; a depth nobody has tried is thought as good as the one before.
-            prior = (self._all.kept[depth] + 2 * prior) / (self._all.scored[depth] + 2)
+            prior = (self._now.kept[depth] + 2 * prior) / (self._now.scored[depth] + 2)
             reached *= (record.kept[depth] + 2 * prior) / (record.scored[depth] + 2)
             earned += reached
-            rate = earned / (self.costs.seconds(rows * (1 + count)) + self._rest + count * self._guess)
+            rate = earned / (self.costs.seconds(rows * (2 + depth)) + self._rest + (1 + depth) * self._guess)
             if rate > fastest:
-                best, fastest = count, rate
+                best, fastest = 1 + depth, rate
         return best
 
     def _paying(self, chances: list[float], rows: int) -> int:

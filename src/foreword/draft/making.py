@@ -1,4 +1,4 @@
-"""What making guesses costs: so much for beginning, and so much for each.
+"""What guesses cost, to make or to score: so much for beginning, and so much for each.
 
 Knows seconds; knows nothing about drafters.
 """
@@ -13,7 +13,7 @@ DECAY = 0.95
 
 @dataclass(slots=True)
 class Making:
-    """A straight line through (guesses made, seconds taken), by least squares, whose past fades."""
+    """A straight line through (guesses, seconds taken), by least squares, whose past fades."""
 
     weight: float = 0.0
     made: float = 0.0
@@ -22,7 +22,7 @@ class Making:
     both: float = 0.0
 
     def learn(self, made: int, seconds: float) -> None:
-        """One round of guessing."""
+        """One round."""
         self.weight = DECAY * self.weight + 1
         self.made = DECAY * self.made + made
         self.seconds = DECAY * self.seconds + seconds
@@ -32,15 +32,14 @@ class Making:
     @property
     def each(self) -> float:
         """Seconds of one more guess; half of what one takes on average while all rounds made about as many."""
-        if not self.made:
-            return 0.0
+        average = self.seconds / (max(self.made, self.weight) or 1.0)  # finite, however long none was made
         spread = self.weight * self.made_twice - self.made**2
-        average = self.seconds / self.made
-        if spread < 0.05 * self.made**2:
+        if spread <= 0.05 * self.made**2 + 1e-9:
             return 0.5 * average
-        return min(max((self.weight * self.both - self.made * self.seconds) / spread, 0.05 * average), average)
+        slope = (self.weight * self.both - self.made * self.seconds) / spread
+        return min(max(slope, 0.05 * average), self.seconds / self.made)
 
     @property
     def start(self) -> float:
-        """Seconds of guessing before the first guess is made."""
+        """Seconds before the first guess."""
         return max(self.seconds - self.each * self.made, 0.0) / self.weight if self.weight else 0.0
