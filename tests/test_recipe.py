@@ -15,7 +15,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 import starter
-from foreword import LLM, SamplingParams
+from foreword import LLM, SamplingParams, family
 
 SCRIPT = Path(__file__).parents[1] / "recipes" / "family.py"
 
@@ -133,6 +133,7 @@ def test_a_run_goes_on_and_leaves_a_model(
     for one, other in zip(models[0].parameters(), models[1].parameters(), strict=True):
         assert torch.equal(one, other)
     assert AutoTokenizer.from_pretrained(whole / "target").chat_template
+    assert (whole / "target" / "tokenizer.json").read_bytes() == (family.target() / "tokenizer.json").read_bytes()
     logs = [
         [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()] for folder in (whole, halved)
     ]

@@ -91,7 +91,12 @@ def keeps_its_form(make: Callable[[], Drafter]) -> None:
 
 def company_changes_nothing(make: Callable[[], Drafter]) -> None:
     """In float32; what a drafter says of one sequence does not depend on the others, their order or their budgets."""
-    alone = [guesses(Trial(make).propose([Trial(make).sequence(prompt)], [5]))[0] for prompt in prompts()]
+
+    def alone_with(prompt: list[int]) -> object:
+        trial = Trial(make)
+        return guesses(trial.propose([trial.sequence(prompt)], [5]))[0]
+
+    alone = [alone_with(prompt) for prompt in prompts()]
     trial = Trial(make)
     sequences = [trial.sequence(prompt) for prompt in reversed(prompts())]
     together = guesses(trial.propose(sequences, [5] * len(sequences)))

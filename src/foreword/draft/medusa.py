@@ -6,6 +6,7 @@ Knows the heads and their checkpoints; how guesses are read from a block is in b
 from __future__ import annotations
 
 from collections.abc import Sequence as List
+from itertools import islice
 from typing import cast
 
 import torch
@@ -53,7 +54,13 @@ class MedusaHeads(nn.ModuleList):
 
     def forward(self, x: Float[Tensor, "rows hidden"]) -> Float[Tensor, "rows heads hidden"]:
         """What each head thinks of hidden states that are normed already."""
-        return torch.stack([head[: self.depth](x) for head in self._heads], 1)
+        thoughts = []
+        for head in self._heads:
+            thought = x
+            for layer in islice(head, self.depth):  # without the output matrix that may come last
+                thought = layer(thought)
+            thoughts.append(thought)
+        return torch.stack(thoughts, 1)
 
     def speak(self, hidden: Float[Tensor, "rows hidden"], head: Int[Tensor, "rows"]) -> Float[Tensor, "rows vocab"]:
         """What heads with output matrices of their own say; row i is a thought of head[i]."""
@@ -102,7 +109,7 @@ class MedusaBlocks(Blocks):
 
     def __init__(self, heads: MedusaHeads, target: Model) -> None:
         super().__init__(heads, target, len(heads))
-        self._heads = heads
+        self._heads, self._dtype = heads, target.dtype
         self._last: dict[int, Float[Tensor, "hidden"]] = {}
 
     def close(self, id: int) -> None:
@@ -112,7 +119,7 @@ class MedusaBlocks(Blocks):
     @torch.inference_mode()
     def compute(self, wanted: List[Wanted]) -> Float[Tensor, "wanted guesses vocab"]:
         self._last |= {one.id: one.states[-1] for one in wanted if len(one.states)}
-        states = torch.stack([self._last[one.id] for one in wanted]).to(self.target.dtype)
+        states = torch.stack([self._last[one.id] for one in wanted]).to(self._dtype)
         padded = F.pad(states, (0, 0, 0, max(0, MIN_ROWS - len(states))))
         thought = self._heads(padded).flatten(0, 1)
         if self._heads.own:

@@ -47,11 +47,8 @@ class Hope:
 
     def learn(self, tokens: float) -> None:
         """It was asked, and promised, or added, so much."""
-        self._seen, self._weight, self._belief = (
-            FADE * self._seen + tokens,
-            FADE * self._weight + 1,
-            FADE * self._belief,
-        )
+        self._seen, self._weight = FADE * self._seen + tokens, FADE * self._weight + 1
+        self._belief *= FADE
 
 
 class Earned:
@@ -92,6 +89,7 @@ class Parts(Drafter):
         self._took = [0.0] * len(self.parts)
         """Seconds that each part needs to guess, the whole batch together."""
         self._making = [Making() for _ in self.parts]
+        """The same, by how many guesses it makes."""
         self._met: list[set[int]] = [set() for _ in self.parts]
         """Sequences that each part guessed for in the last round; with others it must catch up first."""
         self._asked: list[set[int]] = [set() for _ in self.parts]
