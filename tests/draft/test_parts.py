@@ -16,7 +16,7 @@ from foreword.draft.parts import EAGER, Hope
 from foreword.draft.suffix import SuffixDrafter
 from foreword.draws import KeyedDraws
 from foreword.errors import InvalidRequest, UnknownMethod
-from foreword.types import Batch, Draft, SamplingParams, Sequence, Tree
+from foreword.types import Batch, Draft, SamplingParams, Scores, Sequence, Tree, Verdict
 from running import Request, draft, engine, finish, plain, prompts, target, tokenizer
 
 _ids = count(2_000_000)
@@ -177,6 +177,11 @@ def test_what_a_part_takes_to_read_a_text_first_is_not_held_against_it(kind):
     both.rest(1.0)
     propose(both, sequence)
     assert both._took == [0.0, 0.0], "it was not asked in the last round, and has that to catch up with"
+    both._took = [9.0, 9.0]
+    both.rest(1.0)
+    both.rest(1.0)
+    propose(both, sequence)
+    assert max(both._took) < 9, "but it takes no longer than that with it"
 
 
 @pytest.mark.parametrize("kind", [FusedDrafter, CascadeDrafter])
@@ -219,6 +224,29 @@ def test_guesses_that_cost_more_to_score_than_they_bring_promise_nothing():
     assert chances(propose(both, one(), pace=2.0)) == pytest.approx({(9,): 0.9}), "nothing and 0.4"
 
 
+def test_what_guesses_take_to_score_is_learnt_of_rounds_that_do_nothing_else():
+    both, new, running = FusedDrafter([Says((1, -1, 0.5)), Says()]), one(), one()
+    running.rounds = 1
+    for sequence, scored in ((new, None), (running, 1)):
+        draft = propose(both, sequence)
+        batch = Batch((sequence,), KeyedDraws(100, shared=True))
+        both.observe(batch, draft, Verdict([[]], [7], 0), Scores((torch.zeros(2, 100),)))
+        assert both._scored == scored
+    both._spent = 0.25
+    both.rest(1.0)
+    assert (both._scoring.made, both._scoring.seconds) == (1, 0.75)
+    both.rest(1.0)
+    assert both._scoring.seconds == 0.75, "nothing was guessed in that round"
+
+
+def test_a_joined_guess_is_left_out_where_its_scoring_would_cost_more_than_it_brings():
+    both = FusedDrafter([Says((1, -1, 0.5), (2, -1, 0.1)), Says()])
+    for guesses in (1, 5, 2, 9):
+        both._scoring.learn(guesses, 1.0 + 0.2 * guesses)
+    assert chances(propose(both, one(), pace=0.5)) == pytest.approx({(1,): 0.5, (2,): 0.1})
+    assert chances(propose(both, one(), pace=2.0)) == pytest.approx({(1,): 0.5})
+
+
 def test_each_part_is_told_what_its_own_guesses_must_earn():
     """A guess that costs a forward of a draft model must be likelier than one that is looked up."""
     told = []
@@ -249,6 +277,12 @@ def test_a_part_whose_promises_do_not_come_true_is_asked_less(kind):
     drawn = Sequence(next(_ids), [5] * 3, 1, SamplingParams(temperature=1, max_tokens=64), seed=0)
     propose(both, drawn, pace=0.5)
     assert boasts.asked == asked + 1, "of other texts nothing was learnt"
+    for _ in range(200):
+        propose(both, drawn)
+        both.judge(drawn, both._trees.pop(drawn.id), [7])
+    asked, both._took[1] = boasts.asked, 1.0
+    propose(both, drawn, pace=0.5)
+    assert boasts.asked == asked
 
 
 def test_what_was_never_tried_is_hoped_to_add_no_more_than_where_less_was_promised():
