@@ -110,9 +110,9 @@ class Measured(Width):
 
     Text per second of k guesses in a chain is (1 + sum over j <= k of the chance that the first j are kept) over the
     time of a round with k guesses (Leviathan et al. 2023, section 3.3, with the measured cost of every width instead
-    of one ratio). Chances are this sequence's own, steadied by those of all sequences; costs are measured. Where a
-    drafter says how likely each guess is, the likeliest are kept, of all sequences together, as long as each earns
-    more than its scoring costs (after arXiv 2607.05147, section on scheduling, and SMART/CaDDTree for trees).
+    of one ratio). Chances are this sequence's own, steadied by those of all that are drawn alike; costs are measured.
+    Where a drafter says how likely each guess is, the likeliest are kept, of all sequences together, as long as each
+    earns more than its scoring costs (after arXiv 2607.05147, section on scheduling, and SMART/CaDDTree for trees).
     """
 
     summary = "as many as earn the most text per second, by measured costs and acceptance; none while they lose"
