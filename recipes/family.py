@@ -406,8 +406,8 @@ def drafters(
             length=wish.length, recipe=recipe, questions=Questions(prompts=prompts),
         )  # fmt: skip
         job.run(task, resume=True, watch=shown, note=typer.echo)
-        if (out / name / "tokenizer.json").exists():
-            tighten(out / name / "tokenizer.json")
+        for file in (out / name).glob("tokenizer.json"):  # a head has none of its own
+            tighten(file)
 
 
 if __name__ == "__main__":

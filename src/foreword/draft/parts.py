@@ -16,7 +16,7 @@ from torch import Tensor
 
 from foreword.draft.base import Drafter
 from foreword.draft.making import Making
-from foreword.draft.trust import Trust
+from foreword.draft.trust import Earned, Trust
 from foreword.errors import InvalidRequest
 from foreword.model import Model
 from foreword.types import Batch, Draft, Scores, Sequence, Tree, Verdict
@@ -49,23 +49,6 @@ class Hope:
         """It was asked, and promised, or added, so much."""
         self._seen, self._weight = FADE * self._seen + tokens, FADE * self._weight + 1
         self._belief *= FADE
-
-
-class Earned:
-    """What a promise of a part turns out to be worth: guesses that came true over guesses that should have."""
-
-    __slots__ = ("_came", "_promised")
-
-    def __init__(self) -> None:
-        self._came = self._promised = 5.0
-
-    def learn(self, promised: float, came: int) -> None:
-        """So many were to come true, and so many did."""
-        self._promised, self._came = 0.98 * self._promised + promised, 0.98 * self._came + came
-
-    @property
-    def share(self) -> float:
-        return min(max(self._came / self._promised, 0.2), 1.2)
 
 
 class Parts(Drafter):
@@ -144,7 +127,9 @@ class Parts(Drafter):
     def judge(self, sequence: Sequence, trees: Mapping[int, Tree], said: List[int]) -> None:
         """Learn how often each part is right: the target wrote `said` where they had guessed these trees."""
         for part, tree in trees.items():
-            self._earned[part][sequence.params.greedy].learn(sum(tree.chances), self._judge(part, tree, said))
+            earned = self._earned[part][sequence.params.greedy]
+            earned.promise(sum(tree.chances))
+            earned.keep(self._judge(part, tree, said))
 
     def _judge(self, part: int, tree: Tree, said: List[int]) -> int:
         """How many of its guesses came true, one after the other."""

@@ -30,3 +30,25 @@ class Trust:
         """A guess of this kind came true, or did not."""
         self._right[kind] = MEMORY * self._right.get(kind, 0.0) + right
         self._tried[kind] = MEMORY * self._tried.get(kind, 0.0) + 1
+
+
+class Earned:
+    """What promised chances turn out to be worth: guesses that came true over guesses that should have."""
+
+    __slots__ = ("_came", "_promised")
+
+    def __init__(self) -> None:
+        self._promised = self._came = 5.0
+
+    def promise(self, guesses: float) -> None:
+        """So many are expected to come true in this round; earlier ones count less from now on."""
+        self._promised, self._came = 0.98 * self._promised + guesses, 0.98 * self._came
+
+    def keep(self, guesses: int) -> None:
+        """So many did."""
+        self._came += guesses
+
+    @property
+    def share(self) -> float:
+        """What a promised chance is to be multiplied by."""
+        return min(max(self._came / self._promised, 0.2), 1.2)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from foreword.draft.making import Making
+from foreword.draft.trust import Earned
 from foreword.types import Clock, Draft, Sequence
 from foreword.width.base import Measure, Outcome, Width
 from foreword.width.costs import Costs
@@ -87,22 +88,14 @@ class _Odds:
     made: int | None = None
     """Guesses in the draft of this round, before trimming; None where none was asked for."""
     making: Making = field(default_factory=Making)
-    promised: float = 5.0
-    """Guesses that should have come true, decayed."""
-    came: float = 5.0
-    """Guesses that did."""
-
-    @property
-    def trust(self) -> float:
-        """What a promised chance has turned out to be worth."""
-        return min(max(self.came / self.promised, 0.2), 1.2)
+    earned: Earned = field(default_factory=Earned)
 
     def settle(self, kept: list[int], promised: float) -> None:
         self.known = True
         self.most = min(max(max(kept, default=0) + 2, (15 * self.most) // 16, 4), MOST)
         if kept and max(kept) >= self.most - 2:
             self.most = min(self.most + 4, MOST)
-        self.promised, self.came = 0.98 * self.promised + promised, 0.98 * self.came
+        self.earned.promise(promised)
 
 
 class Measured(Width):
@@ -157,7 +150,7 @@ class Measured(Width):
         odds = self._odds
         if not odds.known:
             return 0.0
-        return self.pace * (0.5 * self.costs.slope(1, odds.most) + odds.making.each) / odds.trust
+        return self.pace * (0.5 * self.costs.slope(1, odds.most) + odds.making.each) / odds.earned.share
 
     @property
     def pace(self) -> float:
@@ -222,7 +215,7 @@ class Measured(Width):
             self._making = _blend(self._making, outcome.guess)
         record.add(outcome, said=self._odds.known)
         usual.add(outcome, said=self._odds.known)
-        self._odds.came += outcome.accepted
+        self._odds.earned.keep(outcome.accepted)
         if gained > 0:
             record.pause, record.patience = 0, PATIENCE
 
@@ -266,7 +259,7 @@ class Measured(Width):
         spent = self._rest + making.start + making.each * len(chances)  # they are made, whatever becomes of them
         best, fastest, earned = 0, rows / (self.costs.seconds(rows) + spent), float(rows)
         for count, chance in enumerate(chances, 1):
-            earned += self._odds.trust * chance
+            earned += self._odds.earned.share * chance
             rate = earned / (self.costs.seconds(rows + count) + spent)
             if rate > fastest:
                 best, fastest = count, rate
