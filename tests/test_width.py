@@ -285,6 +285,14 @@ def play_sure(width: Measured, one: Sequence, rounds: int, kept: float, guess: f
     return asked
 
 
+def test_promises_that_do_not_come_true_are_believed_less():
+    boasts, keeps = Measured(FLAT), Measured(FLAT)
+    play_sure(boasts, sequence(), 60, kept=0.05, guess=0.001)
+    play_sure(keeps, sequence(), 60, kept=1.0, guess=0.001)
+    assert boasts._odds.earned.share < 0.6
+    assert keeps._odds.earned.share > 1
+
+
 def test_what_is_decided_more_slowly_for_its_guesses_is_no_measure_of_plain_decoding():
     """A round with guesses takes 1.5 for 1.3 tokens. Plain decoding needs 1 for each, and not 1.5."""
     width, one = Measured(FLAT), sequence()

@@ -157,11 +157,30 @@ def test_a_part_that_takes_longer_than_it_earns_is_asked_now_and_then_alone(kind
     assert both._spare == 20.0, "a share of the time is kept for it, but not for ever"
     propose(both, one(), pace=1.0)
     assert dear.asked == 3
+    assert both._tried == 0, "that try is over"
+    assert both._spare < 20.0, "and paid for"
     both._took[1], both._spare = 5.0, 7.0
     propose(both, one(), pace=1.0)
     assert dear.asked == 3, "it is expected to add less than 5 tokens, so more than its time must be saved up"
     propose(both, one())
     assert dear.asked == 4, "nobody looks at the time"
+
+
+@pytest.mark.parametrize("kind", [FusedDrafter, CascadeDrafter])
+def test_a_part_of_which_nothing_is_expected_is_tried_all_the_same(kind):
+    """Texts change, and nobody would notice."""
+    silent = Says()
+    both = kind([Says((1, -1, 0.9), (2, 0, 0.8)), silent])
+    for _ in range(2000):
+        propose(both, one())
+    asked = silent.asked
+    both._took[1] = 1.0
+    both.rest(3.9 / 0.02)
+    propose(both, one(), pace=1.0)
+    assert silent.asked == asked
+    both.rest(0.2 / 0.02)
+    propose(both, one(), pace=1.0)
+    assert silent.asked == asked + 1, "when four times its time was saved"
 
 
 @pytest.mark.parametrize("kind", [FusedDrafter, CascadeDrafter])

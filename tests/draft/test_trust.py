@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from foreword.draft.trust import MEMORY, STEADINESS, Trust
+from foreword.draft.trust import MEMORY, STEADINESS, Earned, Trust
 from foreword.types import Draft, Tree, Verdict
 
 
@@ -43,3 +43,13 @@ def test_what_was_said_is_read_from_the_path() -> None:
     path = torch.tensor([[1, 2, -1], [-1, -1, -1], [-1, -1, -1]])
     verdict = Verdict.padded(path, torch.tensor([2, 0, 0]), torch.tensor([13, 21, 30]))
     assert verdict.said(Draft(trees)) == [[11, 12, 13], [21], [30]]
+
+
+def test_what_promises_are_worth_is_learned_and_fades() -> None:
+    earned = Earned()
+    assert earned.share == 1
+    for came, share in ((1, 0.5), (2, 1.0), (0, 0.2), (5, 1.2)):
+        for _ in range(400):
+            earned.promise(2.0)
+            earned.keep(came)
+        assert earned.share == pytest.approx(share, abs=0.01), "neither nothing nor much more than was promised"

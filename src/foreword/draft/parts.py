@@ -29,8 +29,8 @@ FADE = 0.95
 """Weight of the past in what it is expected to, each time that it was asked."""
 SHARE = 0.02
 """Share of the time that may go to parts that do not seem worth theirs: texts change."""
-SAVED = 4
-"""How many times a part's time is saved up for that at most."""
+RAREST = 4
+"""How many times its time is saved up for a part of which little or nothing is expected, at most."""
 
 
 class Hope:
@@ -87,8 +87,8 @@ class Parts(Drafter):
         """Guesses that were scored in it, where it did nothing else."""
         self._spare = 0.0
         """Seconds left of that share."""
-        self._tried = False
-        """A part is being asked that does not seem worth its time."""
+        self._tried = 0.0
+        """A part is being asked that does not seem worth its time: how many times that is taken off what is left."""
 
     def observe(self, batch: Batch, draft: Draft, verdict: Verdict, scores: Scores) -> None:
         if all(sequence.rounds for sequence in batch.sequences):  # else prompts are read in this round, too
@@ -105,7 +105,7 @@ class Parts(Drafter):
                 drafter.hear(sequence, start, torch.cat([states[layer] for layer in drafter.wants], -1))
 
     def rest(self, took: float) -> None:
-        self._spare = min(self._spare + SHARE * took, SAVED * max(self._took))
+        self._spare = min(self._spare + SHARE * took, RAREST * max(self._took))
         if self._scored is not None:
             self._scoring.learn(self._scored, took - self._spent)
         self._met, self._asked = self._asked, [set() for _ in self.parts]
@@ -156,8 +156,9 @@ class Parts(Drafter):
         needed = len(batch) * batch.pace * self._took[part]
         if hoped >= needed:
             return wanted
-        if self._spare * hoped >= self._took[part] * needed:
-            self._tried = True
+        times = min(needed / max(hoped, 1e-9), RAREST)
+        if self._spare >= times * self._took[part]:
+            self._tried = times
             return nodes
         return [0] * len(nodes)
 
@@ -191,8 +192,7 @@ class Parts(Drafter):
         draft = self.parts[part].propose(replace(batch, floor=self._floor(batch, part)), nodes)
         took = perf_counter() - start
         self._spent += took
-        if self._tried:
-            self._tried, self._spare = False, self._spare - took
+        self._tried, self._spare = 0.0, self._spare - self._tried * took
         if ids <= self._met[part] or took < self._took[part]:
             self._took[part] += (0.1 if self._took[part] else 1.0) * (took - self._took[part])
             self._making[part].learn(sum(map(len, draft.trees)), took)
