@@ -30,6 +30,7 @@ WIDE = {
     "heads of 32, window": MistralConfig(**SIZES, **HEADS, head_dim=32, sliding_window=40),
     "heads of 96": LlamaConfig(**SIZES, **HEADS, head_dim=96),
     "heads of 128": LlamaConfig(**SIZES, **HEADS, head_dim=128),
+    "an MLP that 32 rows fill a cache with": LlamaConfig(**{**SIZES, "intermediate_size": 8192}, **HEADS),
     "a vocabulary of odd size": LlamaConfig(**{**SIZES, "vocab_size": 331}, **HEADS),
     "tied, of odd size, capped": Gemma2Config(
         **{**SIZES, "vocab_size": 321}, **HEADS, head_dim=16, query_pre_attn_scalar=16, final_logit_softcapping=0.5,

@@ -59,6 +59,20 @@ def test_a_product_is_that_of_torch_and_a_row_has_the_same_bits_in_every_company
         assert torch.equal(multiplied(llama.needed(), mouth, scratch, given[:rows], threads), alone[:rows])
 
 
+@native
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.usefixtures("registers")
+def test_more_rows_than_stay_near_go_through_the_panels_in_bands(threads):
+    """Of these 32 rows at a time, and two panels in a chunk."""
+    weight, given = random(32 * 5 + 16, 8192), random(70, 8192).float()
+    held = packed(weight)
+    mouth = llama.Model(hidden=8192, vocab=len(weight), head=held.data_ptr())
+    scratch = Scratch(mouth)
+    few = torch.cat([multiplied(llama.needed(), mouth, scratch, given[i : i + 10], 1) for i in range(0, 70, 10)])
+    torch.testing.assert_close(few, given @ weight.float().T, rtol=1e-3, atol=1e-3)
+    assert torch.equal(multiplied(llama.needed(), mouth, scratch, given, threads), few)
+
+
 def test_tensors_in_large_pages_do_not_overlap_and_begin_with_a_line():
     pages = Pages()
     wanted = [

@@ -245,23 +245,33 @@ static void in_passes(const Product *p, int64_t panel, int64_t next) {
     }
 }
 
+#define OWN (1 << 19) /* bytes of either side of a product that stay in a core's own cache, beside as many of the other */
+
+/* Panels are dealt out to threads in chunks, small enough that the last one is a short wait. Of more rows than stay near,
+ * a band at a time goes through the panels of a chunk, which stay near then. */
 static void product(const Product *p, Phase *phase, int threads) {
     const int matrices = in_matrices(p);
     const int64_t turn = matrices && p->rows <= (p->coding == BYTES ? BLOCK / 2 : BLOCK) ? 2 : 1; /* panels side by side */
-    const int64_t count = (p->outputs + turn * PANEL - 1) / (turn * PANEL), dealt = count / (threads * 6); /* small enough that the last chunk is a short wait */
-    const int64_t least = 2 / turn, size = threads == 1 ? count : dealt < least ? least : dealt, chunks = (count + size - 1) / size;
-    int shaped = 0;
+    const int64_t count = (p->outputs + turn * PANEL - 1) / (turn * PANEL), dealt = count / (threads * 6), least = 2 / turn;
+    const int64_t near = OWN / (p->depth * (int64_t)sizeof *p->x) / MOST_ROWS * MOST_ROWS, band = !matrices ? p->rows : near > MOST_ROWS ? near : MOST_ROWS;
+    const int64_t most = p->rows <= band ? count : OWN / (PANEL * p->depth * (int64_t)sizeof(bf16)) + 1;
+    const int64_t fair = threads == 1 ? count : dealt < least ? least : dealt, size = fair < most ? fair : most, chunks = (count + size - 1) / size;
+    Matrices m;
+    begin(&m);
     for (int64_t chunk = claim(phase, chunks); chunk >= 0; finished(phase)) {
         const int64_t from = chunk * size, to = from + size < count ? from + size : count;
-        for (int64_t panel = from; panel < to; panel++) {
-            if (panel + 1 == to) chunk = claim(phase, chunks); /* now, to fetch the beginning of what this thread reads next */
-            const int64_t next = panel + 1 < to ? panel + 1 : chunk < 0 ? panel : chunk * size;
-            if (matrices) in_registers(p, panel * turn, next * turn, &shaped);
-            else if (p->coding == BYTES) in_bytes(p, panel);
-            else in_passes(p, panel, next);
-        }
+        for (int64_t row = 0; row < p->rows; row += band)
+            for (int64_t panel = from; panel < to; panel++) {
+                const int64_t last = p->rows - row < band ? p->rows : row + band;
+                if (panel + 1 == to && last == p->rows) chunk = claim(phase, chunks); /* now, to fetch the beginning of what this thread reads next */
+                const int64_t next = panel + 1 < to ? panel + 1 : last < p->rows ? from : chunk < 0 ? panel : chunk * size;
+                if (matrices) in_registers(p, &m, row, last, panel * turn, next * turn);
+                else if (p->coding == BYTES) in_bytes(p, panel);
+                else in_passes(p, panel, next);
+            }
+        if (matrices) settle_sums(p, &m);
     }
-    if (shaped) release_registers();
+    end(&m);
     wait(phase, chunks);
 }
 
@@ -579,6 +589,7 @@ static void enter(const Model *m, const Layer *layer, const Forward *f, int64_t 
     else for (int64_t i = 0; i < m->hidden; i += LANES) store(x + i, load_factors(beside + i));
 }
 
+/* Keys of 16 rows share their lines of memory: two threads that placed neighbours would wait for one another. */
 static void place(const Model *m, const Layer *layer, const Forward *f, int64_t r) {
     float *x = f->wide + r * wide_of(m);
     float *key = x + m->heads * apart_of(m);
@@ -631,7 +642,7 @@ static void remember(const Model *m, const Forward *f, Phase *phase, int threads
     SHARE(rows, 4, r, (ready(m, f, r, f->narrow + r * m->hidden), count_row(m, f, f->narrow, m->hidden, r)));
     for (const Layer *layer = m->layer; layer < m->layer + m->layers; layer++) {
         product(&(Product){f->narrow, layer->qkv, rows, m->hidden, wide, STORE, f->wide, layer->qkv_bias, 0, m->coding, .steps = f->steps}, phase++, threads);
-        SHARE(rows, 2, r, place(m, layer, f, r));
+        SHARE(rows, LANES, r, place(m, layer, f, r));
     }
 }
 
@@ -671,7 +682,7 @@ static void run(const Model *m, const Forward *f, Phase *phase, int me, int thre
         else if (!(layer->skipped & ATTENTION)) {
             SHARE(rows, 4, r, (enter(m, layer, f, r), count_row(m, f, f->narrow, depth_of(m, layer), r)));
             product(&(Product){f->narrow, layer->qkv, rows, depth_of(m, layer), wide, STORE, f->wide, layer->qkv_bias, 0, m->coding, .steps = f->steps}, phase++, threads);
-            SHARE(rows, 2, r, place(m, layer, f, r));
+            SHARE(rows, LANES, r, place(m, layer, f, r));
             SHARE(units, share, u, attend(m, layer, f, u, tile, f->scores + me * MOST_QUERIES * f->longest));
             if (apart_of(m) > m->dim) SHARE(rows, 2, r, let_through(m, f, r));
             COUNT(f->narrow, m->heads * m->dim);
