@@ -9,7 +9,7 @@
 #define BLOCK 16        /* rows of one register */
 #define NEAR 1024       /* bytes ahead of what is multiplied; more or less of them was slower, in every arrangement */
 #define MOST_ROWS (2 * BLOCK)
-#define AWAKE 2         /* pairs of steps between stores */
+#define EARLY 3         /* turns of a loop before what it sums is stored: see wake_stores */
 #define LOW 128         /* what a high byte counts */
 
 #if (defined __AMX_BF16__ && defined __AMX_INT8__) || (defined __AMXBF16__ && defined __AMXINT8__) /* as older clangs have it */
@@ -102,6 +102,13 @@ static inline __attribute__((always_inline)) void begin_sums(void) {
     _tile_zero(3);
 }
 
+/* Where a register was not stored for 0.8 us or so, the next store takes 0.3 us (seen on a Xeon of the fourth generation).
+ * Something is stored for nothing while there still is enough to multiply. */
+static inline __attribute__((always_inline)) void wake_stores(void) {
+    _Alignas(64) char aside[BLOCK * WIDTH];
+    _tile_stored(4, aside, WIDTH);
+}
+
 /* Row `row` of one panel, or of 16 outputs: its sums go where they belong; low bytes have theirs `width` further. */
 static inline __attribute__((always_inline)) void put(const Product *p, int64_t row, int64_t panel, const float *sums, int64_t width, const int P, const int B) {
     const float *scales = (const float *)((const char *)p->weight + panel * byte_panel(p->depth));
@@ -120,6 +127,7 @@ static inline __attribute__((always_inline)) void matrix(const Product *p, int64
     for (int64_t k = 0; k < half; k++) {
         multiply(&f, k, R, P, B);
         multiply(&f, half + k, R, P, B);
+        if (k == half - EARLY) wake_stores();
     }
     if (steps % 2) multiply(&f, 2 * half, R, P, B);
     fetch(next, 16), fetch(next + half * bytes, 16);
@@ -147,7 +155,6 @@ typedef struct {
     Due due[2];
     int turn;   /* which of them is older */
     int shaped; /* rows that registers are as high as; 0 = nothing was multiplied so far */
-    _Alignas(64) char aside[BLOCK * WIDTH];
 } Matrices;
 
 static inline __attribute__((always_inline)) void put_next(const Product *p, Due *due, const int B) {
@@ -161,8 +168,7 @@ static void put_rest(const Product *p, Due *due) {
         else put_next(p, due, 0);
 }
 
-/* More than `BLOCK` rows by a panel. A store from a register takes 0.3 us where none was in the last 0.8 us (a Xeon of the
- * fourth generation): so something is stored now and then, for nothing. */
+/* More than `BLOCK` rows by a panel. */
 static inline __attribute__((always_inline)) void square(const Product *p, Matrices *m, int64_t row, int rows, int64_t panel, const char *next, const int B) {
     const int64_t steps = B ? p->depth / WIDTH : p->depth / STEP, half = steps / 2;
     const Factors f = factors_of(p, row, panel, 2, B);
@@ -171,7 +177,7 @@ static inline __attribute__((always_inline)) void square(const Product *p, Matri
     for (int64_t k = 0; k < half; k++) {
         multiply(&f, k, 2, 2, B);
         multiply(&f, half + k, 2, 2, B);
-        if (k % AWAKE == 0) _tile_stored(4, m->aside, WIDTH);
+        if (k == half - EARLY) wake_stores();
         while (before->done * half < before->rows * (k + 1)) put_next(p, before, B);
     }
     if (steps % 2) multiply(&f, 2 * half, 2, 2, B);

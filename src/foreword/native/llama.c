@@ -247,12 +247,12 @@ static void in_passes(const Product *p, int64_t panel, int64_t next) {
 
 #define OWN (1 << 19) /* bytes of either side of a product that stay in a core's own cache, beside as many of the other */
 
-/* Panels are dealt out to threads in chunks, small enough that the last one is a short wait. Of more rows than stay near,
+/* Panels are dealt out in chunks, four to a thread: fewer would make the last one a long wait, and more cost more. Of more rows than stay near,
  * a band at a time goes through the panels of a chunk, which stay near then. */
 static void product(const Product *p, Phase *phase, int threads) {
     const int matrices = in_matrices(p);
     const int64_t turn = matrices && p->rows <= (p->coding == BYTES ? BLOCK / 2 : BLOCK) ? 2 : 1; /* panels side by side */
-    const int64_t count = (p->outputs + turn * PANEL - 1) / (turn * PANEL), dealt = count / (threads * 6), least = 2 / turn;
+    const int64_t count = (p->outputs + turn * PANEL - 1) / (turn * PANEL), dealt = (count + 4 * threads - 1) / (4 * threads), least = 2 / turn;
     const int64_t near = OWN / (p->depth * (int64_t)sizeof *p->x) / MOST_ROWS * MOST_ROWS, band = !matrices ? p->rows : near > MOST_ROWS ? near : MOST_ROWS;
     const int64_t most = p->rows <= band ? count : OWN / (PANEL * p->depth * (int64_t)sizeof(bf16)) + 1;
     const int64_t fair = threads == 1 ? count : dealt < least ? least : dealt, size = fair < most ? fair : most, chunks = (count + size - 1) / size;
