@@ -153,7 +153,7 @@ typedef struct {
 /* What a thread keeps from one product to the next. */
 typedef struct {
     Due due[2];
-    int turn;   /* which of them is older */
+    int turn;   /* which of them was filled last */
     int shaped; /* rows that registers are as high as; 0 = nothing was multiplied so far */
 } Matrices;
 
