@@ -9,7 +9,7 @@
 #define BLOCK 16        /* rows of one register */
 #define NEAR 1024       /* bytes ahead of what is multiplied; more or less of them was slower, in every arrangement */
 #define MOST_ROWS (2 * BLOCK)
-#define EARLY 3         /* turns of a loop before what it sums is stored: see wake_stores */
+#define EARLY 3         /* turns of a loop before its sums are stored: see wake_unit */
 #define LOW 128         /* what a high byte counts */
 
 #if (defined __AMX_BF16__ && defined __AMX_INT8__) || (defined __AMXBF16__ && defined __AMXINT8__) /* as older clangs have it */
@@ -102,13 +102,6 @@ static inline __attribute__((always_inline)) void begin_sums(void) {
     _tile_zero(3);
 }
 
-/* Where a register was not stored for 0.8 us or so, the next store takes 0.3 us (seen on a Xeon of the fourth generation).
- * Something is stored for nothing while there still is enough to multiply. */
-static inline __attribute__((always_inline)) void wake_stores(void) {
-    _Alignas(64) char aside[BLOCK * WIDTH];
-    _tile_stored(4, aside, WIDTH);
-}
-
 /* Row `row` of one panel, or of 16 outputs: its sums go where they belong; low bytes have theirs `width` further. */
 static inline __attribute__((always_inline)) void put(const Product *p, int64_t row, int64_t panel, const float *sums, int64_t width, const int P, const int B) {
     const float *scales = (const float *)((const char *)p->weight + panel * byte_panel(p->depth));
@@ -127,7 +120,7 @@ static inline __attribute__((always_inline)) void matrix(const Product *p, int64
     for (int64_t k = 0; k < half; k++) {
         multiply(&f, k, R, P, B);
         multiply(&f, half + k, R, P, B);
-        if (k == half - EARLY) wake_stores();
+        if (k >= half - EARLY) wake_unit();
     }
     if (steps % 2) multiply(&f, 2 * half, R, P, B);
     fetch(next, 16), fetch(next + half * bytes, 16);
@@ -162,12 +155,6 @@ static inline __attribute__((always_inline)) void put_next(const Product *p, Due
     due->done++;
 }
 
-static void put_rest(const Product *p, Due *due) {
-    while (due->done < due->rows)
-        if (p->coding == BYTES) put_next(p, due, 1);
-        else put_next(p, due, 0);
-}
-
 /* More than `BLOCK` rows by a panel. */
 static inline __attribute__((always_inline)) void square(const Product *p, Matrices *m, int64_t row, int rows, int64_t panel, const char *next, const int B) {
     const int64_t steps = B ? p->depth / WIDTH : p->depth / STEP, half = steps / 2;
@@ -177,7 +164,7 @@ static inline __attribute__((always_inline)) void square(const Product *p, Matri
     for (int64_t k = 0; k < half; k++) {
         multiply(&f, k, 2, 2, B);
         multiply(&f, half + k, 2, 2, B);
-        if (k == half - EARLY) wake_stores();
+        if (k >= half - EARLY) wake_unit();
         while (before->done * half < before->rows * (k + 1)) put_next(p, before, B);
     }
     if (steps % 2) multiply(&f, 2 * half, 2, 2, B);
@@ -216,17 +203,22 @@ static void in_registers(const Product *p, Matrices *m, int64_t from, int64_t to
     else in_registers_as(p, m, from, to, panel, after, 0);
 }
 
-static void begin(Matrices *m) {
+static void begin_product(Matrices *m) {
     m->turn = m->shaped = 0;
     for (int i = 0; i < 2; i++) m->due[i].rows = m->due[i].done = 0;
 }
 
-static void end(Matrices *m) {
-    if (m->shaped) release_registers();
+/* All that was multiplied so far is where it belongs then. */
+static void put_due(const Product *p, Matrices *m) {
+    Due *due = m->due + m->turn;
+    while (due->done < due->rows)
+        if (p->coding == BYTES) put_next(p, due, 1);
+        else put_next(p, due, 0);
 }
 
-/* All that was multiplied is where it belongs. */
-static void settle_sums(const Product *p, Matrices *m) { put_rest(p, m->due + m->turn); }
+static void end_product(const Matrices *m) {
+    if (m->shaped) release_registers();
+}
 
 /* Says whether products are made here from now on: if the operating system allows it. */
 int foreword_use_amx(int wanted) {
@@ -242,9 +234,9 @@ static inline int in_halves(int64_t depth) { return (void)depth, 0; }
 static inline int in_matrices(const Product *p) { return (void)p, 0; }
 typedef struct { char none; } Matrices;
 
-static void begin(Matrices *m) { (void)m; }
-static void end(Matrices *m) { (void)m; }
-static void settle_sums(const Product *p, Matrices *m) { (void)p, (void)m; }
+static void begin_product(Matrices *m) { (void)m; }
+static void put_due(const Product *p, Matrices *m) { (void)p, (void)m; }
+static void end_product(const Matrices *m) { (void)m; }
 static void in_registers(const Product *p, Matrices *m, int64_t from, int64_t to, int64_t panel, int64_t after) { (void)p, (void)m, (void)from, (void)to, (void)panel, (void)after; }
 int foreword_use_amx(int wanted) { return (void)wanted, 0; }
 int foreword_uses_amx(void) { return 0; }

@@ -128,7 +128,7 @@ static inline __attribute__((always_inline)) void sum_values(const Model *m, con
 #pragma GCC unroll 4
         for (int d = 0; d < D; d++) fetch((const char *)(v + m->kv_heads * PANEL * m->dim + d * CHUNK), 16); /* of the next block */
         add_values(weights + at, longest, v, D);
-        if (at == shared - EARLY * PANEL) wake_stores();
+        if (at >= shared - EARLY * PANEL) wake_unit();
     }
     store_sums(sums, D);
     for (int q = 0, end; q < count; q = end) {

@@ -246,33 +246,52 @@ static void in_passes(const Product *p, int64_t panel, int64_t next) {
 }
 
 #define OWN (1 << 19) /* bytes of either side of a product that stay in a core's own cache, beside as many of the other */
+#define DEALT 4       /* chunks of a thread: fewer would make the last one a long wait, and more cost more */
 
-/* Panels are dealt out in chunks, four to a thread: fewer would make the last one a long wait, and more cost more. Of more rows than stay near,
+static inline int64_t at_most(int64_t n, int64_t most) { return n < most ? n : most; }
+static inline int64_t at_least(int64_t n, int64_t least) { return n > least ? n : least; }
+static inline int64_t parts_of(int64_t n, int64_t part) { return (n + part - 1) / part; }
+
+/* How a product is shared: panels go by turns of `side` of them, turns in chunks of `size`. Of more rows than stay near,
  * a band at a time goes through the panels of a chunk, which stay near then. */
+typedef struct {
+    int64_t side, turns, size, chunks, band;
+} Shares;
+
+static Shares shares_of(const Product *p, int threads) {
+    Shares s = {.side = 1, .band = p->rows};
+    if (in_matrices(p)) {
+        if (p->rows <= (p->coding == BYTES ? BLOCK / 2 : BLOCK)) s.side = 2;
+        s.band = at_least(OWN / (p->depth * (int64_t)sizeof *p->x) / MOST_ROWS, 1) * MOST_ROWS;
+    }
+    s.turns = parts_of(p->outputs, s.side * PANEL);
+    s.size = threads == 1 ? s.turns : at_least(parts_of(s.turns, DEALT * threads), 2 / s.side);
+    if (p->rows > s.band) s.size = at_most(s.size, OWN / (PANEL * p->depth * (int64_t)sizeof(bf16)) + 1);
+    s.chunks = parts_of(s.turns, s.size);
+    return s;
+}
+
 static void product(const Product *p, Phase *phase, int threads) {
     const int matrices = in_matrices(p);
-    const int64_t turn = matrices && p->rows <= (p->coding == BYTES ? BLOCK / 2 : BLOCK) ? 2 : 1; /* panels side by side */
-    const int64_t count = (p->outputs + turn * PANEL - 1) / (turn * PANEL), dealt = (count + 4 * threads - 1) / (4 * threads), least = 2 / turn;
-    const int64_t near = OWN / (p->depth * (int64_t)sizeof *p->x) / MOST_ROWS * MOST_ROWS, band = !matrices ? p->rows : near > MOST_ROWS ? near : MOST_ROWS;
-    const int64_t most = p->rows <= band ? count : OWN / (PANEL * p->depth * (int64_t)sizeof(bf16)) + 1;
-    const int64_t fair = threads == 1 ? count : dealt < least ? least : dealt, size = fair < most ? fair : most, chunks = (count + size - 1) / size;
+    const Shares s = shares_of(p, threads);
     Matrices m;
-    begin(&m);
-    for (int64_t chunk = claim(phase, chunks); chunk >= 0; finished(phase)) {
-        const int64_t from = chunk * size, to = from + size < count ? from + size : count;
-        for (int64_t row = 0; row < p->rows; row += band)
-            for (int64_t panel = from; panel < to; panel++) {
-                const int64_t last = p->rows - row < band ? p->rows : row + band;
-                if (panel + 1 == to && last == p->rows) chunk = claim(phase, chunks); /* now, to fetch the beginning of what this thread reads next */
-                const int64_t next = panel + 1 < to ? panel + 1 : last < p->rows ? from : chunk < 0 ? panel : chunk * size;
-                if (matrices) in_registers(p, &m, row, last, panel * turn, next * turn);
-                else if (p->coding == BYTES) in_bytes(p, panel);
-                else in_passes(p, panel, next);
+    begin_product(&m);
+    for (int64_t chunk = claim(phase, s.chunks); chunk >= 0; finished(phase)) {
+        const int64_t from = chunk * s.size, to = at_most(from + s.size, s.turns);
+        for (int64_t row = 0, last; row < p->rows; row = last) {
+            last = at_most(row + s.band, p->rows);
+            for (int64_t turn = from; turn < to; turn++) {
+                if (turn + 1 == to && last == p->rows) chunk = claim(phase, s.chunks); /* now, to fetch the beginning of what this thread reads next */
+                const int64_t next = turn + 1 < to ? turn + 1 : last < p->rows ? from : chunk < 0 ? turn : chunk * s.size;
+                if (matrices) in_registers(p, &m, row, last, turn * s.side, next * s.side);
+                else if (p->coding == BYTES) in_bytes(p, turn);
+                else in_passes(p, turn, next);
             }
-        if (matrices) settle_sums(p, &m);
+        }
+        if (matrices) put_due(p, &m);
     }
-    end(&m);
-    wait(phase, chunks);
+    end_product(&m);
+    wait(phase, s.chunks);
 }
 
 /* ---- the rest of a layer */
