@@ -43,26 +43,43 @@ static inline __attribute__((always_inline)) void raw_scores(const Model *m, con
 /* Where the weights of a query lie: in the place of its scores. */
 static inline bf16 *weights_of(const Query *query) { return (bf16 *)query->scores; }
 
-/* Scores as attention compares them; what is not seen stays so. */
-static inline __m512 compared(const Model *m, const float *raw) {
-    const __m512 score = _mm512_mul_ps(_mm512_loadu_ps(raw), _mm512_set1_ps(m->scale));
-    return _mm512_mask_mov_ps(capped(score, m->score_cap), _mm512_cmp_ps_mask(score, _mm512_set1_ps(-INFINITY), _CMP_EQ_OQ), score);
+/* Scores, scaled and capped, in place of raw ones; what is not seen stays so. */
+static void cap_scores(const Model *m, const Query *query, int64_t first, int64_t last) {
+    for (int64_t at = first; at < last; at += LANES) {
+        const floats raw = load(query->scores + at);
+        const __mmask16 seen = _mm512_cmp_ps_mask(raw, all(-INFINITY), _CMP_NEQ_UQ);
+        _mm512_mask_storeu_ps(query->scores + at, seen, capped(mul(raw, all(m->scale)), m->score_cap));
+    }
+}
+
+/* 2^x of what is not above 0, with a relative error of 3e-6, which is little beside that of bfloat16. What would not be a
+ * normal number is 0: to make one that is not takes a processor a hundred times as long. */
+static inline floats power(floats x) {
+    const __mmask16 normal = _mm512_cmp_ps_mask(x, all(-126.0f), _CMP_NLT_UQ); /* or no number */
+    const floats n = rounded(x), r = sub(x, n);
+    floats p = all(0.00958285f);
+    p = fused(p, r, all(0.05590643f));
+    p = fused(p, r, all(0.24024099f));
+    p = fused(p, r, all(0.69312419f));
+    p = fused(p, r, all(1.0f));
+    return _mm512_maskz_scalef_ps(normal, p, n);
 }
 
 /* Raw scores to weights; returns their sum. */
 static float weigh(const Model *m, const Query *query, int64_t first, int64_t last) {
     const float *scores = query->scores;
     order(query, first, last);
-    __m512 top = _mm512_set1_ps(-INFINITY), sum = _mm512_setzero_ps();
-    for (int64_t at = first; at < last; at += LANES) top = _mm512_max_ps(top, compared(m, scores + at));
-    top = _mm512_set1_ps(_mm512_reduce_max_ps(top));
+    if (m->score_cap) cap_scores(m, query, first, last);
+    const floats steep = all(1.442695041f * (m->score_cap ? 1 : m->scale));
+    floats top = all(-INFINITY), sum = all(0);
+    for (int64_t at = first; at < last; at += LANES) top = maximum(top, load(scores + at));
+    top = mul(all(-maximum_of(top)), steep);
     for (int64_t at = first; at < last; at += LANES) { /* no score is overwritten before it is read */
-        __m512 raw = compared(m, scores + at), e = vexp(_mm512_sub_ps(raw, top));
-        __m256i half = (__m256i)_mm512_cvtneps_pbh(_mm512_maskz_mov_ps(_mm512_cmp_ps_mask(raw, _mm512_set1_ps(-INFINITY), _CMP_NEQ_OQ), e));
-        sum = _mm512_add_ps(sum, widen(half));
+        const __m256i half = (__m256i)_mm512_cvtneps_pbh(power(fused(load(scores + at), steep, top)));
+        sum = add(sum, widen(half));
         _mm256_storeu_si256((__m256i *)(weights_of(query) + at), half);
     }
-    return _mm512_reduce_add_ps(sum);
+    return sum_of(sum);
 }
 
 /* The values of positions [at, at + 32) of a query in text order, columns from `column` on, laid out like a block of the memory. */

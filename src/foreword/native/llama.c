@@ -89,9 +89,10 @@ static inline int64_t wide_of(const Model *m) { return m->heads * apart_of(m) + 
 
 static inline void narrow_store(bf16 *to, floats value) { store_halves(to, narrow(value)); }
 
-/* exp in float32: 2^n times a polynomial of degree 6 on |r| <= ln(2)/2; relative error about 2e-7. */
+/* exp in float32: 2^n times a polynomial of degree 6 on |r| <= ln(2)/2; relative error about 2e-7. Beyond 87 it stays what it
+ * is there: neither it nor what it is divided into is too small for a normal number, which takes a processor a hundred times as long. */
 static inline floats vexp(floats x) {
-    x = minimum(maximum(x, all(-100.0f)), all(100.0f));
+    x = minimum(maximum(x, all(-87.0f)), all(87.0f));
     floats n = rounded(mul(x, all(1.442695041f)));
     floats r = fused(n, all(-0.693359375f), x);
     r = fused(n, all(2.12194440e-4f), r);
@@ -214,21 +215,57 @@ static void tiled(const Product *p, int64_t row, int64_t panel, const char *late
 #include "bytes.c"
 #include "quantized.c"
 
-/* ---- sharing the work. A phase is done when its chunks are, whoever did them: a thread that the machine has taken off
- * its core between two chunks keeps nobody waiting, as it would at a barrier, and the others do its share. */
+static inline int64_t at_most(int64_t n, int64_t most) { return n < most ? n : most; }
+static inline int64_t at_least(int64_t n, int64_t least) { return n > least ? n : least; }
+static inline int64_t parts_of(int64_t n, int64_t part) { return (n + part - 1) / part; }
+
+/* ---- sharing the work. A phase is so many chunks, of which each thread has a share, the same ones in every forward: what it
+ * reads may still be in its core's own caches then, and nobody else writes where it notes how far it is. Whoever is done takes
+ * from the shares of others: a thread that the machine has taken off its core between two chunks keeps nobody waiting, as it
+ * would at a barrier. */
 
 typedef struct {
-    _Alignas(64) atomic_long next;
-    _Alignas(64) atomic_long done;
+    _Alignas(64) atomic_llong taken; /* chunks, beside the number of the phase that they are of: see in_phase */
+} Share;
+
+typedef struct {
+    _Alignas(64) atomic_llong done; /* chunks, whoever did them */
 } Phase;
 
-static inline int64_t claim(Phase *phase, int64_t chunks) {
-    int64_t chunk = atomic_fetch_add_explicit(&phase->next, 1, memory_order_relaxed);
-    return chunk < chunks ? chunk : -1;
+/* One thread in a forward. */
+typedef struct {
+    Share *share; /* [threads] */
+    Phase *phase; /* [phases] */
+    int me, threads;
+    int64_t at, done; /* the phase that it is in; chunks it did there, of which nobody was told so far */
+} Worker;
+
+/* What a share notes when nothing of it was taken in a phase. It may still be of an earlier one, whose thread is late. */
+static inline long long in_phase(int64_t at) { return (at + 1LL) << 32; }
+
+/* A chunk of the share of thread `whose`, or -1. */
+static inline int64_t take(const Worker *w, int whose, int64_t chunks) {
+    const int64_t first = parts_of(chunks * whose, w->threads), stop = parts_of(chunks * (whose + 1), w->threads);
+    atomic_llong *taken = &w->share[whose].taken;
+    const long long none = in_phase(w->at);
+    for (long long seen = atomic_load_explicit(taken, memory_order_relaxed);;) {
+        const long long count = at_least(seen - none, 0);
+        if (count >= stop - first) return -1;
+        if (atomic_compare_exchange_weak_explicit(taken, &seen, none + count + 1, memory_order_relaxed, memory_order_relaxed)) return first + count;
+    }
 }
-static inline void finished(Phase *phase) { atomic_fetch_add_explicit(&phase->done, 1, memory_order_release); }
-static inline void wait(Phase *phase, int64_t chunks) {
-    for (int64_t spins = 0; atomic_load_explicit(&phase->done, memory_order_acquire) < chunks; spins++)
+
+static inline int64_t claim(const Worker *w, int64_t chunks) {
+    int64_t chunk = -1;
+    for (int i = 0; i < w->threads && chunk < 0; i++) chunk = take(w, (w->me + i) % w->threads, chunks);
+    return chunk;
+}
+static inline void finished(Worker *w) { w->done++; }
+static inline void wait(Worker *w, int64_t chunks) {
+    atomic_llong *done = &w->phase[w->at++].done;
+    if (w->done) atomic_fetch_add_explicit(done, w->done, memory_order_release);
+    w->done = 0;
+    for (int64_t spins = 0; atomic_load_explicit(done, memory_order_acquire) < chunks; spins++)
         if (spins < 4096) pause_briefly();
         else sched_yield();
 }
@@ -246,42 +283,38 @@ static void in_passes(const Product *p, int64_t panel, int64_t next) {
 }
 
 #define OWN (1 << 19) /* bytes of either side of a product that stay in a core's own cache, beside as many of the other */
-#define DEALT 4       /* chunks of a thread: fewer would make the last one a long wait, and more cost more */
-
-static inline int64_t at_most(int64_t n, int64_t most) { return n < most ? n : most; }
-static inline int64_t at_least(int64_t n, int64_t least) { return n > least ? n : least; }
-static inline int64_t parts_of(int64_t n, int64_t part) { return (n + part - 1) / part; }
+#define CHUNKS 4      /* chunks of a thread: fewer would make the last one a long wait, and more cost more */
 
 /* How a product is shared: panels go by turns of `side` of them, turns in chunks of `size`. Of more rows than stay near,
  * a band at a time goes through the panels of a chunk, which stay near then. */
 typedef struct {
     int64_t side, turns, size, chunks, band;
-} Shares;
+} Dealt;
 
-static Shares shares_of(const Product *p, int threads) {
-    Shares s = {.side = 1, .band = p->rows};
+static Dealt dealt(const Product *p, int threads) {
+    Dealt s = {.side = 1, .band = p->rows};
     if (in_matrices(p)) {
         if (p->rows <= (p->coding == BYTES ? BLOCK / 2 : BLOCK)) s.side = 2;
         s.band = at_least(OWN / (p->depth * (int64_t)sizeof *p->x) / MOST_ROWS, 1) * MOST_ROWS;
     }
     s.turns = parts_of(p->outputs, s.side * PANEL);
-    s.size = threads == 1 ? s.turns : at_least(parts_of(s.turns, DEALT * threads), 2 / s.side);
+    s.size = threads == 1 ? s.turns : at_least(parts_of(s.turns, CHUNKS * threads), 2 / s.side);
     if (p->rows > s.band) s.size = at_most(s.size, OWN / (PANEL * p->depth * (int64_t)sizeof(bf16)) + 1);
     s.chunks = parts_of(s.turns, s.size);
     return s;
 }
 
-static void product(const Product *p, Phase *phase, int threads) {
+static void product(const Product *p, Worker *w) {
     const int matrices = in_matrices(p);
-    const Shares s = shares_of(p, threads);
+    const Dealt s = dealt(p, w->threads);
     Matrices m;
     begin_product(&m);
-    for (int64_t chunk = claim(phase, s.chunks); chunk >= 0; finished(phase)) {
+    for (int64_t chunk = claim(w, s.chunks); chunk >= 0; finished(w)) {
         const int64_t from = chunk * s.size, to = at_most(from + s.size, s.turns);
         for (int64_t row = 0, last; row < p->rows; row = last) {
             last = at_most(row + s.band, p->rows);
             for (int64_t turn = from; turn < to; turn++) {
-                if (turn + 1 == to && last == p->rows) chunk = claim(phase, s.chunks); /* now, to fetch the beginning of what this thread reads next */
+                if (turn + 1 == to && last == p->rows) chunk = claim(w, s.chunks); /* now, to fetch the beginning of what this thread reads next */
                 const int64_t next = turn + 1 < to ? turn + 1 : last < p->rows ? from : chunk < 0 ? turn : chunk * s.size;
                 if (matrices) in_registers(p, &m, row, last, turn * s.side, next * s.side);
                 else if (p->coding == BYTES) in_bytes(p, turn);
@@ -291,7 +324,7 @@ static void product(const Product *p, Phase *phase, int threads) {
         if (matrices) put_due(p, &m);
     }
     end_product(&m);
-    wait(phase, s.chunks);
+    wait(w, s.chunks);
 }
 
 /* ---- the rest of a layer */
@@ -321,14 +354,14 @@ static void rms_norm_in_place(float *x, const float *weight, float eps, int64_t 
 
 /* Normalise (where the model does) and turn one head of `dim` numbers, the first `turned` of them, in place. */
 static void rotate(float *x, const float *norm, float eps, const float *cos, const float *sin, int64_t dim, int64_t turned) {
-    if (norm) {
-        float sum = 0;
-        for (int64_t i = 0; i < dim; i++) sum += x[i] * x[i];
-        float size = 1.0f / sqrtf(sum / (float)dim + eps);
-        for (int64_t i = 0; i < dim; i++) x[i] *= size * norm[i];
+    if (norm) rms_norm_in_place(x, norm, eps, dim);
+    int64_t half = cos ? turned / 2 : 0, i = 0;
+    for (; i + LANES <= half; i += LANES) { /* stored as it is loaded next, or it would be waited for until it has left the core */
+        const floats a = load(x + i), b = load(x + i + half);
+        store(x + i, sub(mul(a, load(cos + i)), mul(b, load(sin + i))));
+        store(x + i + half, add(mul(b, load(cos + i + half)), mul(a, load(sin + i + half))));
     }
-    int64_t half = cos ? turned / 2 : 0;
-    for (int64_t i = 0; i < half; i++) {
+    for (; i < half; i++) {
         float a = x[i], b = x[i + half];
         x[i] = a * cos[i] - b * sin[i];
         x[i + half] = b * cos[i + half] + a * sin[i + half];
@@ -346,17 +379,15 @@ static inline bf16 *value_at(const Model *m, bf16 *values, int64_t row, int64_t 
     return values + ((row / PANEL) * m->kv_heads + head) * PANEL * m->dim + row % PANEL / 2 * PANEL + row % 2;
 }
 
-static void write_kv(const Model *m, const Layer *layer, const float *key, const float *value, int64_t row) {
-    for (int64_t head = 0; head < m->kv_heads; head++) {
-        bf16 *to = key_at(m, layer->keys, row, head);
-        for (int64_t i = 0; i < m->dim; i += LANES) {
-            bf16 each[LANES];
-            narrow_store(each, load(key + head * m->dim + i));
-            for (int64_t k = 0; k < LANES; k += 2) memcpy(to + (i + k) * LANES, each + k, 2 * sizeof *each);
-        }
-        bf16 *v = value_at(m, layer->values, row, head);
-        for (int64_t i = 0; i < m->dim; i += LANES, v += CHUNK) store_apart(v, narrow(load(value + head * m->dim + i))); /* the row beside it may be written meanwhile */
+static void write_kv(const Model *m, const Layer *layer, const float *key, const float *value, int64_t row, int64_t head) {
+    bf16 *to = key_at(m, layer->keys, row, head);
+    for (int64_t i = 0; i < m->dim; i += LANES) {
+        bf16 each[LANES];
+        narrow_store(each, load(key + i));
+        for (int64_t k = 0; k < LANES; k += 2) memcpy(to + (i + k) * LANES, each + k, 2 * sizeof *each);
     }
+    bf16 *v = value_at(m, layer->values, row, head);
+    for (int64_t i = 0; i < m->dim; i += LANES, v += CHUNK) store_apart(v, narrow(load(value + i))); /* the row beside it is written meanwhile */
 }
 
 /* ---- attention. QUERIES heads and rows that look at the same kv head share every load of a key and of a value. */
@@ -608,22 +639,27 @@ static void enter(const Model *m, const Layer *layer, const Forward *f, int64_t 
     else for (int64_t i = 0; i < m->hidden; i += LANES) store(x + i, load_factors(beside + i));
 }
 
-/* Keys of 16 rows share their lines of memory: two threads that placed neighbours would wait for one another. */
-static void place(const Model *m, const Layer *layer, const Forward *f, int64_t r) {
+/* Queries and keys normed as a whole, of a row. */
+static void norm_broadly(const Model *m, const Layer *layer, const Forward *f, int64_t r) {
     float *x = f->wide + r * wide_of(m);
-    float *key = x + m->heads * apart_of(m);
-    const int64_t at = f->positions[r] * m->turned;
-    const float *cos = layer->cos ? layer->cos + at : 0, *sin = layer->sin ? layer->sin + at : 0;
-    if (m->broad) {
-        rms_norm_in_place(x, layer->query_norm, m->eps, m->heads * m->dim);
-        rms_norm_in_place(key, layer->key_norm, m->eps, m->kv_heads * m->dim);
+    rms_norm_in_place(x, layer->query_norm, m->eps, m->heads * m->dim);
+    rms_norm_in_place(x + m->heads * apart_of(m), layer->key_norm, m->eps, m->kv_heads * m->dim);
+}
+
+/* What attention wants of one kv head and 16 rows from `row` on: queries and keys turned, keys and values in their memory. Rows share
+ * lines of that memory: it is one thread's that places them, the one which is to read them, if nobody was late. */
+static void place(const Model *m, const Layer *layer, const Forward *f, int64_t kv, int64_t row) {
+    const int64_t group = m->heads / m->kv_heads;
+    const float *query_norm = m->broad ? 0 : layer->query_norm, *key_norm = m->broad ? 0 : layer->key_norm;
+    for (int64_t r = row; r < row + LANES && r < f->rows; r++) {
+        float *query = f->wide + r * wide_of(m) + kv * group * apart_of(m), *key = f->wide + r * wide_of(m) + m->heads * apart_of(m) + kv * m->dim;
+        const int64_t at = f->positions[r] * m->turned;
+        const float *cos = layer->cos ? layer->cos + at : 0, *sin = layer->sin ? layer->sin + at : 0;
+        for (int64_t h = 0; h < group; h++) rotate(query + h * apart_of(m), query_norm, m->eps, cos, sin, m->dim, m->turned);
+        rotate(key, key_norm, m->eps, cos, sin, m->dim, m->turned);
+        const Span *span = span_of(f, r);
+        write_kv(m, layer, key, key + m->kv_heads * m->dim, span->extent + span->past + span->held + r - span->start, kv);
     }
-    for (int64_t h = 0; h < m->heads + m->kv_heads; h++) {
-        const float *norm = m->broad ? 0 : h < m->heads ? layer->query_norm : layer->key_norm;
-        rotate(h < m->heads ? x + h * apart_of(m) : key + (h - m->heads) * m->dim, norm, m->eps, cos, sin, m->dim, m->turned);
-    }
-    const Span *span = span_of(f, r);
-    write_kv(m, layer, key, key + m->kv_heads * m->dim, span->extent + span->past + span->held + r - span->start);
 }
 
 /* What attention says of row r, as far as the gates behind its queries let it through. */
@@ -642,9 +678,9 @@ static void let_through(const Model *m, const Forward *f, int64_t r) {
 #define SHARE(total, size, item, work)                                                       \
     do {                                                                                     \
         int64_t chunks_ = ((total) + (size)-1) / (size);                                     \
-        for (int64_t c_; (c_ = claim(phase, chunks_)) >= 0; finished(phase))                 \
+        for (int64_t c_; (c_ = claim(w, chunks_)) >= 0; finished(w))                         \
             for (int64_t item = c_ * (size); item < (total) && item < (c_ + 1) * (size); item++) work; \
-        wait(phase++, chunks_);                                                              \
+        wait(w, chunks_);                                                                    \
     } while (0)
 
 /* Row r of `x` for a product: whole numbers, where its weights are. */
@@ -655,85 +691,92 @@ static inline void count_row(const Model *m, const Forward *f, factor *x, int64_
 /* The same of all rows, which several threads wrote. */
 #define COUNT(x, depth) do { if (m->coding == BYTES) SHARE(rows, 2, r, count_row(m, f, x, depth, r)); } while (0)
 
+/* All rows, one kv head after the other. */
+#define PLACE(layer)                                                                                            \
+    do {                                                                                                        \
+        if (m->broad) SHARE(rows, 4, r, norm_broadly(m, layer, f, r));                                          \
+        SHARE(m->kv_heads * blocks, 1, u, place(m, layer, f, u / blocks, u % blocks * LANES));                  \
+    } while (0)
+
 /* Keys and values of rows that every layer's attention reads alike: after the model's norm. */
-static void remember(const Model *m, const Forward *f, Phase *phase, int threads) {
-    const int64_t rows = f->rows, wide = wide_of(m);
+static void remember(const Model *m, const Forward *f, Worker *w) {
+    const int64_t rows = f->rows, blocks = parts_of(rows, LANES), wide = wide_of(m);
     SHARE(rows, 4, r, (ready(m, f, r, f->narrow + r * m->hidden), count_row(m, f, f->narrow, m->hidden, r)));
     for (const Layer *layer = m->layer; layer < m->layer + m->layers; layer++) {
-        product(&(Product){f->narrow, layer->qkv, rows, m->hidden, wide, STORE, f->wide, layer->qkv_bias, 0, m->coding, .steps = f->steps}, phase++, threads);
-        SHARE(rows, LANES, r, place(m, layer, f, r));
+        product(&(Product){f->narrow, layer->qkv, rows, m->hidden, wide, STORE, f->wide, layer->qkv_bias, 0, m->coding, .steps = f->steps}, w);
+        PLACE(layer);
     }
 }
 
-/* In place of attention, in a layer that remembers in a state. Returns the phase after it. */
-static Phase *recur(const Model *m, const Layer *layer, const Forward *f, Phase *phase, int me, int threads) {
+/* In place of attention, in a layer that remembers in a state. */
+static void recur(const Model *m, const Layer *layer, const Forward *f, Worker *w) {
     const Recurrence *a = m->recurrence;
-    const int64_t rows = f->rows, blocks = a->channels / LANES, said = a->heads ? a->heads * a->dim : a->channels, each = (blocks * f->spans + 4 * threads - 1) / (4 * threads);
+    const int64_t rows = f->rows, blocks = a->channels / LANES, said = a->heads ? a->heads * a->dim : a->channels, each = parts_of(blocks * f->spans, 4 * w->threads);
     SHARE(rows, 4, r, (rms_norm(f->residual + r * m->hidden, layer->norm, m->eps, m->hidden, f->narrow + r * m->hidden), count_row(m, f, f->narrow, m->hidden, r)));
-    product(&(Product){f->narrow, layer->qkv, rows, m->hidden, a->spread, STORE, f->wide, 0, 0, m->coding, .steps = f->steps}, phase++, threads);
+    product(&(Product){f->narrow, layer->qkv, rows, m->hidden, a->spread, STORE, f->wide, 0, 0, m->coding, .steps = f->steps}, w);
     if (!a->heads) SHARE(rows, 4, r, let_in(a, f->wide + r * a->spread));
     SHARE(blocks * f->spans, each, u, convolve(m, layer, f, f->span + u / blocks, u % blocks * LANES));
     if (!a->heads) SHARE(rows, 4, r, let_out(a, f->wide + r * a->spread, f->narrow + r * a->channels));
-    else SHARE(a->heads * f->spans, 1, u, recall(m, layer, f, f->span + u / a->heads, u % a->heads, f->states + me * f->room));
+    else SHARE(a->heads * f->spans, 1, u, recall(m, layer, f, f->span + u / a->heads, u % a->heads, f->states + w->me * f->room));
     COUNT(f->narrow, said);
-    product(&(Product){f->narrow, layer->out, rows, said, m->hidden, ADD, f->residual, 0, 0, m->coding, 0, 1, .steps = f->steps}, phase++, threads);
-    return phase;
+    product(&(Product){f->narrow, layer->out, rows, said, m->hidden, ADD, f->residual, 0, 0, m->coding, 0, 1, .steps = f->steps}, w);
 }
 
-static void run(const Model *m, const Forward *f, Phase *phase, int me, int threads) {
+static void run(const Model *m, const Forward *f, Worker *w) {
     if (f->remembered) {
-        remember(m, f, phase, threads);
+        remember(m, f, w);
         return;
     }
-    const int64_t rows = f->rows, wide = wide_of(m);
+    const int64_t rows = f->rows, blocks = parts_of(rows, LANES), wide = wide_of(m);
     /* Few queries are dealt out singly, so that every thread has some; the numbers are the same. */
-    const int64_t each = rows * m->heads / (2 * threads), most = attends_in_registers(m) ? MOST_QUERIES : QUERIES, tile = each < 1 ? 1 : each < most ? each : most;
+    const int64_t each = rows * m->heads / (2 * w->threads), most = attends_in_registers(m) ? MOST_QUERIES : QUERIES, tile = each < 1 ? 1 : each < most ? each : most;
     int64_t units = 0;
     for (int64_t i = 0; i < f->spans; i++) units += units_of(m, f->span + i, tile);
-    const int64_t share = threads == 1 ? units : (units + 4 * threads - 1) / (4 * threads);
+    const int64_t share = w->threads == 1 ? units : parts_of(units, 4 * w->threads);
     factor *gated = f->narrow + rows * m->hidden;
     const float scale = m->residual_scale ? m->residual_scale : 1;
     for (int64_t l = 0; l < m->layers; l++) {
         const Layer *layer = m->layer + l;
         if (l == 0) SHARE(rows, 4, r, embed(m, f, r));
         if (heeds(f, l)) SHARE(rows, 4, r, hear(m, f, l, r));
-        if (layer->taps) phase = recur(m, layer, f, phase, me, threads);
+        if (layer->taps) recur(m, layer, f, w);
         else if (!(layer->skipped & ATTENTION)) {
             SHARE(rows, 4, r, (enter(m, layer, f, r), count_row(m, f, f->narrow, depth_of(m, layer), r)));
-            product(&(Product){f->narrow, layer->qkv, rows, depth_of(m, layer), wide, STORE, f->wide, layer->qkv_bias, 0, m->coding, .steps = f->steps}, phase++, threads);
-            SHARE(rows, LANES, r, place(m, layer, f, r));
-            SHARE(units, share, u, attend(m, layer, f, u, tile, f->scores + me * MOST_QUERIES * f->longest));
+            product(&(Product){f->narrow, layer->qkv, rows, depth_of(m, layer), wide, STORE, f->wide, layer->qkv_bias, 0, m->coding, .steps = f->steps}, w);
+            PLACE(layer);
+            SHARE(units, share, u, attend(m, layer, f, u, tile, f->scores + w->me * MOST_QUERIES * f->longest));
             if (apart_of(m) > m->dim) SHARE(rows, 2, r, let_through(m, f, r));
             COUNT(f->narrow, m->heads * m->dim);
             const float *norm = layer->said_norm;
-            product(&(Product){f->narrow, layer->out, rows, m->heads * m->dim, m->hidden, norm ? STORE : ADD, norm ? f->wide : f->residual, 0, 0, m->coding, 0, scale, .steps = f->steps}, phase++, threads);
+            product(&(Product){f->narrow, layer->out, rows, m->heads * m->dim, m->hidden, norm ? STORE : ADD, norm ? f->wide : f->residual, 0, 0, m->coding, 0, scale, .steps = f->steps}, w);
             if (norm) SHARE(rows, 4, r, add_normed(m, f, norm, r));
         }
         if (layer->skipped & MLP) continue;
         SHARE(rows, 4, r, (rms_norm(f->residual + r * m->hidden, layer->mlp_norm, m->eps, m->hidden, f->narrow + r * m->hidden), count_row(m, f, f->narrow, m->hidden, r)));
-        product(&(Product){f->narrow, layer->gate_up, rows, m->hidden, 2 * m->intermediate, GATE, 0, 0, gated, m->coding, m->activation, .steps = f->steps}, phase++, threads);
+        product(&(Product){f->narrow, layer->gate_up, rows, m->hidden, 2 * m->intermediate, GATE, 0, 0, gated, m->coding, m->activation, .steps = f->steps}, w);
         COUNT(gated, m->intermediate);
         const float *norm = layer->mlp_said_norm;
-        product(&(Product){gated, layer->down, rows, m->intermediate, m->hidden, norm ? STORE : ADD, norm ? f->wide : f->residual, 0, 0, m->coding, 0, scale, .steps = f->steps}, phase++, threads);
+        product(&(Product){gated, layer->down, rows, m->intermediate, m->hidden, norm ? STORE : ADD, norm ? f->wide : f->residual, 0, 0, m->coding, 0, scale, .steps = f->steps}, w);
         if (norm) SHARE(rows, 4, r, add_normed(m, f, norm, r));
     }
     if (heeds(f, m->layers) || heeds(f, m->layers + 1)) SHARE(rows, 4, r, hear_last(m, f, r));
     if (!f->kept) return;
     SHARE(f->kept, 4, i, (ready(m, f, f->keep[i], f->narrow + i * m->hidden), count_row(m, f, f->narrow, m->hidden, i)));
     const int64_t outputs = (m->vocab + LANES - 1) / LANES * LANES; /* some of the last are nobody's */
-    product(&(Product){f->narrow, m->head, f->kept, m->hidden, outputs, STORE, f->logits, 0, 0, m->coding, .said = m->vocab, .steps = f->steps}, phase++, threads);
+    product(&(Product){f->narrow, m->head, f->kept, m->hidden, outputs, STORE, f->logits, 0, 0, m->coding, .said = m->vocab, .steps = f->steps}, w);
     if (m->logit_cap || m->logit_scale) SHARE(f->kept, 1, i, shape_logits(m, f->logits + i * m->vocab));
 }
 
 /* ---- helpers: threads that join a forward if they happen to be running, and that nobody waits for to begin. */
 
-#define PHASES_A_LAYER 14
+#define PHASES_A_LAYER 15
 #define MOST_THREADS 256
 #define SPINS 50000 /* a fraction of a millisecond: about the time between two forwards of a small model */
 
 typedef struct {
     const Model *model;
     const Forward *forward;
+    Share *share;
     Phase *phase;
     int threads;
 } Job;
@@ -747,6 +790,8 @@ static struct {
     int started;
     pid_t process; /* a forked child has no helpers yet */
 } pool = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER}; /* and zeros */
+
+static void work(const Job *job, int me) { run(job->model, job->forward, &(Worker){job->share, job->phase, me, job->threads}); }
 
 static void *help(void *argument) {
     const int me = (int)(intptr_t)argument;
@@ -765,7 +810,7 @@ static void *help(void *argument) {
         seen = atomic_load(&pool.epoch);
         atomic_fetch_add(&pool.active, 1);
         Job *job = atomic_load(&pool.job);
-        if (job && me < job->threads) run(job->model, job->forward, job->phase, me, job->threads);
+        if (job && me < job->threads) work(job, me);
         atomic_fetch_sub(&pool.active, 1);
     }
     return 0;
@@ -787,11 +832,14 @@ static int gather(int threads) {
 }
 
 void foreword_forward(const Model *m, const Forward *f, int threads) {
-    const int64_t phases = m->layers * PHASES_A_LAYER + 5;
-    Phase phase[phases];
+    const int alone = threads < 2 || pthread_mutex_trylock(&pool.owner);
+    const int together = alone ? 1 : gather(threads);
+    Share share[together];
+    Phase phase[m->layers * PHASES_A_LAYER + 5];
+    memset(share, 0, sizeof share);
     memset(phase, 0, sizeof phase);
-    if (threads > 1 && pthread_mutex_trylock(&pool.owner) == 0) {
-        Job job = {m, f, phase, gather(threads)};
+    Job job = {m, f, share, phase, together};
+    if (!alone) {
         atomic_store(&pool.job, &job);
         atomic_fetch_add(&pool.epoch, 1);
         if (atomic_load(&pool.asleep)) {
@@ -799,13 +847,15 @@ void foreword_forward(const Model *m, const Forward *f, int threads) {
             pthread_cond_broadcast(&pool.wake);
             pthread_mutex_unlock(&pool.lock);
         }
-        run(m, f, phase, 0, job.threads);
+    }
+    work(&job, 0);
+    if (!alone) {
         atomic_store(&pool.job, 0);
         for (long spins = 0; atomic_load(&pool.active); spins++) /* a helper may still be looking at the job */
             if (spins < SPINS) pause_briefly();
             else sched_yield();
         pthread_mutex_unlock(&pool.owner);
-    } else run(m, f, phase, 0, 1);
+    }
     settle(m, f);
 }
 
