@@ -15,8 +15,9 @@ from foreword.errors import InvalidRequest
 from foreword.native import draws
 from foreword.noise import gumbel
 from foreword.nucleus import nucleus
-from foreword.sampling import _filtered_all, choose, draw, lawful, logprobs, one_hot, probs, weights
-from foreword.types import SamplingParams, Sequence
+from foreword.sampling import _filtered_all, choose, draw, lawful, logprobs, one_hot, probs, walk, weights
+from foreword.types import SamplingParams, Sequence, Tree
+from foreword.verify.match import follow
 
 VOCAB = 1003
 PROMPT, OUTPUT = [1, 2, 3, 2], [7, 5, 7]
@@ -296,3 +297,14 @@ def test_choosing_in_one_pass_is_drawing_from_the_law(temperature, vocab):
     places = torch.randperm(40, generator=generator).tolist()
     theirs = None if noise is None else noise[places]
     assert choose(logits, asked.params, noise, places) == draw(weights(logits, asked), theirs).tolist()
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+@given(shape=st.lists(st.tuples(st.integers(-1, 11), st.integers(0, 2)), max_size=12), seed=st.integers(0, 2**16))
+def test_a_walk_draws_what_following_all_draws_finds(temperature: float, shape: list[tuple[int, int]], seed: int):
+    """Three tokens, so that many guesses are right and siblings are alike."""
+    tree = Tree([token for _, token in shape], [min(parent, node - 1) for node, (parent, _) in enumerate(shape)])
+    logits = torch.randn(len(tree) + 1, 3, generator=torch.Generator().manual_seed(seed))
+    params, depths = SamplingParams(temperature=temperature), tree.depths
+    noise = gumbel([seed] * (max(depths) + 1), range(max(depths) + 1), 3) if temperature else None
+    assert walk(logits, params, noise, tree) == follow(choose(logits, params, noise, depths), tree)

@@ -12,9 +12,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from foreword.draws import KeyedDraws
-from foreword.sampling import Columns, choose, lawful, one_hot
+from foreword.sampling import Columns, choose, lawful, one_hot, walk
 from foreword.types import Batch, Draft, SamplingParams, Sequence, Verdict
-from foreword.verify import Rule
+from foreword.verify import Follow, Rule
 
 Logits = list[Float[Tensor, "_ vocab"]]
 """One for each sequence: the target's logits after its last committed token and after each of its guesses."""
@@ -32,22 +32,24 @@ class Decider:
         """Which guesses stay, and the target's own token after them."""
         if not batch.sequences:
             return Verdict([], [], 0)
-        depths = [tree.depths for tree in draft.trees]
         laws, astray = self._laws(batch, draft, logits)
         if self._rule.follow is not None:
-            verdict = self._rule.follow(self._drawn(batch, depths, laws), draft)
+            verdict = self._followed(self._rule.follow, batch, draft, laws)
         else:
-            noise = self._draws.deciding(batch.sequences, draft, depths)
+            noise = self._draws.deciding(batch.sequences, draft, [tree.depths for tree in draft.trees])
             verdict = self._rule.verify(_padded(laws, draft.nodes + 1), draft, noise)
         return _cut(verdict, draft, astray) if any(astray) else verdict
 
-    def _drawn(self, batch: Batch, depths: list[list[int]], laws: Logits) -> list[list[int]]:
-        """The target's own tokens: what the rule would draw, sooner."""
-        return [
-            choose(law, params if params.plain else _SHAPED, self._draws.foreseeing(sequence, max(places) + 1), places)
-            for sequence, places, law in zip(batch.sequences, depths, laws, strict=True)
-            for params in [sequence.params]
-        ]
+    def _followed(self, follow: Follow, batch: Batch, draft: Draft, laws: Logits) -> Verdict:
+        """What the rule would decide, sooner: the target's own tokens are drawn as far as guesses foresaw them."""
+        kept, added = [], []
+        for sequence, tree, law in zip(batch.sequences, draft.trees, laws, strict=True):
+            params, depths = sequence.params if sequence.params.plain else _SHAPED, tree.depths
+            noise = self._draws.foreseeing(sequence, max(depths) + 1)
+            path, token = walk(law, params, noise, tree) or follow(choose(law, params, noise, depths), tree)
+            kept.append(path)
+            added.append(token)
+        return Verdict(kept, added, draft.nodes)
 
     def _laws(self, batch: Batch, draft: Draft, logits: Logits) -> tuple[Logits, list[Columns]]:
         """The law at every column of each sequence, and the columns that have none.

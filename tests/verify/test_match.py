@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from foreword.types import Draft, Noise, Verdict
 from foreword.verify import match
-from foreword.verify.match import _follow_chain, _follow_tree, follow
+from foreword.verify.match import _follow_chain, _follow_tree, _one_by_one
 
 from .worlds import chain, changed
 
@@ -115,7 +115,7 @@ def test_few_draws_are_followed_one_by_one_as_many_are_together(
         (changed(line, chain=False), _follow_tree),
         (Draft.padded(tokens, parents, count, chain=False), _follow_tree),
     ):
-        one_by_one, expected = follow(says.tolist(), draft), together(says, draft)
+        one_by_one, expected = _one_by_one(says.tolist(), draft), together(says, draft)
         assert torch.equal(one_by_one.path, expected.path)
         assert torch.equal(one_by_one.accepted, expected.accepted)
         assert torch.equal(one_by_one.bonus, expected.bonus)

@@ -80,6 +80,18 @@ void foreword_likeliest(const float *logits, const float *noise, const int64_t *
         out[r] = likeliest(logits + r * vocab, noise ? noise + places[r] * vocab : 0, temperature, vocab);
 }
 
+/* From the text on into the guess that is the row's own token, as long as one is; parents come before children. `path` gets these guesses,
+ * `added` the token after them. Noise, which may be NULL, has a row for each token that is drawn. Returns how many guesses were right. */
+int64_t foreword_follow(const float *logits, const float *noise, float temperature, int64_t vocab, const int64_t *tokens, const int64_t *parents, int64_t guesses, int64_t *path, int64_t *added) {
+    int64_t kept = 0;
+    for (int64_t here = -1;; path[kept++] = here) {
+        *added = likeliest(logits + (here + 1) * vocab, noise ? noise + kept * vocab : 0, temperature, vocab);
+        const int64_t after = here;
+        for (here++; here < guesses && (parents[here] != after || tokens[here] != *added); here++) {}
+        if (here == guesses) return kept;
+    }
+}
+
 /* The `most` largest of each row, best first and the first of equals, and where they stand; fewer numbers: -INFINITY at 0. */
 void foreword_best(const float *rows, int64_t count, int64_t vocab, int64_t most, float *values, int64_t *places) {
     for (int64_t r = 0; r < count; r++, values += most, places += most) {

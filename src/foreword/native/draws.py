@@ -6,6 +6,7 @@ Knows arrays; knows nothing about laws, sequences or models.
 from __future__ import annotations
 
 import ctypes
+from array import array
 from collections.abc import Sequence as Many
 from ctypes import POINTER, c_float, c_int64, c_void_p
 from functools import cache
@@ -27,6 +28,8 @@ def library() -> ctypes.CDLL | None:
     integers = POINTER(c_int64)
     made.foreword_gumbel.argtypes = [*[integers] * 4, c_int64, c_int64, c_void_p]
     made.foreword_likeliest.argtypes = [c_void_p, c_void_p, integers, c_float, c_int64, c_int64, integers]
+    made.foreword_follow.argtypes = [c_void_p, c_void_p, c_float, c_int64, *[c_void_p] * 2, c_int64, *[c_void_p] * 2]
+    made.foreword_follow.restype = c_int64
     made.foreword_best.argtypes = [c_void_p, c_int64, c_int64, c_int64, c_void_p, c_void_p]
     return made
 
@@ -72,6 +75,29 @@ def likeliest(
         at, address = (c_int64 * rows)(*places), noise.data_ptr()
     made.foreword_likeliest(logits.data_ptr(), address, at, temperature, rows, logits.shape[1], found)
     return list(found)
+
+
+def follow(
+    logits: Float[Tensor, "rows vocab"],
+    noise: Float[Tensor, "depths vocab"] | None,
+    temperature: float,
+    tokens: list[int],
+    parents: list[int],
+) -> tuple[list[int], int] | None:
+    """Draw as `likeliest` does, row 0 with noise 0, and go on in the first guess that is what was drawn: its row is the
+    one after its number. Returns these guesses and the last draw; None without a compiler.
+    """
+    made, guesses = library(), len(tokens)
+    if made is None:
+        return None
+    logits = logits.contiguous()
+    numbers = array("q", tokens + parents + [0] * (guesses + 1))  # and room for the path and the last draw
+    (first, _), size = numbers.buffer_info(), numbers.itemsize * guesses
+    noise = None if noise is None else noise.contiguous()
+    address = None if noise is None else noise.data_ptr()
+    places = (first, first + size, guesses, first + 2 * size, first + 3 * size)
+    kept = made.foreword_follow(logits.data_ptr(), address, temperature, logits.shape[1], *places)
+    return list(numbers[2 * guesses : 2 * guesses + kept]), numbers[-1]
 
 
 def best(

@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from typing import Literal, get_args
 
 from foreword.errors import UnknownMethod
-from foreword.types import Draft, Lists, Verdict, Verify
+from foreword.types import Lists, Tree, Verify
 from foreword.verify.block import block
 from foreword.verify.kseq import kseq
 from foreword.verify.match import follow, match
@@ -37,6 +37,9 @@ __all__ = [
 
 Keeps = Literal["same-text", "same-distribution"]
 
+Follow = Callable[[List[int], Tree], tuple[list[int], int]]
+"""From the target's own token of each column of a sequence: which guesses stay, and the token after them."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
@@ -48,8 +51,8 @@ class Rule:
     """The drafter may guess with the Gumbel noise the rule decides with. Any other rule is biased by that."""
     lists: Lists
     """How several guesses after one text must be drawn, for a drafter that draws; "one" judges chains only."""
-    follow: Callable[[List[List[int]], Draft], Verdict] | None = None
-    """What is left of the rule once the target's own token of every column is drawn, where the rule is of that kind."""
+    follow: Follow | None = None
+    """What is left of the rule once the target's own token of each column is drawn, where the rule is of that kind."""
     keeps: Keeps
     """What equals plain decoding with the same seed: every token, or only the law that the tokens are drawn from."""
 

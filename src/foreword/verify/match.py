@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from foreword.types import Draft, Noise, Verdict
+from foreword.types import Draft, Noise, Tree, Verdict
 
 FEW = 256
 """Draws that are followed sooner one by one than in tensor operations."""
@@ -29,23 +29,27 @@ def match(weights: Float[Tensor, "batch column vocab"], draft: Draft, noise: Noi
     scores = weights if noise.gumbel is None else weights + noise.gumbel
     drawn = scores.argmax(dim=-1)
     if drawn.numel() <= FEW:
-        return follow(drawn.tolist(), draft)
+        return _one_by_one(drawn.tolist(), draft)
     return _follow_chain(drawn, draft) if draft.chain else _follow_tree(drawn, draft)
 
 
-def follow(drawn: List[List[int]], draft: Draft) -> Verdict:
-    """What is left of the rule once the target's own token of each column is drawn; equal to the two below."""
-    kept, added = [], []
-    for own, tree in zip(drawn, draft.trees, strict=True):
-        nodes: dict[tuple[int, int], int] = {}
-        for node, guess in enumerate(zip(tree.parents, tree.tokens, strict=True)):
-            nodes.setdefault(guess, node)
-        path, here = [], -1
-        while (here := nodes.get((here, own[here + 1]), -1)) >= 0:
-            path.append(here)
-        kept.append(path)
-        added.append(own[path[-1] + 1 if path else 0])
-    return Verdict(kept, added, draft.nodes)
+def follow(drawn: List[int], tree: Tree) -> tuple[list[int], int]:
+    """What is left of the rule once the target's own token of each column is drawn: the guesses that it keeps of a
+    sequence, and the token after them. Equal to the two below.
+    """
+    nodes: dict[tuple[int, int], int] = {}
+    for node, guess in enumerate(zip(tree.parents, tree.tokens, strict=True)):
+        nodes.setdefault(guess, node)
+    path, here = [], -1
+    while (here := nodes.get((here, drawn[here + 1]), -1)) >= 0:
+        path.append(here)
+    return path, drawn[path[-1] + 1 if path else 0]
+
+
+def _one_by_one(drawn: List[List[int]], draft: Draft) -> Verdict:
+    """The walk of each sequence, in lists."""
+    found = [follow(own, tree) for own, tree in zip(drawn, draft.trees, strict=True)]
+    return Verdict([path for path, _ in found], [added for _, added in found], draft.nodes)
 
 
 def _follow_chain(drawn: Int[Tensor, "batch column"], draft: Draft) -> Verdict:
