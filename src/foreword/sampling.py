@@ -96,23 +96,23 @@ def choose(
 
     Row r is drawn with the noise of place places[r]. In one pass where there is a compiler.
     """
-    if logits.device.type == "cpu" and logits.dtype == torch.float32:
-        found = draws.likeliest(logits, gumbel, places, params.temperature)
-        if found is not None:
-            return found
+    found = draws.likeliest(logits, gumbel, places, params.temperature)
+    if found is not None:
+        return found
     scores = logits.float() if params.greedy else logits.float() / params.temperature
     return draw(scores, None if gumbel is None else gumbel[places]).tolist()
 
 
-def walk(logits: Logits, params: SamplingParams, gumbel: Logits | None, tree: Tree) -> tuple[list[int], int] | None:
+def walk(
+    logits: Logits, params: SamplingParams, gumbel: Float[Tensor, "depths vocab"] | None, tree: Tree
+) -> tuple[list[int], int] | None:
     """Draw under a plain law after the text, then after each guess that is what was drawn before it, and no more.
 
     Row 0 is drawn after the text, row i + 1 after guess i, with the noise of its depth. Returns the guesses that were
     right and the draw after them: what `follow` (verify/match.py) makes of all that `choose` draws. None where there is
     no pass that does it at once.
     """
-    native = logits.device.type == "cpu" and logits.dtype == torch.float32
-    return draws.follow(logits, gumbel, params.temperature, tree.tokens, tree.parents) if native else None
+    return draws.follow(logits, gumbel, params.temperature, tree.tokens, tree.parents)
 
 
 def logprobs(logits: Logits, tokens: list[int], top: int) -> list[TokenLogprob]:

@@ -45,6 +45,10 @@ def _made() -> ctypes.CDLL | str:
     return compiled(Path(__file__).with_name("draws.c"))
 
 
+def _readable(logits: Tensor) -> bool:
+    return logits.device.type == "cpu" and logits.dtype == torch.float32
+
+
 def gumbel(
     seeds: Many[int], positions: Many[int], streams: Many[int], rounds: Many[int], vocab: int
 ) -> Float[Tensor, "rows vocab"] | None:
@@ -64,9 +68,12 @@ def likeliest(
     places: Many[int],
     temperature: float,
 ) -> list[int] | None:
-    """argmax(logits[r] / temperature + noise[places[r]]) of each row, the first of equals; None without a compiler."""
+    """argmax(logits[r] / temperature + noise[places[r]]) of each row, the first of equals.
+
+    None without a compiler, and where logits are not float32 on a CPU.
+    """
     made, rows = library(), logits.shape[0]
-    if made is None:
+    if made is None or not _readable(logits):
         return None
     logits = logits.contiguous()
     found, at, address = (c_int64 * rows)(), (c_int64 * rows)(), None
@@ -85,10 +92,10 @@ def follow(
     parents: list[int],
 ) -> tuple[list[int], int] | None:
     """Draw as `likeliest` does, row 0 with noise 0, and go on in the first guess that is what was drawn: its row is the
-    one after its number. Returns these guesses and the last draw; None without a compiler.
+    one after its number. Returns these guesses and the last draw; None where `likeliest` has none.
     """
     made, guesses = library(), len(tokens)
-    if made is None:
+    if made is None or not _readable(logits):
         return None
     logits = logits.contiguous()
     numbers = array("q", tokens + parents + [0] * (guesses + 1))  # and room for the path and the last draw
