@@ -46,7 +46,7 @@ def _made() -> ctypes.CDLL | str:
 
 
 def _readable(logits: Tensor) -> bool:
-    return logits.device.type == "cpu" and logits.dtype == torch.float32
+    return logits.is_cpu and logits.dtype == torch.float32
 
 
 def gumbel(
