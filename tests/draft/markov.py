@@ -7,7 +7,7 @@ import torch
 from foreword.draft.base import Drafter
 from foreword.draws import KeyedDraws
 from foreword.sampling import choose
-from foreword.types import Batch, Draft, SamplingParams, Scores, Sequence
+from foreword.types import Batch, Draft, SamplingParams, Scores, Sequence, Verdict
 from foreword.verify.match import follow
 
 
@@ -36,12 +36,15 @@ class Markov:
         batch = self.batch(*sequences)
         draft = drafter.propose(batch, [nodes] * len(sequences))
         self.drafts.append(draft)
-        logits, rows = [], []
+        logits, kept, added = [], [], []
         for row, sequence in enumerate(sequences):
             logits.append(self.table[[sequence.tokens[-1], *draft.trees[row].tokens]])
             noise = self.draws.foreseeing(sequence, draft.nodes + 1)
-            rows.append(choose(logits[-1], sequence.params, noise, draft.trees[row].depths))
-        verdict = follow(rows, draft)
+            tree = draft.trees[row]
+            path, token = follow(choose(logits[-1], sequence.params, noise, tree.depths), tree)
+            kept.append(path)
+            added.append(token)
+        verdict = Verdict(kept, added, draft.nodes)
         drafter.observe(batch, draft, verdict, Scores(tuple(logits)))
         said = verdict.said(draft)
         for sequence, tokens in zip(sequences, said, strict=True):

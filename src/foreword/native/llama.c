@@ -387,7 +387,7 @@ static void write_kv(const Model *m, const Layer *layer, const float *key, const
         for (int64_t k = 0; k < LANES; k += 2) memcpy(to + (i + k) * LANES, each + k, 2 * sizeof *each);
     }
     bf16 *v = value_at(m, layer->values, row, head);
-    for (int64_t i = 0; i < m->dim; i += LANES, v += CHUNK) store_apart(v, narrow(load(value + i))); /* the row beside it is written meanwhile */
+    for (int64_t i = 0; i < m->dim; i += LANES, v += CHUNK) store_apart(v, narrow(load(value + i))); /* the row beside it may be written meanwhile */
 }
 
 /* ---- attention. QUERIES heads and rows that look at the same kv head share every load of a key and of a value. */
@@ -711,7 +711,7 @@ static void remember(const Model *m, const Forward *f, Worker *w) {
 /* In place of attention, in a layer that remembers in a state. */
 static void recur(const Model *m, const Layer *layer, const Forward *f, Worker *w) {
     const Recurrence *a = m->recurrence;
-    const int64_t rows = f->rows, blocks = a->channels / LANES, said = a->heads ? a->heads * a->dim : a->channels, each = parts_of(blocks * f->spans, 4 * w->threads);
+    const int64_t rows = f->rows, blocks = a->channels / LANES, said = a->heads ? a->heads * a->dim : a->channels, each = parts_of(blocks * f->spans, CHUNKS * w->threads);
     SHARE(rows, 4, r, (rms_norm(f->residual + r * m->hidden, layer->norm, m->eps, m->hidden, f->narrow + r * m->hidden), count_row(m, f, f->narrow, m->hidden, r)));
     product(&(Product){f->narrow, layer->qkv, rows, m->hidden, a->spread, STORE, f->wide, 0, 0, m->coding, .steps = f->steps}, w);
     if (!a->heads) SHARE(rows, 4, r, let_in(a, f->wide + r * a->spread));
@@ -732,7 +732,7 @@ static void run(const Model *m, const Forward *f, Worker *w) {
     const int64_t each = rows * m->heads / (2 * w->threads), most = attends_in_registers(m) ? MOST_QUERIES : QUERIES, tile = each < 1 ? 1 : each < most ? each : most;
     int64_t units = 0;
     for (int64_t i = 0; i < f->spans; i++) units += units_of(m, f->span + i, tile);
-    const int64_t share = w->threads == 1 ? units : parts_of(units, 4 * w->threads);
+    const int64_t share = w->threads == 1 ? units : parts_of(units, CHUNKS * w->threads);
     factor *gated = f->narrow + rows * m->hidden;
     const float scale = m->residual_scale ? m->residual_scale : 1;
     for (int64_t l = 0; l < m->layers; l++) {
