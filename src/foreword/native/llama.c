@@ -221,8 +221,8 @@ static inline int64_t parts_of(int64_t n, int64_t part) { return (n + part - 1) 
 
 /* ---- sharing the work. A phase is so many chunks, of which each thread has a share, the same ones in every forward: what it
  * reads may still be in its core's own caches then, and nobody else writes where it notes how far it is. Whoever is done takes
- * from the shares of others: a thread that the machine has taken off its core between two chunks keeps nobody waiting, as it
- * would at a barrier. */
+ * from the shares of others: a thread that the machine has taken off its core is waited for with the chunk that it holds, not
+ * with its share, as it would be at a barrier. */
 
 typedef struct {
     _Alignas(64) atomic_llong taken; /* chunks, beside the number of the phase that they are of: see in_phase */
