@@ -30,10 +30,12 @@ def sequence(**params) -> Sequence:
     return Sequence(1, list(TEXT), 3, SamplingParams(**params), seed=7, eos=frozenset())
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", PARAMS)
-def test_what_is_drawn_in_one_pass_is_what_the_rule_draws(name):
+def test_what_is_drawn_in_one_pass_is_what_the_rule_draws(name, dtype):
+    """In C only where logits are float32."""
     one, draws = sequence(**PARAMS[name]), KeyedDraws(VOCAB, shared=True)
-    logits = 2 * torch.randn(4, VOCAB)
+    logits = (2 * torch.randn(4, VOCAB)).to(dtype)
     (own,) = decided(one, draws, Tree(), logits[:1]).added
     tree = Tree([own, 5, own], [-1, -1, 0])  # one that comes true, one that does not, and one that may
     found = decided(one, draws, tree, logits)

@@ -181,7 +181,7 @@ static inline __attribute__((always_inline)) void square(const Product *p, Matri
 /* The panels of one turn, two or one, times the rows [from, to). */
 static inline __attribute__((always_inline)) void in_registers_as(const Product *p, Matrices *m, int64_t from, int64_t to, int64_t panel, int64_t after, const int B) {
     const int64_t most = B ? MOST_ROWS / 2 : MOST_ROWS, few = most / 2;
-    const int64_t passes = (to - from + most - 1) / most, each = (to - from + passes - 1) / passes;
+    const int64_t passes = parts_of(to - from, most), each = parts_of(to - from, passes);
     const int64_t left = p->outputs - panel * PANEL;
     const char *next = (const char *)p->weight + after * (B ? byte_panel(p->depth) : 2 * PANEL * p->depth);
     for (int64_t row = from; row < to; row += each) {

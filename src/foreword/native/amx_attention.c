@@ -178,7 +178,7 @@ static void attend_in_registers(const Model *m, const Layer *layer, const Span *
         if (query[q].length > length) length = query[q].length;
     }
     if (length < shared) shared = length;
-    const int64_t first = low / PANEL * PANEL, last = (length + PANEL - 1) / PANEL * PANEL;
+    const int64_t first = low / PANEL * PANEL, last = parts_of(length, PANEL) * PANEL;
     shared = shared / PANEL * PANEL; /* what is beyond the text may not be a number, and times 0 is none either */
     shape_registers(count);
     int64_t at = first;

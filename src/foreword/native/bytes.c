@@ -84,7 +84,7 @@ static void byte_coded(const Product *p, int64_t row, int64_t panel, int rows) {
 
 /* A panel times all rows. */
 static void in_bytes(const Product *p, int64_t panel) {
-    const int64_t passes = (p->rows + MOST_CODED - 1) / MOST_CODED, each = (p->rows + passes - 1) / passes;
+    const int64_t passes = parts_of(p->rows, MOST_CODED), each = parts_of(p->rows, passes);
     for (int64_t row = 0; row < p->rows; row += each) byte_coded(p, row, panel, (int)(p->rows - row < each ? p->rows - row : each));
 }
 

@@ -4,11 +4,10 @@
  * has, on the rows beside it, or on the number of threads. Plain definition: the Hugging Face model this was built from.
  */
 #include <pthread.h>
-#include <sched.h>
-#include <stdatomic.h>
 #include <unistd.h>
 
 #include "draws.c"
+#include "sharing.c"
 
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "of two bfloat16 in a word the first is taken for the low half"
@@ -215,64 +214,9 @@ static void tiled(const Product *p, int64_t row, int64_t panel, const char *late
 #include "bytes.c"
 #include "quantized.c"
 
-static inline int64_t at_most(int64_t n, int64_t most) { return n < most ? n : most; }
-static inline int64_t at_least(int64_t n, int64_t least) { return n > least ? n : least; }
-static inline int64_t parts_of(int64_t n, int64_t part) { return (n + part - 1) / part; }
-
-/* ---- sharing the work. A phase is so many chunks, of which each thread has a share, the same ones in every forward: what it
- * reads may still be in its core's own caches then, and nobody else writes where it notes how far it is. Whoever is done takes
- * from the shares of others: a thread that the machine has taken off its core is waited for with the chunk that it holds, not
- * with its share, as it would be at a barrier. */
-
-typedef struct {
-    _Alignas(64) atomic_llong taken; /* chunks, beside the number of the phase that they are of: see in_phase */
-} Share;
-
-typedef struct {
-    _Alignas(64) atomic_llong done; /* chunks, whoever did them */
-} Phase;
-
-/* One thread in a forward. */
-typedef struct {
-    Share *share; /* [threads] */
-    Phase *phase; /* [phases] */
-    int me, threads;
-    int64_t at, done; /* the phase that it is in; chunks it did there, of which nobody was told so far */
-} Worker;
-
-/* What a share notes when nothing of it was taken in a phase. It may still be of an earlier one, whose thread is late. */
-static inline long long in_phase(int64_t at) { return (at + 1LL) << 32; }
-
-/* A chunk of the share of thread `whose`, or -1. */
-static inline int64_t take(const Worker *w, int whose, int64_t chunks) {
-    const int64_t first = parts_of(chunks * whose, w->threads), stop = parts_of(chunks * (whose + 1), w->threads);
-    atomic_llong *taken = &w->share[whose].taken;
-    const long long none = in_phase(w->at);
-    for (long long seen = atomic_load_explicit(taken, memory_order_relaxed);;) {
-        const long long count = at_least(seen - none, 0);
-        if (count >= stop - first) return -1;
-        if (atomic_compare_exchange_weak_explicit(taken, &seen, none + count + 1, memory_order_relaxed, memory_order_relaxed)) return first + count;
-    }
-}
-
-static inline int64_t claim(const Worker *w, int64_t chunks) {
-    int64_t chunk = -1;
-    for (int i = 0; i < w->threads && chunk < 0; i++) chunk = take(w, (w->me + i) % w->threads, chunks);
-    return chunk;
-}
-static inline void finished(Worker *w) { w->done++; }
-static inline void wait(Worker *w, int64_t chunks) {
-    atomic_llong *done = &w->phase[w->at++].done;
-    if (w->done) atomic_fetch_add_explicit(done, w->done, memory_order_release);
-    w->done = 0;
-    for (int64_t spins = 0; atomic_load_explicit(done, memory_order_acquire) < chunks; spins++)
-        if (spins < 4096) pause_briefly();
-        else sched_yield();
-}
-
 /* A panel is read once from memory and serves all rows from the nearest cache, in several passes where they are many. */
 static void in_passes(const Product *p, int64_t panel, int64_t next) {
-    const int64_t most = p->coding == WHOLE ? MOST_TILED : MOST_CODED, passes = (p->rows + most - 1) / most, each = (p->rows + passes - 1) / passes;
+    const int64_t most = p->coding == WHOLE ? MOST_TILED : MOST_CODED, passes = parts_of(p->rows, most), each = parts_of(p->rows, passes);
     const int sides = p->coding == WHOLE ? sides_of((int)each, 2) : 1;
     for (int64_t row = 0, pass = 0; row < p->rows; row += each, pass += sides) {
         const int rows = (int)(p->rows - row < each ? p->rows - row : each);
@@ -454,7 +398,7 @@ static void order(const Query *query, int64_t first, int64_t last) {
 /* Scores to weights, not yet divided by their sum, which is returned. What lies before `low` gets 0. */
 static float soften(const Query *query, int64_t first) {
     float *scores = query->scores;
-    const int64_t last = (query->length + LANES - 1) / LANES * LANES;
+    const int64_t last = parts_of(query->length, LANES) * LANES;
     order(query, first, last);
     floats top = all(-INFINITY), sum = all(0);
     for (int64_t at = first; at < last; at += LANES) top = maximum(top, load(scores + at));
@@ -540,14 +484,14 @@ INLINE void attend_as(const Model *m, const Layer *layer, const Span *span, int6
 
 /* A unit of attention is `tile` queries of one span that look at one kv head: its rows, and in each the heads of its group. */
 static int64_t units_of(const Model *m, const Span *span, int64_t tile) {
-    return m->kv_heads * (((span->stop - span->start) * (m->heads / m->kv_heads) + tile - 1) / tile);
+    return m->kv_heads * parts_of((span->stop - span->start) * (m->heads / m->kv_heads), tile);
 }
 
 static void attend(const Model *m, const Layer *layer, const Forward *f, int64_t unit, int64_t tile, float *scores) {
     const Span *span = f->span;
     while (unit >= units_of(m, span, tile)) unit -= units_of(m, span++, tile);
-    const int64_t group = m->heads / m->kv_heads, queries = (span->stop - span->start) * group, tiles = (queries + tile - 1) / tile;
-    const int64_t kv = unit / tiles, from = unit % tiles * tile, count = queries - from < tile ? queries - from : tile;
+    const int64_t group = m->heads / m->kv_heads, queries = (span->stop - span->start) * group, tiles = parts_of(queries, tile);
+    const int64_t kv = unit / tiles, from = unit % tiles * tile, count = at_most(queries - from, tile);
     Query query[MOST_QUERIES];
     factor vectors[MOST_QUERIES][MOST_DIM];
     for (int64_t q = 0; q < count; q++) {
@@ -677,7 +621,7 @@ static void let_through(const Model *m, const Forward *f, int64_t r) {
 /* Rows or heads, `size` of them a chunk. */
 #define SHARE(total, size, item, work)                                                       \
     do {                                                                                     \
-        int64_t chunks_ = ((total) + (size)-1) / (size);                                     \
+        int64_t chunks_ = parts_of(total, size);                                             \
         for (int64_t c_; (c_ = claim(w, chunks_)) >= 0; finished(w))                         \
             for (int64_t item = c_ * (size); item < (total) && item < (c_ + 1) * (size); item++) work; \
         wait(w, chunks_);                                                                    \
@@ -729,7 +673,7 @@ static void run(const Model *m, const Forward *f, Worker *w) {
     }
     const int64_t rows = f->rows, blocks = parts_of(rows, LANES), wide = wide_of(m);
     /* Few queries are dealt out singly, so that every thread has some; the numbers are the same. */
-    const int64_t each = rows * m->heads / (2 * w->threads), most = attends_in_registers(m) ? MOST_QUERIES : QUERIES, tile = each < 1 ? 1 : each < most ? each : most;
+    const int64_t each = rows * m->heads / (2 * w->threads), most = attends_in_registers(m) ? MOST_QUERIES : QUERIES, tile = at_least(at_most(each, most), 1);
     int64_t units = 0;
     for (int64_t i = 0; i < f->spans; i++) units += units_of(m, f->span + i, tile);
     const int64_t share = w->threads == 1 ? units : parts_of(units, CHUNKS * w->threads);
@@ -762,7 +706,7 @@ static void run(const Model *m, const Forward *f, Worker *w) {
     if (heeds(f, m->layers) || heeds(f, m->layers + 1)) SHARE(rows, 4, r, hear_last(m, f, r));
     if (!f->kept) return;
     SHARE(f->kept, 4, i, (ready(m, f, f->keep[i], f->narrow + i * m->hidden), count_row(m, f, f->narrow, m->hidden, i)));
-    const int64_t outputs = (m->vocab + LANES - 1) / LANES * LANES; /* some of the last are nobody's */
+    const int64_t outputs = parts_of(m->vocab, LANES) * LANES; /* some of the last are nobody's */
     product(&(Product){f->narrow, m->head, f->kept, m->hidden, outputs, STORE, f->logits, 0, 0, m->coding, .said = m->vocab, .steps = f->steps}, w);
     if (m->logit_cap || m->logit_scale) SHARE(f->kept, 1, i, shape_logits(m, f->logits + i * m->vocab));
 }
