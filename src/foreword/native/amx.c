@@ -108,7 +108,7 @@ static inline __attribute__((always_inline)) void put(const Product *p, int64_t 
     floats sum[2] = {all(0), all(0)};
     for (int i = 0; i < P; i++)
         sum[i] = B ? counted(sums + i * LANES, sums + width + i * LANES, p->steps[row], scales + i * LANES) : load(sums + i * LANES);
-    finish(p, row, panel * PANEL, sum, P);
+    finish(p, row, panel * PANEL, sum[0], sum[P - 1], P);
 }
 
 /* `rows` rows, which are R blocks, by P times 16 outputs. At the end the beginnings of what comes `next` are fetched. */

@@ -73,11 +73,11 @@ INLINE void byte_tile(const Product *p, int64_t row, int64_t panel, const int R,
                 said[r][from + i] = mul(mul(all(p->steps[row + r]), load(scales + (from + i) * LANES)), pair_sums(sum[r][2 * i], sum[r][2 * i + 1]));
     }
 #pragma GCC unroll 6
-    for (int r = 0; r < R; r++) finish(p, row + r, panel * PANEL, said[r], P);
+    for (int r = 0; r < R; r++) finish(p, row + r, panel * PANEL, said[r][0], said[r][P - 1], P);
 }
 
 #define BYTE_ROWS(n) case n: if (n > MOST_CODED) break; else if (wide) byte_tile(p, row, panel, n, 2); else byte_tile(p, row, panel, n, 1); break;
-static void byte_coded(const Product *p, int64_t row, int64_t panel, int rows) {
+SUMS_STAY static void byte_coded(const Product *p, int64_t row, int64_t panel, int rows) {
     const int wide = (panel + 1) * PANEL <= p->outputs;
     switch (rows) { BYTE_ROWS(1) BYTE_ROWS(2) BYTE_ROWS(3) BYTE_ROWS(4) BYTE_ROWS(5) BYTE_ROWS(6) }
 }

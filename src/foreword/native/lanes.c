@@ -13,6 +13,13 @@
 #include <arm_neon.h>
 #endif
 
+/* Of a function with products: gcc would move a part of what follows their loop before it, and then keep sums in memory. */
+#if defined __GNUC__ && !defined __clang__
+#define SUMS_STAY __attribute__((optimize("no-tree-pre")))
+#else
+#define SUMS_STAY
+#endif
+
 #define LANES 16
 #define INLINE static inline __attribute__((always_inline))
 
@@ -86,6 +93,12 @@ INLINE halves narrow(floats x) { /* to the nearest, the even one of two */
     return _mm512_cvtepi32_epi16(_mm512_mask_mov_epi32(near, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), _mm512_set1_epi32(0x7fc0)));
 }
 #endif
+
+/* The first `count` of 16, where what they belong to ends among them. Without a branch: beside one gcc keeps the sums of a
+ * product in memory, and writes them there at every step. */
+INLINE __mmask16 first_of(int64_t count) { return (__mmask16)(count >= LANES ? 0xffff : (1u << count) - 1); }
+INLINE floats load_first(const float *at, int64_t count, float otherwise) { return _mm512_mask_loadu_ps(all(otherwise), first_of(count), at); }
+INLINE void store_first(float *at, floats x, int64_t count) { _mm512_mask_storeu_ps(at, first_of(count), x); }
 
 /* Whole numbers: 16 of 32 bits, 32 of 16. */
 typedef __m512i counts;
@@ -251,6 +264,18 @@ INLINE void store_apart(bf16 *at, halves x) {
     for (int i = 0; i < LANES; i++) at[2 * i] = each[i];
 }
 
+INLINE floats load_first(const float *at, int64_t count, float otherwise) {
+    if (count >= LANES) return load(at);
+    float each[LANES];
+    for (int i = 0; i < LANES; i++) each[i] = i < count ? at[i] : otherwise;
+    return load(each);
+}
+INLINE void store_first(float *at, floats x, int64_t count) {
+    float each[LANES];
+    if (count >= LANES) store(at, x);
+    else store(each, x), memcpy(at, each, (size_t)count * sizeof *at);
+}
+
 typedef int16_t word_part __attribute__((vector_size(4 * PART)));
 typedef int8_t byte_part __attribute__((vector_size(2 * PART)));
 typedef PARTS(numbers) counts;
@@ -359,16 +384,3 @@ INLINE void store_factors(factor *at, floats x) { store(at, widen(narrow(x))); }
 INLINE floats load_factors(const factor *at) { return load(at); }
 INLINE floats dot(floats sum, pairs weight, const factor *x) { return fused(odd_of(weight), all(x[1]), fused(even_of(weight), all(x[0]), sum)); }
 #endif
-
-/* The first `count` of 16, where what they belong to ends among them. */
-INLINE floats load_first(const float *at, int64_t count, float otherwise) {
-    if (count >= LANES) return load(at);
-    float each[LANES];
-    for (int i = 0; i < LANES; i++) each[i] = i < count ? at[i] : otherwise;
-    return load(each);
-}
-INLINE void store_first(float *at, floats x, int64_t count) {
-    float each[LANES];
-    if (count >= LANES) store(at, x);
-    else store(each, x), memcpy(at, each, (size_t)count * sizeof *at);
-}

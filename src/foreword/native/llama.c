@@ -153,21 +153,24 @@ typedef struct {
     const float *steps; /* BYTES: of each row, whose whole numbers count so much */
 } Product;
 
-/* Where P times 16 sums of a row go; of GATE the first 16 are the gate of the others. */
-INLINE void finish(const Product *p, int64_t row, int64_t column, const floats *sum, const int P) {
+/* Where 16 sums of a row go. */
+INLINE void put_sums(const Product *p, int64_t row, int64_t column, floats sum) {
+    const int64_t said = p->said ? p->said : p->outputs;
+    float *to = p->to + row * said + column;
+    if (p->kind == ADD) sum = fused(sum, all(p->scale), load(to));
+    if (p->kind == STORE && p->bias) sum = add(sum, load(p->bias + column));
+    store_first(to, sum, said - column);
+}
+
+/* Where P times 16 sums of a row go; of GATE the first 16 are the gate of the others. Given one by one: gcc keeps an array
+ * in memory, and writes it there in every turn of a product, once any place of it is reached by a number known late. */
+INLINE void finish(const Product *p, int64_t row, int64_t column, floats first, floats last, const int P) {
     if (p->kind == GATE) {
-        store_factors(p->gated + row * (p->outputs / 2) + column / 2, mul(activated(sum[0], p->activation), sum[P - 1]));
+        store_factors(p->gated + row * (p->outputs / 2) + column / 2, mul(activated(first, p->activation), last));
         return;
     }
-#pragma GCC unroll 2
-    for (int i = 0; i < P; i++, column += LANES) {
-        const int64_t said = p->said ? p->said : p->outputs;
-        float *to = p->to + row * said + column;
-        floats whole = sum[i];
-        if (p->kind == ADD) whole = fused(whole, all(p->scale), load(to));
-        if (p->kind == STORE && p->bias) whole = add(whole, load(p->bias + column));
-        store_first(to, whole, said - column);
-    }
+    put_sums(p, row, column, first);
+    if (P == 2) put_sums(p, row, column + LANES, last);
 }
 
 /* How often a panel is gone through for so many rows: registers may not hold the sums of both its sides. */
@@ -201,7 +204,7 @@ INLINE void tile(const Product *p, int64_t row, int64_t panel, const char *later
                 for (int i = from; i < from + side; i++) sum[r][i] = dot(sum[r][i], weight[i], x + r * p->depth + 2 * k);
         }
 #pragma GCC unroll 12
-    for (int r = 0; r < R; r++) finish(p, row + r, panel * PANEL, sum[r], P);
+    for (int r = 0; r < R; r++) finish(p, row + r, panel * PANEL, sum[r][0], sum[r][P - 1], P);
 }
 
 #define ROWS(n) case n: if (n > MOST_TILED) break; else if (!whole) tile(p, row, panel, 0, n, 1); else if (later) tile(p, row, panel, later, n, 2); else tile(p, row, panel, 0, n, 2); break;

@@ -62,7 +62,7 @@ INLINE void coded_tile(const Product *p, int64_t row, int64_t panel, const int R
         }
     }
 #pragma GCC unroll 6
-    for (int r = 0; r < R; r++) finish(p, row + r, panel * LANES, sum[r], P);
+    for (int r = 0; r < R; r++) finish(p, row + r, panel * LANES, sum[r][0], sum[r][P - 1], P);
 }
 
 #define CODED(n) case n: if (n > MOST_CODED) break; else if (wide == 2) coded_tile(p, row, panel, n, 2); else coded_tile(p, row, panel, n, 1); break;

@@ -1,0 +1,44 @@
+"""Sums of a product stay in registers while it is multiplied: that they do not is seen by nothing but the clock."""
+
+import platform
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from foreword.native import llama
+from foreword.native.compiler import FLAGS, NATIVE
+
+ADDED = re.compile(r"vdpbf16ps|vfmadd\d+ps|vpdpwssd|vpmaddwd")
+"""Instructions that add a product to a sum."""
+KEPT = re.compile(r"v?mov\S*\s+.*\((%rsp|%rbp)\S*.*%[xyz]mm|v?mov\S*\s+%[xyz]mm.*\((%rsp|%rbp)")
+"""A vector comes from the stack or goes there."""
+
+
+def innermost(lines: list[str]) -> list[list[str]]:
+    """The loops of a function that hold no other loop."""
+    places = {line[:-1]: number for number, line in enumerate(lines) if line.endswith(":")}
+    jumps = ((re.match(r"\s+j\w+\s+(\.L\w+)$", line), end) for end, line in enumerate(lines))
+    loops = {(places[found[1]], end) for found, end in jumps if found and places.get(found[1], end) < end}
+    within = {outer for outer in loops for one in loops if one != outer and outer[0] <= one[0] <= one[1] <= outer[1]}
+    return [lines[start:end] for start, end in loops - within]
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64" or shutil.which("gcc") is None, reason="needs gcc for x86-64")
+@pytest.mark.parametrize("processor", ["cooperlake", pytest.param("skylake-avx512", marks=pytest.mark.slow)])
+def test_sums_stay_in_registers(processor: str, tmp_path: Path):
+    """Of at most 12 rows, in bfloat16, 8 bits and 4, with and without instructions for bfloat16."""
+    flags = [f"-march={processor}" if flag == NATIVE else flag for flag in FLAGS]
+    source, made = Path(llama.__file__).with_suffix(".c"), tmp_path / "made.s"
+    subprocess.run(["gcc", *flags, "-S", str(source), "-o", str(made)], check=True, timeout=120)
+    text = made.read_text()
+    for name, most in (("tiled", 24), ("byte_coded", 24), ("coded", 48)):
+        found = re.search(rf"^{name}:\n(.*?)^\s+\.size\s+{name},", text, re.MULTILINE | re.DOTALL)
+        assert found is not None, name
+        loops = [loop for loop in innermost(found[1].splitlines()) if sum(map(bool, map(ADDED.search, loop))) > 1]
+        assert max(sum(map(bool, map(ADDED.search, loop))) for loop in loops) >= most, name
+        for loop in loops:
+            kept = [line for line in loop if KEPT.search(line)]
+            assert len(kept) <= sum(map(bool, map(ADDED.search, loop))) / 10, (name, kept)
