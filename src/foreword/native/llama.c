@@ -198,10 +198,14 @@ INLINE void tile(const Product *p, int64_t row, int64_t panel, const char *later
                 if (!later) prefetch(at + FETCHED);
             }
             if (later) prefetch_behind(later + (from * p->depth / 2 + k) * 64);
+            const factor *near = x + 2 * k; /* a place for every three rows: gcc has no registers for twelve, and moves them by way of vectors */
 #pragma GCC unroll 12
-            for (int r = 0; r < R; r++)
+            for (int r = 0; r < R; r++) {
+                if (r && r % 3 == 0) near += 3 * p->depth;
+                if (r % 3 == 0) AS_IT_IS(near);
 #pragma GCC unroll 2
-                for (int i = from; i < from + side; i++) sum[r][i] = dot(sum[r][i], weight[i], x + r * p->depth + 2 * k);
+                for (int i = from; i < from + side; i++) sum[r][i] = dot(sum[r][i], weight[i], near + r % 3 * p->depth);
+            }
         }
 #pragma GCC unroll 12
     for (int r = 0; r < R; r++) finish(p, row + r, panel * PANEL, sum[r][0], sum[r][P - 1], P);
@@ -217,9 +221,12 @@ static void tiled(const Product *p, int64_t row, int64_t panel, const char *late
 #include "bytes.c"
 #include "quantized.c"
 
+#define ALONE 8 /* rows at most whose products are made in one pass: with more a core no longer reads while it multiplies, unless another pass fetches for it */
+
 /* A panel is read once from memory and serves all rows from the nearest cache, in several passes where they are many. */
 static void in_passes(const Product *p, int64_t panel, int64_t next) {
-    const int64_t most = p->coding == WHOLE ? MOST_TILED : MOST_CODED, passes = parts_of(p->rows, most), each = parts_of(p->rows, passes);
+    const int64_t most = p->coding == WHOLE ? MOST_TILED : MOST_CODED;
+    const int64_t passes = at_least(parts_of(p->rows, most), p->rows > ALONE ? 2 : 1), each = parts_of(p->rows, passes);
     const int sides = p->coding == WHOLE ? sides_of((int)each, 2) : 1;
     for (int64_t row = 0, pass = 0; row < p->rows; row += each, pass += sides) {
         const int rows = (int)(p->rows - row < each ? p->rows - row : each);
