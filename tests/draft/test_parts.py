@@ -233,6 +233,36 @@ def test_what_a_part_adds_to_sure_guesses_is_learnt_apart_from_what_it_adds_to_o
     assert dear.asked == asked + 1, "where the first is sure it adds nothing"
 
 
+def test_the_first_part_is_left_out_where_it_adds_less_than_it_takes():
+    cheap, dear = Says((1, -1, 0.3)), Says((1, -1, 0.9), (2, 0, 0.8))
+    both = FusedDrafter([cheap, dear])
+    for _ in range(100):
+        propose(both, one())  # together they promise less than the second alone
+    both._took, asked = [1.0, 1.0], cheap.asked
+    found = chances(propose(both, one(), pace=0.5))
+    assert cheap.asked == asked
+    assert found == pytest.approx({(1,): 0.9, (1, 2): 0.8})
+    both._took, both._spare = [1.0, 1.0], 4.0
+    propose(both, one(), pace=0.5)
+    assert cheap.asked == asked + 1, "now and then it is tried all the same"
+    cheap.tree = Says((1, -1, 0.9), (2, 0, 0.85), (3, 1, 0.8), (4, 2, 0.75)).tree
+    for _ in range(50):
+        propose(both, one())
+    both._took, both._spare = [1.0, 1.0], 0.0
+    propose(both, one(), pace=0.1)
+    assert cheap.asked == asked + 52, "it foresees further now"
+
+
+def test_the_first_part_is_worth_the_time_of_those_that_need_not_be_asked():
+    cheap, dear = Says((1, -1, 0.9), (2, 0, 0.85), (3, 1, 0.8), (4, 2, 0.75)), Says((1, -1, 0.9), (2, 0, 0.85))
+    both = FusedDrafter([cheap, dear])
+    for _ in range(100):
+        both._took = [1.0, 10.0]
+        propose(both, one(), pace=0.5)
+    assert (cheap.asked, dear.asked) == (100, 0)
+    assert both._first[True].tokens() == pytest.approx(3.3, abs=0.2), "to ask the other takes more than it promises"
+
+
 def test_guesses_that_cost_more_to_score_than_they_bring_promise_nothing():
     """Three of 0.5 promise more than one of 0.9, unless half of their scoring takes as long as writing as much."""
     dear = Says((9, -1, 0.9))

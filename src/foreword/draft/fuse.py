@@ -31,7 +31,8 @@ class FusedDrafter(Parts):
     well each has foreseen the text so far (a mixture of experts with weights by likelihood, of whom not all speak at
     every token: Freund, Schapire, Singer, Warmuth 1997, "Using and combining predictors that specialize"). A token that
     two parts name is likelier than one that only one of them does. A part is asked where it is expected to promise so
-    much more than those before it that its time is well spent; name them in order of cost.
+    much more than those before it that its time is well spent, and the first one where it adds as much to the others;
+    name them in order of cost.
     """
 
     summary = "several methods at once, the best guesses of all in one tree"
@@ -45,23 +46,35 @@ class FusedDrafter(Parts):
 
         With texts that are drawn, and with the likeliest ones.
         """
+        self._others = (Hope(), Hope())
+        """What the parts after the first promise, where any was asked."""
+        self._first = (Hope(), Hope())
+        """What the first one adds to that."""
 
     def propose(self, batch: Batch, nodes: List[int]) -> Draft:
         if batch.draws.wants_probs:
             return self._first_to_speak(batch, nodes)
-        asked = [self._ask(0, batch, nodes)]
+        kinds = [sequence.params.greedy for sequence in batch.sequences]
+        dues = [self._due(0, batch, nodes, [self._first[kind].tokens() for kind in kinds])]
+        asked = [self._ask(0, batch, dues[0])]
         for part in range(1, len(self.parts)):
             rows = zip(batch.sequences, *asked, strict=True)
             before = [max(self._promise(at, s, tree, batch) for at, tree in enumerate(trees)) for s, *trees in rows]
-            levels = [self._gains[part][s.params.greedy] for s in batch.sequences]
-            gains = [_hoped(known[: _level(had) + 1]) for known, had in zip(levels, before, strict=True)]
-            due = self._due(part, batch, nodes, gains)
-            asked.append(self._ask(part, batch, due))
-            for s, tree, known, had, most in zip(batch.sequences, asked[-1], levels, before, due, strict=True):
-                if most:
-                    known[_level(had)].learn(max(self._promise(part, s, tree, batch) - had, 0.0))
+            levels = [self._gains[part][kind][: _level(had) + 1] for kind, had in zip(kinds, before, strict=True)]
+            unheard = [not any(due[row] for due in dues) for row in range(len(batch))]
+            rows = zip(kinds, levels, unheard, strict=True)
+            gains = [self._others[kind].tokens() if alone else _hoped(known) for kind, known, alone in rows]
+            dues.append(self._due(part, batch, nodes, gains))
+            asked.append(self._ask(part, batch, dues[-1]))
+            rows = zip(batch.sequences, asked[-1], levels, before, unheard, dues[-1], strict=True)
+            for sequence, tree, known, had, alone, most in rows:
+                if most and not alone:
+                    known[-1].learn(max(self._promise(part, sequence, tree, batch) - had, 0.0))
         rows = zip(*asked, strict=True)
         trees = [self._joined(row).cut(most, self._floor(batch)) for row, most in zip(rows, nodes, strict=True)]
+        for row, (sequence, tree) in enumerate(zip(batch.sequences, trees, strict=True)):
+            heard = {part: asked[part][row] for part, due in enumerate(dues) if due[row]}
+            self._weigh_first(batch, sequence, heard, tree)
         return Draft(trees if batch.trees else [tree.straight() for tree in trees])
 
     def judge(self, sequence: Sequence, trees: Mapping[int, Tree], said: List[int]) -> None:
@@ -87,6 +100,19 @@ class FusedDrafter(Parts):
             standing = {part: children[part][token] for part in speaking if token in children[part]}
         for part, gain in gained.items():
             self._worth[part] = FADE * self._worth[part] + gain
+
+    def _weigh_first(self, batch: Batch, sequence: Sequence, trees: Mapping[int, Tree], joined: Tree) -> None:
+        """Learn what the first part added to what others promise; or saved, so sure that nobody else was asked."""
+        kind = sequence.params.greedy
+        others = {part: self._promise(part, sequence, tree, batch) for part, tree in trees.items() if part}
+        alone = max(others.values(), default=0.0)
+        if others:
+            self._others[kind].learn(alone)
+        if 0 not in trees:
+            return
+        surest = max(others, key=lambda part: others[part]) if alone else 0
+        without = alone if others else max(self._others[kind].tokens() - batch.pace * sum(self._took[1:]), 0.0)
+        self._first[kind].learn(max(self._promise(surest, sequence, joined, batch) - without, 0.0))
 
     @property
     def _weights(self) -> list[float]:
