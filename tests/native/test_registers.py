@@ -26,6 +26,10 @@ def innermost(lines: list[str]) -> list[list[str]]:
     return [lines[start:end] for start, end in loops - within]
 
 
+def products(loop: list[str]) -> int:
+    return sum(map(bool, map(ADDED.search, loop)))
+
+
 @pytest.mark.skipif(platform.machine() != "x86_64" or shutil.which("gcc") is None, reason="needs gcc for x86-64")
 @pytest.mark.parametrize("processor", ["cooperlake", pytest.param("skylake-avx512", marks=pytest.mark.slow)])
 def test_sums_stay_in_registers(processor: str, tmp_path: Path):
@@ -37,8 +41,8 @@ def test_sums_stay_in_registers(processor: str, tmp_path: Path):
     for name, most in (("tiled", 24), ("byte_coded", 24), ("coded", 48)):
         found = re.search(rf"^{name}:\n(.*?)^\s+\.size\s+{name},", text, re.MULTILINE | re.DOTALL)
         assert found is not None, name
-        loops = [loop for loop in innermost(found[1].splitlines()) if sum(map(bool, map(ADDED.search, loop))) > 1]
-        assert max(sum(map(bool, map(ADDED.search, loop))) for loop in loops) >= most, name
+        loops = [loop for loop in innermost(found[1].splitlines()) if products(loop) > 1]
+        assert max(map(products, loops)) >= most, name
         for loop in loops:
             kept = [line for line in loop if KEPT.search(line)]
-            assert len(kept) <= sum(map(bool, map(ADDED.search, loop))) / 10, (name, kept)
+            assert len(kept) <= products(loop) / 10, (name, kept)

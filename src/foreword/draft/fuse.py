@@ -47,7 +47,7 @@ class FusedDrafter(Parts):
         With texts that are drawn, and with the likeliest ones.
         """
         self._others = (Hope(), Hope())
-        """What the parts after the first promise, where any was asked."""
+        """What those after the first promise by themselves."""
         self._first = (Hope(), Hope())
         """What the first one adds to that."""
 
@@ -60,21 +60,22 @@ class FusedDrafter(Parts):
         for part in range(1, len(self.parts)):
             rows = zip(batch.sequences, *asked, strict=True)
             before = [max(self._promise(at, s, tree, batch) for at, tree in enumerate(trees)) for s, *trees in rows]
-            levels = [self._gains[part][kind][: _level(had) + 1] for kind, had in zip(kinds, before, strict=True)]
-            unheard = [not any(due[row] for due in dues) for row in range(len(batch))]
-            rows = zip(kinds, levels, unheard, strict=True)
-            gains = [self._others[kind].tokens() if alone else _hoped(known) for kind, known, alone in rows]
-            dues.append(self._due(part, batch, nodes, gains))
+            heard = [any(due[row] for due in dues) for row in range(len(batch))]
+            hopes = [
+                self._gains[part][kind][: _level(had) + 1] if others else [self._others[kind]]
+                for kind, had, others in zip(kinds, before, heard, strict=True)
+            ]
+            dues.append(self._due(part, batch, nodes, list(map(_hoped, hopes))))
             asked.append(self._ask(part, batch, dues[-1]))
-            rows = zip(batch.sequences, asked[-1], levels, before, unheard, dues[-1], strict=True)
-            for sequence, tree, known, had, alone, most in rows:
-                if most and not alone:
-                    known[-1].learn(max(self._promise(part, sequence, tree, batch) - had, 0.0))
+            for sequence, tree, hope, had, due in zip(batch.sequences, asked[-1], hopes, before, dues[-1], strict=True):
+                if due:
+                    hope[-1].learn(max(self._promise(part, sequence, tree, batch) - had, 0.0))
         rows = zip(*asked, strict=True)
         trees = [self._joined(row).cut(most, self._floor(batch)) for row, most in zip(rows, nodes, strict=True)]
         for row, (sequence, tree) in enumerate(zip(batch.sequences, trees, strict=True)):
-            heard = {part: asked[part][row] for part, due in enumerate(dues) if due[row]}
-            self._weigh_first(batch, sequence, heard, tree)
+            if dues[0][row]:
+                others = {part: asked[part][row] for part, due in enumerate(dues) if part and due[row]}
+                self._weigh_first(batch, sequence, others, tree)
         return Draft(trees if batch.trees else [tree.straight() for tree in trees])
 
     def judge(self, sequence: Sequence, trees: Mapping[int, Tree], said: List[int]) -> None:
@@ -101,17 +102,16 @@ class FusedDrafter(Parts):
         for part, gain in gained.items():
             self._worth[part] = FADE * self._worth[part] + gain
 
-    def _weigh_first(self, batch: Batch, sequence: Sequence, trees: Mapping[int, Tree], joined: Tree) -> None:
+    def _weigh_first(self, batch: Batch, sequence: Sequence, others: Mapping[int, Tree], joined: Tree) -> None:
         """Learn what the first part added to what others promise; or saved, so sure that nobody else was asked."""
         kind = sequence.params.greedy
-        others = {part: self._promise(part, sequence, tree, batch) for part, tree in trees.items() if part}
-        alone = max(others.values(), default=0.0)
+        promised = {0: 0.0} | {part: self._promise(part, sequence, tree, batch) for part, tree in others.items()}
+        surest = max(promised, key=lambda part: promised[part])
         if others:
-            self._others[kind].learn(alone)
-        if 0 not in trees:
-            return
-        surest = max(others, key=lambda part: others[part]) if alone else 0
-        without = alone if others else max(self._others[kind].tokens() - batch.pace * sum(self._took[1:]), 0.0)
+            without = promised[surest]
+            self._others[kind].learn(without)
+        else:
+            without = max(self._others[kind].tokens() - batch.pace * sum(self._took[1:]), 0.0)
         self._first[kind].learn(max(self._promise(surest, sequence, joined, batch) - without, 0.0))
 
     @property
