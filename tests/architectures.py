@@ -175,9 +175,9 @@ def build(name: str) -> PreTrainedModel:
 def disturb(model: PreTrainedModel) -> None:
     """Move biases and norms off 0 and 1, where an implementation that forgets them would go unnoticed."""
     with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.dim() == 1:
-                parameter.add_(torch.randn_like(parameter), alpha=0.1)
+        for held in model.state_dict().values():
+            if held.dim() == 1:
+                held.add_(torch.randn_like(held), alpha=0.1)
 
 
 ARCHITECTURES: dict[str, Callable[[], PreTrainedModel]] = {name: partial(build, name) for name in FAMILIES}

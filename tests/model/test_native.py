@@ -9,15 +9,21 @@ from transformers import (
     Gemma2Config,
     Gemma3Config,
     GraniteConfig,
+    GraniteMoeConfig,
+    Lfm2MoeConfig,
     LlamaConfig,
     MistralConfig,
     Olmo3Config,
+    OlmoeConfig,
     Phi3Config,
+    Qwen2MoeConfig,
+    Qwen3_5MoeTextConfig,
     Qwen3_5TextConfig,
 )
 
 import architectures
 import starter
+from foreword.model.experts import routed
 from foreword.model.plan import Read
 from foreword.model.recurrent import drive, refused
 from foreword.native.llama import library
@@ -71,6 +77,25 @@ WIDE = {
         layer_types=["linear_attention", "linear_attention", "full_attention", "linear_attention"],
         linear_num_key_heads=2, linear_num_value_heads=8, linear_key_head_dim=32, linear_value_head_dim=144,
     ),
+    "qwen3.5, experts, one of which all ask": Qwen3_5MoeTextConfig(
+        **{**SIZES, "initializer_range": 0.05}, **HEADS, head_dim=32,
+        layer_types=["linear_attention", "full_attention"], linear_num_key_heads=2, linear_num_value_heads=8,
+        linear_key_head_dim=16, linear_value_head_dim=16, num_experts=20, num_experts_per_tok=3,
+        moe_intermediate_size=48, shared_expert_intermediate_size=48,
+    ),
+    "lfm2, experts by sigmoids, some preferred": Lfm2MoeConfig(
+        **SIZES, **HEADS, num_dense_layers=1, layer_types=["conv", "full_attention"], num_experts=6,
+        num_experts_per_tok=2, moe_intermediate_size=32, routed_scaling_factor=1.5, tie_word_embeddings=False,
+    ),
+    "olmoe, trust as it is": OlmoeConfig(**SIZES, **HEADS, num_experts=17, num_experts_per_tok=5),
+    "granite, experts": GraniteMoeConfig(
+        **SIZES, **HEADS, num_local_experts=8, num_experts_per_tok=8, residual_multiplier=0.3, logits_scaling=4.0,
+        tie_word_embeddings=True,
+    ),
+    "experts in one layer of two, four all ask": Qwen2MoeConfig(
+        **SIZES, **HEADS, num_experts=5, num_experts_per_tok=2, moe_intermediate_size=32, mlp_only_layers=[0],
+        shared_expert_intermediate_size=128,
+    ),
 }  # fmt: skip
 """Heads that matrix registers can hold: one half of what they add up at once, one and a half, two; and what is rare."""
 NAMES = [
@@ -85,6 +110,9 @@ NAMES = [
     "olmo2",
     "smollm3",
     "lfm2",
+    "mixtral",
+    "qwen2-moe",
+    "qwen3-moe",
     *WIDE,
 ]
 """Plain, shared key heads, a window of 8, biases, norms of queries and keys; norms after halves; places unseen."""
@@ -131,7 +159,10 @@ def test_scores_are_those_of_the_model_up_to_bfloat16(models, driver, text):
     with torch.inference_mode():
         truth = models[1](torch.tensor([text])).logits[0]
         rounded = models[0](torch.tensor([text])).logits[0].float()
-    ours, theirs = ((scores - truth).pow(2).mean().sqrt() / truth.std() for scores in (found, rounded))
+    each = ((scores - truth).pow(2).mean(-1) / truth.var() for scores in (found, rounded))
+    # A row whose expert wins narrowly may be another's in bfloat16, and then it is nearer to nothing.
+    experts = any(map(routed, models[0].get_decoder().layers))
+    ours, theirs = ((rows.median() if experts else rows.mean()).sqrt() for rows in each)
     # Activations stay in float32 between products here, so we are nearer to the truth than bfloat16 throughout.
     assert ours < theirs
     assert ours < 0.05

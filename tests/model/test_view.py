@@ -75,7 +75,9 @@ def test_a_code_stands_for_the_nearest_weight_it_can(bits, step):
 ODD = "a vocabulary of odd size"
 
 
-@pytest.fixture(scope="module", params=["family", ODD, "llama-gqa", "mistral", "qwen2", "qwen3", "gemma2", "olmo2"])
+@pytest.fixture(
+    scope="module", params=["family", ODD, "llama-gqa", "mistral", "qwen2", "qwen3", "gemma2", "olmo2", "qwen2-moe"]
+)
 def base(request):
     if request.param == "family":
         return NativeDriver(AutoModelForCausalLM.from_pretrained(starter.target(), dtype=torch.bfloat16).eval())

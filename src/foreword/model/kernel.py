@@ -20,7 +20,7 @@ from foreword.errors import ModelError
 from foreword.model.cache import Extents, grown
 from foreword.model.driver import Mode
 from foreword.model.packing import Rooms
-from foreword.model.panels import LANES, PANEL, linears, products, room, vectors
+from foreword.model.panels import LANES, MATRICES, PANEL, linears, products, room, vectors
 from foreword.model.plan import Read, Span
 from foreword.native import llama
 from foreword.native.openmp import threads
@@ -32,8 +32,6 @@ Turn = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """(a tensor of the dtype wanted, positions [1, position]) -> cos and sin of their angles [1, position, dim]."""
 ROPES = ("default", "linear", "llama3", "yarn")
 """Rotary embeddings whose angles depend on the position alone."""
-MATRICES = ("qkv", "out", "gate_up", "down")
-"""What is packed of a layer."""
 ACTIVATIONS = {"silu": llama.SILU, "gelu_pytorch_tanh": llama.GELU}
 MOST_DIM, MOST_DEEP = 256, 256
 SHARE = 4 * 2**20
@@ -45,7 +43,7 @@ MARGIN = 64
 def unfit(config: Any, layer: Any, head: Any) -> str | None:
     """Why layers like this one, and this matrix after them, are not what the C side computes; None if they are."""
     parts = linears(layer)
-    dim, inner = parts["out"][0].in_features // config.num_attention_heads, parts["down"][0].in_features
+    dim, inner = parts["out"][0].in_features // config.num_attention_heads, inside(layer)
     sizes = (head.in_features, inner, dim)
     biased = [*(linear for name, matrix in parts.items() if name != "qkv" for linear in matrix), head]
     if (
@@ -58,6 +56,11 @@ def unfit(config: Any, layer: Any, head: Any) -> str | None:
     if any(rope.get("rope_type", "default") not in ROPES for rope in _ropes(config.rope_parameters or {})):
         return "its rotary embedding depends on the length of the text"
     return llama.reason()
+
+
+def inside(layer: Any) -> int:
+    """Numbers within its MLP; 0 where it has experts."""
+    return linears(layer)["down"][0].in_features if "down" in linears(layer) else 0
 
 
 def activation(config: Any) -> int | None:
@@ -178,7 +181,9 @@ class Kernel(Rooms[Rows]):
         (first, _), size = numbers.buffer_info(), numbers.itemsize
         places = (first, first + count * size, first + 2 * count * size)
         scratch = self._scratch.fit(max(count, rows), self._threads, longest)
-        return llama.Forward(count, len(spans), len(kept), *places, spans, logits.data_ptr(), *scratch)
+        return llama.Forward(
+            count, len(spans), len(kept), *places, spans, logits.data_ptr(), *scratch, asked=self._scratch.asked
+        )
 
     def _describe_span(self, described: llama.Span, span: Span) -> None:
         read, fresh = span.read, span.stop - span.start

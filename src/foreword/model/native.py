@@ -17,15 +17,19 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from foreword.errors import ModelError
-from foreword.model.kernel import Kernel, Rows, Turn, activation, unfit
+from foreword.model import experts
+from foreword.model.kernel import Kernel, Rows, Turn, activation, inside, unfit
 from foreword.model.linear import drop_weights, fast_bfloat16
-from foreword.model.panels import body, linears, remembers, scales
+from foreword.model.panels import body, remembers, scales
 from foreword.model.plan import Read
 from foreword.model.unpack import looked_up, restore
 from foreword.native import llama
 from foreword.native.scratch import multiplied
 
-KINDS = "Llama Mistral Qwen2 Qwen3 Gemma Gemma2 Gemma3 Phi3 Olmo2 Olmo3 SmolLM3 Granite Qwen3_5 Lfm2".split()
+KINDS = (
+    "Llama Mistral Qwen2 Qwen3 Gemma Gemma2 Gemma3 Phi3 Olmo2 Olmo3 SmolLM3 Granite Qwen3_5 Lfm2 "
+    "Mixtral Qwen2Moe Qwen3Moe Qwen3_5Moe Olmoe GraniteMoe Lfm2Moe"
+).split()
 SUPPORTED = (*(f"{kind}ForCausalLM" for kind in KINDS), "Gemma3ForConditionalGeneration")
 """The last one sees as well; it is its text that is read."""
 CAPPED = "Gemma2ForCausalLM"
@@ -47,12 +51,19 @@ def refused(model: PreTrainedModel) -> str | None:
     """Why this model cannot be driven this way; None if it can."""
     kind = type(model).__name__
     if kind not in SUPPORTED:
-        return f"{kind} is not one of {', '.join(SUPPORTED)}"
+        return f"it reads models like {', '.join(KINDS)}, and {kind} is none of them"
     if model.device.type != "cpu" or model.dtype != torch.bfloat16:
         return "it is made for bfloat16 on CPU"
     if all(map(remembers, body(model).layers)):
         return "none of its layers has attention"
-    return unfit(model.config.get_text_config(), _attending(model), model.lm_head)
+    layers, config = body(model).layers, model.config.get_text_config()
+    if getattr(config, "clip_qkv", None) is not None:
+        return "its queries, keys and values are clipped"
+    # One of every kind.
+    kinds = {(remembers(layer), experts.routed(layer)): layer for layer in layers}.values()
+    why = [experts.unfit(layer) for layer in kinds if experts.routed(layer)]
+    why += [unfit(config, layer, model.lm_head) for layer in kinds if not remembers(layer)]
+    return next(filter(None, why), None)
 
 
 class NativeDriver(Kernel):
@@ -109,6 +120,8 @@ class NativeDriver(Kernel):
         config, inner = model.config.get_text_config(), body(model)
         layers = inner.layers
         attention, queries = _attending(model).self_attn, config.num_attention_heads
+        routed = next(filter(experts.routed, layers), None)
+        self._experts = None if routed is None else experts.sizes(routed)
         array = (llama.Layer * len(layers))()
         for described, layer in zip(array, layers, strict=True):
             self._describe_layer(described, layer)
@@ -125,7 +138,7 @@ class NativeDriver(Kernel):
             embeddings.weight = nn.Parameter(embeddings.weight.new_empty(0), requires_grad=False)
         return llama.Model(
             len(layers), hidden, queries, config.num_key_value_heads, attention.head_dim,
-            linears(_attending(model))["down"][0].in_features, vocab, eps, attention.scaling,
+            max(map(inside, layers)), vocab, eps, attention.scaling,
             None if self._owned and tied else self._keep(embeddings.weight.detach()),
             self._keep(scales(last)), head, array, table=head, tabled=len(self._table),
             activation=activation(config), broad=normed is not None and normed.weight.numel() > attention.head_dim,
@@ -135,12 +148,15 @@ class NativeDriver(Kernel):
             residual_scale=getattr(config, "residual_multiplier", 1),
             logit_scale=0 if scaling == 1 else 1 / scaling,
             apart=0 if hasattr(attention, "qkv_proj") else attention.q_proj.out_features // queries,
+            experts=None if self._experts is None else ctypes.pointer(self._experts),
         )  # fmt: skip
 
     def _describe_layer(self, described: llama.Layer, layer: Any) -> None:
         super()._describe_layer(described, layer)
         if self._owned:
             drop_weights(layer)
+            if experts.routed(layer):
+                experts.drop(layer)
         if remembers(layer):
             return
         # Where a layer does not say whether its window is open, all layers of the model have the same.
@@ -156,7 +172,7 @@ def _embed_scale(embeddings: Any) -> float:
 def turns_of(model: PreTrainedModel) -> List[Turn | None]:
     """How each layer turns its heads; None = not at all."""
     inner, config = body(model), model.config.get_text_config()
-    rotary, layers = inner.rotary_emb, inner.layers
+    rotary, layers = inner.rotary_emb if hasattr(inner, "rotary_emb") else inner.pos_emb, inner.layers
     kinds = config.layer_types if _many_ropes(config) else [None] * len(layers)
     known = {kind: rotary if kind is None else partial(rotary, layer_type=kind) for kind in set(kinds)}
     turned = [not remembers(layer) and getattr(layer.self_attn, "use_rope", True) for layer in layers]

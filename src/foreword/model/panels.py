@@ -13,18 +13,20 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from foreword.model import experts
 from foreword.native.llama import LANES
 
 PANEL = 2 * LANES
 """Outputs that lie side by side in packed weights; values lie in blocks of so many rows."""
 
-
+MATRICES = ("qkv", "out", "gate_up", "down")
+"""What is packed of a layer, and may be coded; the router of experts is packed as well."""
 AROUND = {
     "norm": "input_layernorm", "said_norm": "post_attention_layernorm",
     "mlp_norm": "pre_feedforward_layernorm", "mlp_said_norm": "post_feedforward_layernorm",
 }  # fmt: skip
 """Norms of a layer that norms what its halves say, and perhaps what they read."""
-AROUND_ONE = ("Gemma", "Qwen3_5RMSNorm")
+AROUND_ONE = ("Gemma", "Qwen3_5RMSNorm", "Qwen3_5MoeRMSNorm")
 """How the names of norms begin that keep what is to be added to 1."""
 BEFORE = {"norm": "input_layernorm", "mlp_norm": "post_attention_layernorm"}
 OPERATORS = {"norm": "operator_norm", "mlp_norm": "ffn_norm"}
@@ -44,14 +46,22 @@ def remembers(layer: Any) -> bool:
 
 
 def linears(layer: Any) -> dict[str, tuple[nn.Linear, ...]]:
-    """The modules whose outputs lie one after the other in each matrix of the C side; some models join them as well."""
+    """The modules whose outputs lie one after the other in each matrix of the C side; some models join them as well.
+
+    Those of experts are not among them.
+    """
     mixer = getattr(layer, next(filter(partial(hasattr, layer), MIXERS)))
-    mlp = layer.mlp if hasattr(layer, "mlp") else layer.feed_forward
-    return {
+    mixing = {
         "qkv": _first(
             mixer, "qkv_proj", "q_proj k_proj v_proj", "in_proj", "in_proj_qkv in_proj_z in_proj_b in_proj_a"
         ),
         "out": _first(mixer, "o_proj", "out_proj"),
+    }
+    if experts.routed(layer):
+        return mixing
+    mlp = experts.block(layer)
+    return {
+        **mixing,
         "gate_up": _first(mlp, "gate_up_proj", "gate_proj up_proj", "w1 w3"),
         "down": _first(mlp, "down_proj", "w2"),
     }
@@ -66,10 +76,12 @@ def _first(owner: Any, *names: str) -> tuple[nn.Linear, ...]:
 def products(layer: Any) -> dict[str, Float[Tensor, "outputs depth"]]:
     """The matrices of a layer by the names of the C side, as they are before they are packed."""
     weights = {name: [linear.weight for linear in parts] for name, parts in linears(layer).items()}
-    halves = weights.pop("gate_up")
-    gate, up = (half.unflatten(0, (-1, LANES)) for half in (halves if len(halves) == 2 else halves[0].chunk(2)))
+    halves = weights.pop("gate_up", ())
     # What need not be copied is not: a model's worth of copies stays behind in the allocator.
     found = {name: parts[0] if len(parts) == 1 else torch.cat(parts) for name, parts in weights.items()}
+    if not halves:
+        return found | experts.products(layer)
+    gate, up = (half.unflatten(0, (-1, LANES)) for half in (halves if len(halves) == 2 else halves[0].chunk(2)))
     return {**found, "gate_up": torch.stack([gate, up], dim=1).flatten(0, 2)}  # half of a panel each
 
 
@@ -97,6 +109,8 @@ def vectors(layer: Any) -> dict[str, Float[Tensor, "*size"]]:
             "step_bias": mixer.dt_bias.detach().float(),
             "gated_norm": mixer.norm.weight.detach().float(),
         }
+    if experts.routed(layer):
+        found |= experts.vectors(layer)
     biases = [linear.bias.detach() for linear in linears(layer)["qkv"] if linear.bias is not None]
     return {**found, "qkv_bias": torch.cat(biases).float()} if biases else found
 

@@ -12,7 +12,8 @@ from jaxtyping import BFloat16, Int
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from foreword.model.panels import LANES, PANEL, body, linears
+from foreword.model import experts
+from foreword.model.panels import LANES, MATRICES, PANEL, body, linears
 from foreword.native import llama
 
 
@@ -28,11 +29,16 @@ def restore(hf: PreTrainedModel, described: llama.Model, held: List[Tensor]) -> 
     at = {tensor.data_ptr(): tensor for tensor in held}
     inner = body(hf)
     for layer, packed in zip(inner.layers, described.layer[: described.layers], strict=True):
+        weights = {name: unpacked(at[getattr(packed, name)]) for name in MATRICES}
+        if packed.router:
+            router = unpacked(at[packed.router])
+            experts.restore(layer, weights.pop("gate_up"), weights.pop("down"), router)
+        else:
+            pairs = weights["gate_up"].view(-1, 2, LANES, described.hidden)  # half of a panel each
+            weights["gate_up"] = pairs.transpose(0, 1).reshape(-1, described.hidden)
         parts = linears(layer)
-        for name in ("qkv", "out", "down"):
-            _fill(parts[name], unpacked(at[getattr(packed, name)]))
-        pairs = unpacked(at[packed.gate_up]).view(-1, 2, LANES, described.hidden)  # half of a panel each
-        _fill(parts["gate_up"], pairs.transpose(0, 1).reshape(-1, described.hidden))
+        for name, weight in weights.items():
+            _fill(parts[name], weight)
     head = unpacked(at[described.head])[: described.vocab]
     if not described.embedding:  # it was both
         inner.embed_tokens.weight = _still(head)

@@ -157,7 +157,7 @@ def _check_sizes(name: str, driver: NativeDriver, bits: int) -> None:
     if bits not in CODINGS:
         raise InvalidRequest(f"weights can be read in {', '.join(map(str, CODINGS))} bits, got {bits}")
     m = driver._model
-    depths = (m.hidden, m.intermediate, m.heads * m.dim)
+    depths = (m.hidden, m.experts.contents.inner if m.experts else m.intermediate, m.heads * m.dim)
     if m.coding != llama.WHOLE:
         raise InvalidRequest(f"the weights of {name} are held in 8 bits, for guesses alone; load it again for a view")
     if bits == 4 and any(depth % llama.GROUP for depth in depths):

@@ -35,9 +35,10 @@ def copied(model: Model) -> PreTrainedModel:
     nn.Module.to(made, model.device)
     filled: set[str] = set()
     if isinstance(model.driver, NativeDriver):
-        model.driver.restore(made)  # all linear layers, in bfloat16
-        restored = {id(layer.weight) for layer in made.modules() if isinstance(layer, nn.Linear)}
-        filled |= {name for name, weight in made.named_parameters(remove_duplicate=False) if id(weight) in restored}
+        drawn = dict(made.named_parameters(remove_duplicate=False))
+        model.driver.restore(made)  # all that is multiplied with, in bfloat16
+        given = made.named_parameters(remove_duplicate=False)
+        filled |= {name for name, weight in given if weight is not drawn[name]}
         nn.Module.float(made)
     for name, layer in model.hf.named_modules():
         if isinstance(layer, PackedLinear):

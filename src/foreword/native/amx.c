@@ -179,11 +179,10 @@ static inline __attribute__((always_inline)) void square(const Product *p, Matri
 }
 
 /* The panels of one turn, two or one, times the rows [from, to). */
-static inline __attribute__((always_inline)) void in_registers_as(const Product *p, Matrices *m, int64_t from, int64_t to, int64_t panel, int64_t after, const int B) {
+static inline __attribute__((always_inline)) void in_registers_as(const Product *p, Matrices *m, int64_t from, int64_t to, int64_t panel, const char *next, const int B) {
     const int64_t most = B ? MOST_ROWS / 2 : MOST_ROWS, few = most / 2;
     const int64_t passes = parts_of(to - from, most), each = parts_of(to - from, passes);
     const int64_t left = p->outputs - panel * PANEL;
-    const char *next = (const char *)p->weight + after * (B ? byte_panel(p->depth) : 2 * PANEL * p->depth);
     for (int64_t row = from; row < to; row += each) {
         const int rows = (int)(to - row < each ? to - row : each), held = B ? 2 * rows : rows;
         if (held != m->shaped) shape_registers(m->shaped = held);
@@ -198,9 +197,9 @@ static inline __attribute__((always_inline)) void in_registers_as(const Product 
     }
 }
 
-static void in_registers(const Product *p, Matrices *m, int64_t from, int64_t to, int64_t panel, int64_t after) {
-    if (p->coding == BYTES) in_registers_as(p, m, from, to, panel, after, 1);
-    else in_registers_as(p, m, from, to, panel, after, 0);
+static void in_registers(const Product *p, Matrices *m, int64_t from, int64_t to, int64_t panel, const char *next) {
+    if (p->coding == BYTES) in_registers_as(p, m, from, to, panel, next, 1);
+    else in_registers_as(p, m, from, to, panel, next, 0);
 }
 
 static void begin_product(Matrices *m) {
@@ -237,7 +236,7 @@ typedef struct { char none; } Matrices;
 static void begin_product(Matrices *m) { (void)m; }
 static void put_due(const Product *p, Matrices *m) { (void)p, (void)m; }
 static void end_product(const Matrices *m) { (void)m; }
-static void in_registers(const Product *p, Matrices *m, int64_t from, int64_t to, int64_t panel, int64_t after) { (void)p, (void)m, (void)from, (void)to, (void)panel, (void)after; }
+static void in_registers(const Product *p, Matrices *m, int64_t from, int64_t to, int64_t panel, const char *next) { (void)p, (void)m, (void)from, (void)to, (void)panel, (void)next; }
 int foreword_use_amx(int wanted) { return (void)wanted, 0; }
 int foreword_uses_amx(void) { return 0; }
 

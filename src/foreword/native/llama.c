@@ -29,6 +29,8 @@ typedef struct {
     const float *taps; /* not NULL: in place of attention the layer remembers in a state (recurrent.c); [tap, channel], the token's own last */
     const float *decay, *step_bias, *gated_norm; /* [head], [head], [dim] of it */
     int64_t number; /* among layers of its kind */
+    const void *router; /* not NULL: the MLP is experts (experts.c); packed, in bfloat16 always */
+    const float *leaning; /* added to trust where experts are chosen; NULL = nothing */
 } Layer;
 
 enum { ATTENTION = 1, MLP = 2 };
@@ -52,6 +54,7 @@ typedef struct {
     int64_t tabled; /* rows of it */
     int64_t apart; /* numbers from one query to the next, 0 = dim; twice that where a gate for what it says lies behind it */
     const struct Recurrence *recurrence; /* sizes of layers that remember in a state; NULL = there are none */
+    const struct Experts *experts; /* NULL = there are none */
 } Model;
 
 /* One sequence's rows of a packed forward. Row r of the span, counted from `start`, may see the pool rows
@@ -80,6 +83,7 @@ typedef struct {
     float *states; /* scratch: [threads, room], copies of states for guesses */
     int64_t room;
     int64_t remembered; /* keys and values alone are wanted, in every layer of the same rows, which `residual` holds */
+    const struct Asked *asked; /* scratch, where there are experts */
 } Forward;
 
 /* What is computed of a row before attention: queries, each perhaps with its gate, keys and values. */
@@ -224,13 +228,13 @@ static void tiled(const Product *p, int64_t row, int64_t panel, const char *late
 #define ALONE 8 /* rows at most whose products are made in one pass: with more a core no longer reads while it multiplies, unless another pass fetches for it */
 
 /* A panel is read once from memory and serves all rows from the nearest cache, in several passes where they are many. */
-static void in_passes(const Product *p, int64_t panel, int64_t next) {
+static void in_passes(const Product *p, int64_t panel, const char *next) {
     const int64_t most = p->coding == WHOLE ? MOST_TILED : MOST_CODED;
     const int64_t passes = at_least(parts_of(p->rows, most), p->rows > ALONE ? 2 : 1), each = parts_of(p->rows, passes);
     const int sides = p->coding == WHOLE ? sides_of((int)each, 2) : 1;
     for (int64_t row = 0, pass = 0; row < p->rows; row += each, pass += sides) {
         const int rows = (int)(p->rows - row < each ? p->rows - row : each);
-        const char *later = (const char *)p->weight + (next * 2 + pass) * PANEL * p->depth;
+        const char *later = next + pass * PANEL * p->depth;
         if (p->coding == WHOLE) tiled(p, row, panel, passes * sides > 1 && pass < 2 ? later : 0, rows);
         else coded(p, row, panel, rows);
     }
@@ -239,43 +243,56 @@ static void in_passes(const Product *p, int64_t panel, int64_t next) {
 #define OWN (1 << 19) /* bytes of either side of a product that stay in a core's own cache, beside as many of the other */
 #define CHUNKS 4      /* chunks of a thread: fewer would make the last one a long wait, and more cost more */
 
-/* How a product is shared: panels go by turns of `side` of them, turns in chunks of `size`. Of more rows than stay near,
- * a band at a time goes through the panels of a chunk, which stay near then. */
-typedef struct {
-    int64_t side, turns, size, chunks, band;
-} Dealt;
+static inline int64_t coded_bytes(int64_t outputs, int64_t depth, int64_t coding) {
+    return coding == WHOLE ? outputs * depth * (int64_t)sizeof(bf16) : foreword_coded_bytes(outputs, depth, (int)coding);
+}
+
+static inline const char *panel_at(const Product *p, int64_t panel) { return (const char *)p->weight + panel * coded_bytes(PANEL, p->depth, p->coding); }
+
+/* Panels that are gone through at once. */
+static inline int64_t side_of(const Product *p) { return in_matrices(p) && p->rows <= (p->coding == BYTES ? BLOCK / 2 : BLOCK) ? 2 : 1; }
+
+/* How the panels of a product are shared: in chunks of `size`. Of more rows than stay near, a band at a time goes through the
+ * panels of a chunk, which stay near then. */
+typedef struct { int64_t panels, size, chunks, band; } Dealt;
+
+static int64_t band_of(const Product *p) {
+    return in_matrices(p) ? at_least(OWN / (p->depth * (int64_t)sizeof *p->x) / MOST_ROWS, 1) * MOST_ROWS : p->rows;
+}
 
 static Dealt dealt(const Product *p, int threads) {
-    Dealt s = {.side = 1, .band = p->rows};
-    if (in_matrices(p)) {
-        if (p->rows <= (p->coding == BYTES ? BLOCK / 2 : BLOCK)) s.side = 2;
-        s.band = at_least(OWN / (p->depth * (int64_t)sizeof *p->x) / MOST_ROWS, 1) * MOST_ROWS;
-    }
-    s.turns = parts_of(p->outputs, s.side * PANEL);
-    s.size = threads == 1 ? s.turns : at_least(parts_of(s.turns, CHUNKS * threads), 2 / s.side);
-    if (p->rows > s.band) s.size = at_most(s.size, OWN / (PANEL * p->depth * (int64_t)sizeof(bf16)) + 1);
-    s.chunks = parts_of(s.turns, s.size);
+    Dealt s = {.panels = parts_of(p->outputs, PANEL), .band = band_of(p)};
+    const int64_t side = side_of(p), turns = parts_of(s.panels, side);
+    int64_t size = threads == 1 ? turns : at_least(parts_of(turns, CHUNKS * threads), 2 / side);
+    if (p->rows > s.band) size = at_most(size, OWN / (PANEL * p->depth * (int64_t)sizeof(bf16)) + 1);
+    s.size = size * side, s.chunks = parts_of(turns, size);
     return s;
 }
 
+/* A turn: the panels from `panel` on that are gone through at once, times some rows. `next` is fetched meanwhile. */
+static inline void turn_of(const Product *p, Matrices *m, int64_t row, int64_t last, int64_t panel, const char *next) {
+    if (in_matrices(p)) in_registers(p, m, row, last, panel, next);
+    else if (p->coding == BYTES) in_bytes(p, panel);
+    else in_passes(p, panel, next);
+}
+
 static void product(const Product *p, Worker *w) {
-    const int matrices = in_matrices(p);
     const Dealt s = dealt(p, w->threads);
+    const int64_t side = side_of(p);
     Matrices m;
     begin_product(&m);
     for (int64_t chunk = claim(w, s.chunks); chunk >= 0; finished(w)) {
-        const int64_t from = chunk * s.size, to = at_most(from + s.size, s.turns);
+        const int64_t from = chunk * s.size, to = at_most(from + s.size, s.panels);
         for (int64_t row = 0, last; row < p->rows; row = last) {
             last = at_most(row + s.band, p->rows);
-            for (int64_t turn = from; turn < to; turn++) {
-                if (turn + 1 == to && last == p->rows) chunk = claim(w, s.chunks); /* now, to fetch the beginning of what this thread reads next */
-                const int64_t next = turn + 1 < to ? turn + 1 : last < p->rows ? from : chunk < 0 ? turn : chunk * s.size;
-                if (matrices) in_registers(p, &m, row, last, turn * s.side, next * s.side);
-                else if (p->coding == BYTES) in_bytes(p, turn);
-                else in_passes(p, turn, next);
+            for (int64_t panel = from; panel < to; panel += side) {
+                const int end = panel + side >= to;
+                if (end && last == p->rows) chunk = claim(w, s.chunks); /* now, to fetch the beginning of what this thread reads next */
+                const int64_t next = !end ? panel + side : last < p->rows ? from : chunk < 0 ? panel : chunk * s.size;
+                turn_of(p, &m, row, last, panel, panel_at(p, next));
             }
         }
-        if (matrices) put_due(p, &m);
+        if (in_matrices(p)) put_due(p, &m);
     }
     end_product(&m);
     wait(w, s.chunks);
@@ -627,6 +644,7 @@ static void let_through(const Model *m, const Forward *f, int64_t r) {
 }
 
 #include "recurrent.c"
+#include "experts.c"
 
 /* Rows or heads, `size` of them a chunk. */
 #define SHARE(total, size, item, work)                                                       \
@@ -676,6 +694,22 @@ static void recur(const Model *m, const Layer *layer, const Forward *f, Worker *
     product(&(Product){f->narrow, layer->out, rows, said, m->hidden, ADD, f->residual, 0, 0, m->coding, 0, 1, .steps = f->steps}, w);
 }
 
+/* In place of the MLP, in a layer that has experts. */
+static void consult(const Model *m, const Layer *layer, const Forward *f, Worker *w) {
+    const Experts *e = m->experts;
+    const Asked *a = f->asked;
+    const int64_t rows = f->rows, places = rows * each_of(e);
+    SHARE(rows, 4, r, rms_norm(f->residual + r * m->hidden, layer->mlp_norm, m->eps, m->hidden, f->narrow + r * m->hidden));
+    product(&(Product){f->narrow, layer->router, rows, m->hidden, routed_of(e), STORE, f->wide, 0}, w);
+    SHARE(rows, 4, r, ask(m, layer, f, r));
+    SHARE(1, 1, once, assort(e, rows, a));
+    SHARE(places, 4, place, bring(m, f, place));
+    with_experts(m, a, &(Product){a->gathered, layer->gate_up, places, m->hidden, 2 * e->inner, GATE, 0, 0, a->gated, m->coding, m->activation, .steps = a->steps}, w);
+    if (m->coding == BYTES) SHARE(places, 2, place, a->steps[place] = made_whole(a->gated + place * e->inner, e->inner));
+    with_experts(m, a, &(Product){a->gated, layer->down, places, e->inner, m->hidden, STORE, a->said, 0, 0, m->coding, .steps = a->steps}, w);
+    SHARE(rows, 4, r, add_experts(m, layer, f, r));
+}
+
 static void run(const Model *m, const Forward *f, Worker *w) {
     if (f->remembered) {
         remember(m, f, w);
@@ -706,11 +740,14 @@ static void run(const Model *m, const Forward *f, Worker *w) {
             if (norm) SHARE(rows, 4, r, add_normed(m, f, norm, r));
         }
         if (layer->skipped & MLP) continue;
-        SHARE(rows, 4, r, (rms_norm(f->residual + r * m->hidden, layer->mlp_norm, m->eps, m->hidden, f->narrow + r * m->hidden), count_row(m, f, f->narrow, m->hidden, r)));
-        product(&(Product){f->narrow, layer->gate_up, rows, m->hidden, 2 * m->intermediate, GATE, 0, 0, gated, m->coding, m->activation, .steps = f->steps}, w);
-        COUNT(gated, m->intermediate);
         const float *norm = layer->mlp_said_norm;
-        product(&(Product){gated, layer->down, rows, m->intermediate, m->hidden, norm ? STORE : ADD, norm ? f->wide : f->residual, 0, 0, m->coding, 0, scale, .steps = f->steps}, w);
+        if (layer->router) consult(m, layer, f, w);
+        else {
+            SHARE(rows, 4, r, (rms_norm(f->residual + r * m->hidden, layer->mlp_norm, m->eps, m->hidden, f->narrow + r * m->hidden), count_row(m, f, f->narrow, m->hidden, r)));
+            product(&(Product){f->narrow, layer->gate_up, rows, m->hidden, 2 * m->intermediate, GATE, 0, 0, gated, m->coding, m->activation, .steps = f->steps}, w);
+            COUNT(gated, m->intermediate);
+            product(&(Product){gated, layer->down, rows, m->intermediate, m->hidden, norm ? STORE : ADD, norm ? f->wide : f->residual, 0, 0, m->coding, 0, scale, .steps = f->steps}, w);
+        }
         if (norm) SHARE(rows, 4, r, add_normed(m, f, norm, r));
     }
     if (heeds(f, m->layers) || heeds(f, m->layers + 1)) SHARE(rows, 4, r, hear_last(m, f, r));
@@ -723,7 +760,7 @@ static void run(const Model *m, const Forward *f, Worker *w) {
 
 /* ---- helpers: threads that join a forward if they happen to be running, and that nobody waits for to begin. */
 
-#define PHASES_A_LAYER 15
+#define PHASES_A_LAYER 22
 #define MOST_THREADS 256
 #define SPINS 50000 /* a fraction of a millisecond: about the time between two forwards of a small model */
 

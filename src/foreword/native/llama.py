@@ -36,7 +36,22 @@ class Layer(Structure):
     _fields_ += [(n, c_void_p) for n in ("keys", "values")]
     _fields_ += [(n, c_int64) for n in ("window", "skipped", "normed")]
     _fields_ += [(n, c_void_p) for n in ("taps", "decay", "step_bias", "gated_norm")]
-    _fields_ += [("number", c_int64)]
+    _fields_ += [("number", c_int64), ("router", c_void_p), ("leaning", c_void_p)]
+
+
+class Experts(Structure):
+    """Those of every layer that has some (experts.c)."""
+
+    _fields_ = [(n, c_int64) for n in ("count", "asked", "shared", "inner", "sigmoid", "normed", "gated")]
+    _fields_ += [("scale", c_float)]
+
+
+class Asked(Structure):
+    """Working memory for what rows ask of experts."""
+
+    _fields_ = [
+        (n, c_void_p) for n in ("expert", "place", "trust", "row", "first", "gathered", "gated", "said", "steps")
+    ]
 
 
 class Recurrence(Structure):
@@ -62,7 +77,7 @@ class Model(Structure):
     _fields_ += [(n, c_int64) for n in ("turned", "activation", "broad")]
     _fields_ += [(n, c_float) for n in ("embedding_scale", "score_cap", "logit_cap", "residual_scale", "logit_scale")]
     _fields_ += [("table", c_void_p), ("tabled", c_int64), ("apart", c_int64)]
-    _fields_ += [("recurrence", POINTER(Recurrence))]
+    _fields_ += [("recurrence", POINTER(Recurrence)), ("experts", POINTER(Experts))]
 
 
 class Span(Structure):
@@ -82,7 +97,7 @@ class Forward(Structure):
     _fields_ += [(n, c_void_p) for n in ("logits", "residual", "wide", "scores", "narrow", "steps")]
     _fields_ += [("longest", c_int64), ("heeded", c_int64)]
     _fields_ += [(n, c_void_p) for n in ("heed", "heard", "given")]
-    _fields_ += [("states", c_void_p), ("room", c_int64), ("remembered", c_int64)]
+    _fields_ += [("states", c_void_p), ("room", c_int64), ("remembered", c_int64), ("asked", POINTER(Asked))]
 
 
 @cache

@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from foreword.native import llama
+from foreword.native.llama import LANES
 
 MARGIN, QUERIES = 64, 16
 """Scores that are computed beyond the last, at most; rows of them that a thread fills at once."""
@@ -26,6 +27,9 @@ class Scratch:
         self._rows = self._longest = self._threads = 0
         self._tensors: tuple[Tensor, ...] = ()
         self._places = (0, 0, 0, 0, 0, 0)
+        self._asking: tuple[Tensor, ...] = ()
+        self.asked: ctypes._Pointer[llama.Asked] | None = None
+        """What rows ask of experts, where there are some."""
 
     def fit(self, rows: int, threads: int, longest: int) -> tuple[int, int, int, int, int, int]:
         """Addresses of (residual, wide, scores, narrow, steps) and the length of a row of scores."""
@@ -38,6 +42,8 @@ class Scratch:
             if m.recurrence:
                 sizes = m.recurrence.contents
                 wide, inner = max(wide, sizes.spread), max(inner, sizes.heads * sizes.dim, sizes.channels)
+            if m.experts:
+                wide = max(wide, m.experts.contents.count + LANES)  # what the router says, in whole panels
             self._tensors = (
                 torch.empty(self._rows, m.hidden),
                 torch.empty(self._rows, wide),
@@ -45,9 +51,27 @@ class Scratch:
                 torch.empty(self._rows, inner + m.intermediate, dtype=llama.factor()),
                 torch.empty(self._rows),
             )
+            if m.experts:
+                self._make_room(m, m.experts.contents)
             residual, wide_rows, scores, narrow, steps = (tensor.data_ptr() for tensor in self._tensors)
             self._places = residual, wide_rows, scores, narrow, steps, self._longest
         return self._places
+
+    def _make_room(self, model: llama.Model, experts: llama.Experts) -> None:
+        """For what every row asks of experts, and for what these say."""
+        places = self._rows * (experts.asked + experts.shared)
+        self._asking = (
+            torch.empty(places, dtype=torch.int32),
+            torch.empty(places, dtype=torch.int32),
+            torch.empty(places),
+            torch.empty(places, dtype=torch.int32),
+            torch.empty(experts.count + experts.shared + 1, dtype=torch.int64),
+            torch.empty(places, model.hidden, dtype=llama.factor()),
+            torch.empty(places, experts.inner, dtype=llama.factor()),
+            torch.empty(places, model.hidden),
+            torch.empty(places),
+        )
+        self.asked = ctypes.pointer(llama.Asked(*(tensor.data_ptr() for tensor in self._asking)))
 
 
 def multiplied(

@@ -1,0 +1,132 @@
+"""The experts of a layer, put together as the C side reads them (native/experts.c), and put back where they came from.
+
+Knows the names on both sides; knows nothing about drivers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from jaxtyping import BFloat16, Float
+from torch import Tensor, nn
+
+from foreword.native import llama
+from foreword.native.llama import LANES
+
+BLOCKS = ("mlp", "feed_forward", "block_sparse_moe")
+"""What a layer calls the half that looks at one token alone."""
+MATRICES = ("gate_up_proj", "down_proj")
+"""Those of all experts of a layer, [expert, outputs, depth]; gates come before what they let through."""
+SHARED = ("gate_proj", "up_proj", "down_proj")
+"""Those of an MLP that all rows ask beside them."""
+
+
+def block(layer: Any) -> Any:
+    """The half of a layer that looks at one token alone."""
+    return getattr(layer, next(name for name in BLOCKS if hasattr(layer, name)))
+
+
+def routed(layer: Any) -> bool:
+    """That half is experts."""
+    return hasattr(block(layer), "experts")
+
+
+def consulted(model: nn.Module) -> bool:
+    """Some layers of a model of whatever kind have experts."""
+    return any(name.endswith(".experts") for name, _ in model.named_modules())
+
+
+def sizes(layer: Any) -> llama.Experts:
+    """How many they are, and what trust a router has in each of them."""
+    mlp = block(layer)
+    router, inner, shared = _router(mlp), _inner(mlp), _shared(mlp)
+    return llama.Experts(
+        mlp.experts.num_experts, router.top_k, shared.in_features // inner if shared else 0, inner,
+        sigmoid=hasattr(router, "routed_scaling_factor"), normed=getattr(router, "norm_topk_prob", True),
+        gated=shared is not None, scale=getattr(router, "routed_scaling_factor", 1),
+    )  # fmt: skip
+
+
+def unfit(layer: Any) -> str | None:
+    """Why experts like these are not what the C side computes; None if they are."""
+    mlp = block(layer)
+    inner, shared, hidden = _inner(mlp), _shared(mlp), mlp.experts.hidden_dim
+    if inner % LANES or hidden % (2 * LANES) or (shared is not None and shared.in_features % inner):
+        return "its experts have unusual sizes"
+    return None
+
+
+def products(layer: Any) -> dict[str, Float[Tensor, "outputs depth"]]:
+    """Their matrices, one expert after the other, and the router's, by the names of the C side.
+
+    An MLP that all rows ask is cut into experts of the usual size: what its parts say adds up to what it says.
+    """
+    mlp = block(layer)
+    gate_up, down = (mlp.experts.get_parameter(name) for name in MATRICES)
+    router = [_router(mlp).weight]
+    if _shared(mlp) is not None:
+        inner = _inner(mlp)
+        gate, up, last = (mlp.shared_expert.get_submodule(name).weight for name in SHARED)
+        pieces = torch.cat([gate.unflatten(0, (-1, inner)), up.unflatten(0, (-1, inner))], dim=1)
+        gate_up = torch.cat([gate_up, pieces])
+        down = torch.cat([down, last.unflatten(1, (-1, inner)).transpose(0, 1)])
+        router.append(mlp.shared_expert_gate.weight)
+    halves = (half.unflatten(1, (-1, LANES)) for half in gate_up.chunk(2, dim=1))
+    return {
+        "router": torch.cat(router),
+        "gate_up": torch.stack([*halves], dim=2).flatten(0, 3),
+        "down": down.flatten(0, 1),
+    }
+
+
+def vectors(layer: Any) -> dict[str, Float[Tensor, "experts"]]:
+    """What is added to trust where experts are chosen, by the name of the C side."""
+    leaning = getattr(block(layer), "expert_bias", None)
+    return {} if leaning is None else {"leaning": leaning.detach().float()}
+
+
+def drop(layer: Any) -> None:
+    """Forget the weights of all experts, once they are held in another form."""
+    experts = block(layer).experts
+    for name in MATRICES:
+        setattr(experts, name, _still(experts.get_parameter(name).new_empty(0)))
+
+
+def restore(
+    layer: Any,
+    gate_up: BFloat16[Tensor, "outputs hidden"],
+    down: BFloat16[Tensor, "more inner"],
+    router: BFloat16[Tensor, "experts hidden"],
+) -> None:
+    """Give experts, and an MLP beside them, their weights again, from the rows of `products`."""
+    mlp, (hidden, inner) = block(layer), (gate_up.shape[1], down.shape[1])
+    own = mlp.experts.num_experts
+    every = gate_up.view(-1, inner // LANES, 2, LANES, hidden).transpose(1, 2).reshape(-1, 2, inner, hidden)
+    downs = down.view(len(every), hidden, inner)
+    mlp.experts.gate_up_proj = _still(every[:own].flatten(1, 2).clone())
+    mlp.experts.down_proj = _still(downs[:own].clone())
+    if _shared(mlp) is None:
+        return
+    gate, up = every[own:].transpose(0, 1).flatten(1, 2)
+    weights = (gate, up, downs[own:].transpose(0, 1).flatten(1))
+    for name, weight in zip(SHARED, weights, strict=True):
+        mlp.shared_expert.get_submodule(name).weight = _still(weight.clone())
+    mlp.shared_expert_gate.weight = _still(router[own : own + 1].clone())
+
+
+def _router(mlp: Any) -> Any:
+    return mlp.gate if hasattr(mlp, "gate") else mlp.router
+
+
+def _inner(mlp: Any) -> int:
+    return mlp.experts.intermediate_dim
+
+
+def _shared(mlp: Any) -> Any:
+    """The last matrix of an MLP that all rows ask; None where there is none."""
+    return mlp.shared_expert.down_proj if hasattr(mlp, "shared_expert") else None
+
+
+def _still(weight: Tensor) -> nn.Parameter:
+    return nn.Parameter(weight, requires_grad=False)
