@@ -117,6 +117,7 @@ def test_the_core_stays_small():
             "layer",
             "lexicon",
             "listen",
+            "names",
             "native",
             "panels",
             "parts",

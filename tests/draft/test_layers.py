@@ -4,6 +4,7 @@ from random import Random
 
 import pytest
 
+import architectures
 from foreword.draft.layers import (
     EVERY,
     LayersDrafter,
@@ -17,6 +18,7 @@ from foreword.draft.layers import (
 )
 from foreword.draft.own import SPARE
 from foreword.errors import InvalidRequest
+from foreword.model import Model
 from foreword.model.view import view
 from foreword.native.llama import library
 from foreword.types import SamplingParams
@@ -49,6 +51,13 @@ def test_the_costs_of_all_halves_leave_the_head():
     head = model.vocab * model.hf.config.hidden_size
     norms = 384 * (2 * 8 + 1)
     assert 1 - sum(found) == pytest.approx(head / (model.parameters - norms))
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "gpt-neox", "opt", "mixtral"])
+def test_kinds_that_name_their_sizes_otherwise_have_such_costs_too(kind):
+    found = costs(Model(architectures.build(kind)))
+    assert len(found) == 4
+    assert 0 < sum(found) < 1
 
 
 def test_a_mask_is_kept_in_a_file(tmp_path):

@@ -31,7 +31,7 @@ from running import prompts, target, tokenizer
 from strangers import NEAR
 
 pytestmark = pytest.mark.skipif(llama.reason() is not None, reason=f"no native kernel here: {llama.reason()}")
-KINDS = ["llama-gqa", "qwen2", "qwen3", "gemma3", "phi3", "granite", "lfm2", "qwen3.5", "qwen2-moe"]
+KINDS = ["llama-gqa", "qwen2", "qwen3", "gemma3", "phi3", "granite", "lfm2", "qwen3.5", "qwen2-moe", "gpt-neox"]
 
 
 def loaded() -> Model:

@@ -5,25 +5,38 @@ import copy
 import pytest
 import torch
 from transformers import (
+    ArceeConfig,
     AutoModelForCausalLM,
+    Ernie4_5Config,
+    Exaone4Config,
     Gemma2Config,
     Gemma3Config,
+    GlmConfig,
+    GPT2Config,
+    GPTNeoXConfig,
     GraniteConfig,
     GraniteMoeConfig,
+    HeliumConfig,
+    Jais2Config,
     Lfm2MoeConfig,
     LlamaConfig,
+    MinistralConfig,
     MistralConfig,
+    NemotronConfig,
     Olmo3Config,
+    OlmoConfig,
     OlmoeConfig,
     Phi3Config,
     Qwen2MoeConfig,
     Qwen3_5MoeTextConfig,
     Qwen3_5TextConfig,
+    SeedOssConfig,
+    StableLmConfig,
 )
 
 import architectures
 import starter
-from foreword.model.experts import routed
+from foreword.model.names import layers_of, linears, routed
 from foreword.model.plan import Read
 from foreword.model.recurrent import drive, refused
 from foreword.native.llama import library
@@ -96,6 +109,29 @@ WIDE = {
         **SIZES, **HEADS, num_experts=5, num_experts_per_tok=2, moe_intermediate_size=32, mlp_only_layers=[0],
         shared_expert_intermediate_size=128,
     ),
+    "pythia, one half after the other, odd size": GPTNeoXConfig(
+        **{**SIZES, "vocab_size": 331}, num_attention_heads=4, max_position_embeddings=1024,
+        use_parallel_residual=False,
+    ),
+    "stablelm, both halves at once": StableLmConfig(**SIZES, **HEADS, use_parallel_residual=True, use_qkv_bias=True),
+    "nemotron, squares": NemotronConfig(**SIZES, **HEADS, head_dim=32, attention_bias=True, mlp_bias=True),
+    "arcee": ArceeConfig(**SIZES, **HEADS),
+    "jais2": Jais2Config(**SIZES, **HEADS),
+    "olmo, norms without weights": OlmoConfig(**SIZES, **HEADS),
+    "ernie, biases": Ernie4_5Config(**SIZES, **HEADS, head_dim=32, tie_word_embeddings=False),
+    "helium": HeliumConfig(**SIZES, **HEADS, head_dim=16),
+    "glm": GlmConfig(**SIZES, **HEADS, head_dim=32, attention_bias=True, pad_token_id=0),
+    "seed": SeedOssConfig(**SIZES, **HEADS, head_dim=32, attention_bias=True, attention_out_bias=True),
+    "exaone4": Exaone4Config(
+        **SIZES, **HEADS, sliding_window=40, layer_types=["sliding_attention", "full_attention"],
+    ),
+    "ministral": MinistralConfig(
+        **SIZES, **HEADS, head_dim=32, sliding_window=40, layer_types=["sliding_attention", "full_attention"],
+    ),
+    "gpt2, tied": GPT2Config(
+        vocab_size=320, n_embd=64, n_layer=2, n_head=4, n_positions=1024, initializer_range=0.15,
+        activation_function="gelu",
+    ),
 }  # fmt: skip
 """Heads that matrix registers can hold: one half of what they add up at once, one and a half, two; and what is rare."""
 NAMES = [
@@ -113,6 +149,15 @@ NAMES = [
     "mixtral",
     "qwen2-moe",
     "qwen3-moe",
+    "phi",
+    "gpt2",
+    "gpt-neox",
+    "opt",
+    "cohere",
+    "cohere2",
+    "starcoder2",
+    "glm4",
+    "stablelm",
     *WIDE,
 ]
 """Plain, shared key heads, a window of 8, biases, norms of queries and keys; norms after halves; places unseen."""
@@ -161,7 +206,7 @@ def test_scores_are_those_of_the_model_up_to_bfloat16(models, driver, text):
         rounded = models[0](torch.tensor([text])).logits[0].float()
     each = ((scores - truth).pow(2).mean(-1) / truth.var() for scores in (found, rounded))
     # A row whose expert wins narrowly may be another's in bfloat16, and then it is nearer to nothing.
-    experts = any(map(routed, models[0].get_decoder().layers))
+    experts = any(map(routed, layers_of(models[0])))
     ours, theirs = ((rows.median() if experts else rows.mean()).sqrt() for rows in each)
     # Activations stay in float32 between products here, so we are nearer to the truth than bfloat16 throughout.
     assert ours < theirs
@@ -173,7 +218,7 @@ def test_the_head_alone_says_of_given_states_what_the_model_s_own_matrix_does(mo
         5, models[0].config.get_text_config().hidden_size, generator=torch.Generator().manual_seed(1)
     ).bfloat16()
     with torch.inference_mode():
-        truth = models[1].lm_head(states.float())
+        truth = models[1].get_output_embeddings()(states.float())
     torch.testing.assert_close(driver.speak(states), truth, rtol=0.01, atol=0.01)
 
 
@@ -256,9 +301,8 @@ def test_a_model_that_is_ours_is_held_once_and_gets_its_weights_back(models, tex
     model = copy.deepcopy(models[0])
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
     driver = drive(model, owned=True)
-    left = [weight.numel() for name, weight in model.get_decoder().named_parameters() if name.endswith("_proj.weight")]
-    assert set(left) == {0}
-    assert model.lm_head.weight.numel() == 0
+    parts = [part for layer in layers_of(model) for parts in linears(layer).values() for part in parts]
+    assert {part.weight.numel() for part in [*parts, model.get_output_embeddings()]} == {0}
     assert (model.get_input_embeddings().weight.numel() == 0) is models[0].config.tie_word_embeddings
     every = torch.arange(models[0].config.get_text_config().vocab_size).repeat(2, 1)
     assert torch.equal(driver.embed(every), models[0].get_input_embeddings()(every))

@@ -76,7 +76,8 @@ ODD = "a vocabulary of odd size"
 
 
 @pytest.fixture(
-    scope="module", params=["family", ODD, "llama-gqa", "mistral", "qwen2", "qwen3", "gemma2", "olmo2", "qwen2-moe"]
+    scope="module",
+    params=["family", ODD, "llama-gqa", "mistral", "qwen2", "qwen3", "gemma2", "olmo2", "qwen2-moe", "phi"],
 )
 def base(request):
     if request.param == "family":
@@ -168,6 +169,17 @@ def test_both_kinds_of_view_leave_out_the_same():
     apart = (said[0] - whole.read([Read(-5, 0, text(), keep=60)])).std()
     whole.close(-5)
     assert (said[0] - said[1]).std() < 0.1 * apart
+
+
+@native
+@pytest.mark.parametrize("skip", [Skip(frozenset({0}), frozenset()), Skip(frozenset(), frozenset({0}))])
+def test_a_layer_whose_halves_read_the_same_rows_can_do_without_either(skip):
+    said = []
+    for dtype, way in ((torch.float32, "pool"), (torch.bfloat16, "native")):
+        made = view(Model(architectures.build("phi").to(dtype), way=way), skip=skip)
+        made.open(1, 100)
+        said.append(made.read([Read(1, 0, list(range(50)), keep=50)]))
+    assert (said[0] - said[1]).std() < 0.05 * said[0].std()
 
 
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=native)])

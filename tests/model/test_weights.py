@@ -16,8 +16,22 @@ from foreword.native.llama import library
 BOTH = ["family", "llama-gqa", "qwen2", "qwen3", "gpt2"]
 """Tied weights, shared key heads, biases, norms of queries and keys; and layers that are not linear ones of torch's."""
 EXTENDED = "llama-gqa, three tokens more"
-PACKED = ["gemma", "gemma3", "phi3", "olmo2", "granite", "qwen3.5", "lfm2", "qwen2-moe", EXTENDED]
-"""Norms that count from 1 or come after a half, joined matrices, states, experts: of interest where C reads them."""
+PACKED = [
+    "gemma",
+    "gemma3",
+    "phi3",
+    "olmo2",
+    "granite",
+    "qwen3.5",
+    "lfm2",
+    "qwen2-moe",
+    "cohere",
+    "gpt-neox",
+    "phi",
+    EXTENDED,
+]
+"""Norms that count from 1 or come after a half, joined matrices, states, experts, heads in another order, more biases:
+of interest where C reads them."""
 CASES = [
     *((kind, dtype) for kind in BOTH for dtype in (torch.float32, torch.bfloat16)),
     *((kind, torch.bfloat16) for kind in PACKED),

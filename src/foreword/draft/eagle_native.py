@@ -19,7 +19,7 @@ from foreword.draft.eagle_thoughts import Thoughts, spread
 from foreword.errors import ModelError
 from foreword.model import Model, Read
 from foreword.model.kernel import MARGIN, Kernel, Rows, activation, lay_words, unfit
-from foreword.model.linear import drop_weights
+from foreword.model.names import drop_weights
 from foreword.model.panels import LANES
 from foreword.native import llama
 from foreword.native.scratch import Scratch, multiplied

@@ -11,25 +11,14 @@ import torch
 from jaxtyping import BFloat16, Float
 from torch import Tensor, nn
 
+from foreword.model.names import block
 from foreword.native import llama
 from foreword.native.llama import LANES
 
-BLOCKS = ("mlp", "feed_forward", "block_sparse_moe")
-"""What a layer calls the half that looks at one token alone."""
 MATRICES = ("gate_up_proj", "down_proj")
 """Those of all experts of a layer, [expert, outputs, depth]; gates come before what they let through."""
 SHARED = ("gate_proj", "up_proj", "down_proj")
 """Those of an MLP that all rows ask beside them."""
-
-
-def block(layer: Any) -> Any:
-    """The half of a layer that looks at one token alone."""
-    return getattr(layer, next(name for name in BLOCKS if hasattr(layer, name)))
-
-
-def routed(layer: Any) -> bool:
-    """That half is experts."""
-    return hasattr(block(layer), "experts")
 
 
 def consulted(model: nn.Module) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from collections.abc import Sequence as List
 from ctypes import byref
 from typing import Any
@@ -19,8 +19,9 @@ from torch import Tensor
 from foreword.errors import ModelError
 from foreword.model.cache import Extents, grown
 from foreword.model.driver import Mode
+from foreword.model.names import linears, plain, shape
 from foreword.model.packing import Rooms
-from foreword.model.panels import LANES, MATRICES, PANEL, linears, products, room, vectors
+from foreword.model.panels import LANES, MATRICES, PANEL, products, room, vectors
 from foreword.model.plan import Read, Span
 from foreword.native import llama
 from foreword.native.openmp import threads
@@ -33,6 +34,12 @@ Turn = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 ROPES = ("default", "linear", "llama3", "yarn")
 """Rotary embeddings whose angles depend on the position alone."""
 ACTIVATIONS = {"silu": llama.SILU, "gelu_pytorch_tanh": llama.GELU}
+"""What gates may do."""
+PLAIN_ACTIVATIONS = {
+    **ACTIVATIONS, "gelu_new": llama.GELU, "gelu_fast": llama.GELU, "gelu": llama.GELU_ERF, "relu": llama.RELU,
+    "relu2": llama.RELU_SQUARED,
+}  # fmt: skip
+"""What MLPs without gates may do."""
 MOST_DIM, MOST_DEEP = 256, 256
 SHARE = 4 * 2**20
 """Bytes of weights, in bfloat16, that make one more thread worth its coming."""
@@ -43,33 +50,36 @@ MARGIN = 64
 def unfit(config: Any, layer: Any, head: Any) -> str | None:
     """Why layers like this one, and this matrix after them, are not what the C side computes; None if they are."""
     parts = linears(layer)
-    dim, inner = parts["out"][0].in_features // config.num_attention_heads, inside(layer)
-    sizes = (head.in_features, inner, dim)
-    biased = [*(linear for name, matrix in parts.items() if name != "qkv" for linear in matrix), head]
+    dim, bare = shape(parts["out"][0])[1] // config.num_attention_heads, plain(layer)
+    sizes = (head.in_features, inside(layer), dim)
+    gates = () if bare else parts.get("gate_up", ())
     if (
         any(size % LANES for size in sizes)
         or dim > MOST_DIM
-        or activation(config) is None
-        or any(linear.bias is not None for linear in biased)
+        or activation(config, plain=bare) is None
+        or any(linear.bias is not None for linear in gates)
     ):
         return "its sizes, its activation or its biases are not the usual ones"
-    if any(rope.get("rope_type", "default") not in ROPES for rope in _ropes(config.rope_parameters or {})):
+    if any(rope.get("rope_type", "default") not in ROPES for rope in ropes(config)):
         return "its rotary embedding depends on the length of the text"
     return llama.reason()
 
 
 def inside(layer: Any) -> int:
     """Numbers within its MLP; 0 where it has experts."""
-    return linears(layer)["down"][0].in_features if "down" in linears(layer) else 0
+    return shape(linears(layer)["down"][0])[1] if "down" in linears(layer) else 0
 
 
-def activation(config: Any) -> int | None:
-    """What the gates of its layers do, as the C side calls it; None where that cannot be computed there."""
-    return ACTIVATIONS.get(getattr(config, "hidden_activation", None) or getattr(config, "hidden_act", "silu"))
+def activation(config: Any, *, plain: bool = False) -> int | None:
+    """What the MLPs of its layers do, as the C side calls it; None where that cannot be computed there."""
+    names = ("hidden_activation", "hidden_act", "activation_function")
+    said = next(filter(None, (getattr(config, name, None) for name in names)), "silu")
+    return (PLAIN_ACTIVATIONS if plain else ACTIVATIONS).get(said)
 
 
-def _ropes(parameters: dict[str, Any]) -> Iterable[dict[str, Any]]:
-    """Those of all layers, or of each kind of layer."""
+def ropes(config: Any) -> List[dict[str, Any]]:
+    """What is said of places: of those of all layers, or of each kind of layer. Nothing where places turn nothing."""
+    parameters = getattr(config, "rope_parameters", None) or {}
     kinds = [value for value in parameters.values() if isinstance(value, dict)]
     return kinds or [parameters]
 

@@ -92,13 +92,6 @@ def swap_out(swaps: list[Swap]) -> None:
         setattr(swap.parent, swap.name, swap.original)
 
 
-def drop_weights(model: nn.Module) -> None:
-    """Forget the weights of all linear layers, once they are held in another form."""
-    for module in model.modules():
-        if isinstance(module, nn.Linear):
-            module.weight = nn.Parameter(module.weight.new_empty(0), requires_grad=False)
-
-
 def fast_bfloat16() -> bool:
     """The CPU multiplies bfloat16 in hardware (AMX, or AVX512-bf16)."""
     return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()

@@ -17,10 +17,11 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from foreword.errors import ModelError
-from foreword.model import experts
-from foreword.model.kernel import Kernel, Rows, Turn, activation, inside, unfit
-from foreword.model.linear import drop_weights, fast_bfloat16
-from foreword.model.panels import body, remembers, scales
+from foreword.model import experts, names
+from foreword.model.kernel import Kernel, Rows, Turn, activation, inside, ropes, unfit
+from foreword.model.linear import fast_bfloat16
+from foreword.model.names import body, drop_weights, layers_of, remembers
+from foreword.model.panels import around
 from foreword.model.plan import Read
 from foreword.model.unpack import looked_up, restore
 from foreword.native import llama
@@ -28,12 +29,16 @@ from foreword.native.scratch import multiplied
 
 KINDS = (
     "Llama Mistral Qwen2 Qwen3 Gemma Gemma2 Gemma3 Phi3 Olmo2 Olmo3 SmolLM3 Granite Qwen3_5 Lfm2 "
-    "Mixtral Qwen2Moe Qwen3Moe Qwen3_5Moe Olmoe GraniteMoe Lfm2Moe"
+    "Mixtral Qwen2Moe Qwen3Moe Qwen3_5Moe Olmoe GraniteMoe Lfm2Moe "
+    "Arcee Cohere Cohere2 Ernie4_5 Exaone4 Glm Glm4 Helium Jais2 Ministral Nemotron Olmo SeedOss StableLm Starcoder2 "
+    "GPT2 GPTNeoX OPT Phi"
 ).split()
-SUPPORTED = (*(f"{kind}ForCausalLM" for kind in KINDS), "Gemma3ForConditionalGeneration")
+SUPPORTED = (*(f"{kind}ForCausalLM" for kind in KINDS), "GPT2LMHeadModel", "Gemma3ForConditionalGeneration")
 """The last one sees as well; it is its text that is read."""
 CAPPED = "Gemma2ForCausalLM"
 """Others have the setting too, and do without."""
+ODD = ("clip_qkv", "scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn", "add_cross_attention")
+"""Settings that the C side does not follow, where they are not off."""
 
 
 def usual(architectures: List[str] | None) -> list[torch.dtype]:
@@ -54,15 +59,19 @@ def refused(model: PreTrainedModel) -> str | None:
         return f"it reads models like {', '.join(KINDS)}, and {kind} is none of them"
     if model.device.type != "cpu" or model.dtype != torch.bfloat16:
         return "it is made for bfloat16 on CPU"
-    if all(map(remembers, body(model).layers)):
+    layers, config = layers_of(model), model.config.get_text_config()
+    if all(map(remembers, layers)):
         return "none of its layers has attention"
-    layers, config = body(model).layers, model.config.get_text_config()
-    if getattr(config, "clip_qkv", None) is not None:
-        return "its queries, keys and values are clipped"
+    if (odd := next((name for name in ODD if getattr(config, name, None)), None)) is not None:
+        return f"its config says {odd}"
+    if getattr(body(model), "project_in", None) is not None or names.last_norm(model) is None:
+        return "its embeddings have another size than its layers, or no norm comes after these"
     # One of every kind.
-    kinds = {(remembers(layer), experts.routed(layer)): layer for layer in layers}.values()
-    why = [experts.unfit(layer) for layer in kinds if experts.routed(layer)]
-    why += [unfit(config, layer, model.lm_head) for layer in kinds if not remembers(layer)]
+    kinds = {(remembers(layer), names.routed(layer)): layer for layer in layers}.values()
+    if any(names.centred(norm) for layer in kinds for norm in names.head_norms(layer).values()):
+        return "it takes the mean away from queries and keys"
+    why = [experts.unfit(layer) for layer in kinds if names.routed(layer)]
+    why += [unfit(config, layer, names.mouth(model)) for layer in kinds if not remembers(layer)]
     return next(filter(None, why), None)
 
 
@@ -117,51 +126,55 @@ class NativeDriver(Kernel):
         return looked_up(self._table, tokens) * _embed_scale(self._hf.get_input_embeddings())
 
     def _describe(self, model: PreTrainedModel) -> llama.Model:
-        config, inner = model.config.get_text_config(), body(model)
-        layers = inner.layers
-        attention, queries = _attending(model).self_attn, config.num_attention_heads
-        routed = next(filter(experts.routed, layers), None)
+        config, layers = model.config.get_text_config(), layers_of(model)
+        first, queries = _attending(model), config.num_attention_heads
+        attention = names.attention(first)
+        routed = next(filter(names.routed, layers), None)
         self._experts = None if routed is None else experts.sizes(routed)
+        dim, asks = _dim(model), names.shape(names.linears(first)["qkv"][0])[0]
+        bare, centred = names.plain(first), names.centred(names.last_norm(model))
+        broad = any(norm.weight.numel() > dim for norm in names.head_norms(first).values())
         array = (llama.Layer * len(layers))()
         for described, layer in zip(array, layers, strict=True):
             self._describe_layer(described, layer)
         self._pool.attach(array)
-        vocab, hidden = model.lm_head.weight.shape
-        embeddings, normed = inner.embed_tokens, getattr(attention, "q_norm", None)
-        scaling = getattr(config, "logits_scaling", 1)
-        eps, last = getattr(config, "rms_norm_eps", None) or config.norm_eps, last_norm(inner)
-        head, tied = self._pack(model.lm_head.weight), embeddings.weight is model.lm_head.weight
+        embeddings: Any = model.get_input_embeddings()
+        mouth, places = names.mouth(model), names.places(model)
+        vocab, hidden = mouth.weight.shape
+        scaling = getattr(config, "logit_scale", None) or 1 / getattr(config, "logits_scaling", 1)
+        head, tied = self._pack(mouth.weight), embeddings.weight is mouth.weight
         self._table = self._held[-1]
         if self._owned:
-            drop_weights(model.lm_head)
+            drop_weights(mouth)
+        vectors = {name: self._keep(vector) for name, vector in around(model).items()}
         if self._owned and tied:
             embeddings.weight = nn.Parameter(embeddings.weight.new_empty(0), requires_grad=False)
         return llama.Model(
-            len(layers), hidden, queries, config.num_key_value_heads, attention.head_dim,
-            max(map(inside, layers)), vocab, eps, attention.scaling,
+            len(layers), hidden, queries, _kv_heads(model), dim,
+            max(map(inside, layers)), vocab, _eps(names.last_norm(model)), attention.scaling,
             None if self._owned and tied else self._keep(embeddings.weight.detach()),
-            self._keep(scales(last)), head, array, table=head, tabled=len(self._table),
-            activation=activation(config), broad=normed is not None and normed.weight.numel() > attention.head_dim,
-            embedding_scale=getattr(inner, "embedding_multiplier", _embed_scale(embeddings)),
+            vectors.pop("norm"), head, array, table=head, tabled=len(self._table),
+            activation=activation(config, plain=bare), broad=broad,
+            embedding_scale=getattr(body(model), "embedding_multiplier", _embed_scale(embeddings)),
             score_cap=(type(model).__name__ == CAPPED and config.attn_logit_softcapping) or 0,
             logit_cap=getattr(config, "final_logit_softcapping", None) or 0,
             residual_scale=getattr(config, "residual_multiplier", 1),
-            logit_scale=0 if scaling == 1 else 1 / scaling,
-            apart=0 if hasattr(attention, "qkv_proj") else attention.q_proj.out_features // queries,
+            logit_scale=0 if scaling == 1 else scaling,
+            apart=2 * dim if len(names.linears(first)["qkv"]) == 3 and asks == 2 * queries * dim else 0,
             experts=None if self._experts is None else ctypes.pointer(self._experts),
+            places=None if places is None else self._keep(places), placed=0 if places is None else len(places),
+            centred=centred, plain=bare, parallel=names.parallel(first),
+            **vectors,
         )  # fmt: skip
 
     def _describe_layer(self, described: llama.Layer, layer: Any) -> None:
         super()._describe_layer(described, layer)
         if self._owned:
             drop_weights(layer)
-            if experts.routed(layer):
+            if names.routed(layer):
                 experts.drop(layer)
-        if remembers(layer):
-            return
-        # Where a layer does not say whether its window is open, all layers of the model have the same.
-        attention = layer.self_attn
-        described.window = getattr(attention, "sliding_window", getattr(attention.config, "sliding_window", None)) or 0
+        if not remembers(layer):
+            described.window = names.window(layer)
 
 
 def _embed_scale(embeddings: Any) -> float:
@@ -171,30 +184,45 @@ def _embed_scale(embeddings: Any) -> float:
 
 def turns_of(model: PreTrainedModel) -> List[Turn | None]:
     """How each layer turns its heads; None = not at all."""
-    inner, config = body(model), model.config.get_text_config()
-    rotary, layers = inner.rotary_emb if hasattr(inner, "rotary_emb") else inner.pos_emb, inner.layers
-    kinds = config.layer_types if _many_ropes(config) else [None] * len(layers)
+    inner, config, layers = body(model), model.config.get_text_config(), layers_of(model)
+    rotary = next((getattr(inner, name) for name in ("rotary_emb", "pos_emb") if hasattr(inner, name)), None)
+    if rotary is None:
+        return [None] * len(layers)
+    if type(model).__name__.startswith("Cohere"):
+        rotary = partial(_apart, rotary)
+    kinds = config.layer_types if ropes(config) != [config.rope_parameters] else [None] * len(layers)
     known = {kind: rotary if kind is None else partial(rotary, layer_type=kind) for kind in set(kinds)}
-    turned = [not remembers(layer) and getattr(layer.self_attn, "use_rope", True) for layer in layers]
-    return [known[kind] if turns else None for kind, turns in zip(kinds, turned, strict=True)]
+    return [known[kind] if names.turns(layer) else None for kind, layer in zip(kinds, layers, strict=True)]
 
 
-def _many_ropes(config: Any) -> bool:
-    return any(isinstance(value, dict) for value in (config.rope_parameters or {}).values())
+def _apart(rotary: Turn, like: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+    """Angles that come twice each, side by side, as others give them: half a head apart."""
+    cos, sin = (torch.cat([table[..., ::2], table[..., 1::2]], dim=-1) for table in rotary(like, places))
+    return cos, sin
 
 
 def rows_of(model: PreTrainedModel) -> Rows:
     """An empty memory for the keys and values of a model."""
-    count = model.config.get_text_config().num_key_value_heads
-    heads = [0 if remembers(layer) else count for layer in body(model).layers]
-    return Rows(heads, _attending(model).self_attn.head_dim)
+    return Rows([0 if remembers(layer) else _kv_heads(model) for layer in layers_of(model)], _dim(model))
 
 
-def last_norm(inner: Any) -> nn.Module:
-    """The norm at the end of a model's body."""
-    return inner.norm if hasattr(inner, "norm") else inner.embedding_norm
+def _kv_heads(model: PreTrainedModel) -> int:
+    """As its weights have it: a config may say what nobody reads."""
+    outputs = [names.shape(part)[0] // _dim(model) for part in names.linears(_attending(model))["qkv"]]
+    return outputs[1] if len(outputs) == 3 else (outputs[0] - model.config.get_text_config().num_attention_heads) // 2
+
+
+def _dim(model: PreTrainedModel) -> int:
+    """Numbers in a key."""
+    _, depth = names.shape(names.linears(_attending(model))["out"][0])
+    return depth // model.config.get_text_config().num_attention_heads
+
+
+def _eps(norm: Any) -> float:
+    """What a norm adds to the mean square; one of them does not say."""
+    return next((getattr(norm, name) for name in ("eps", "variance_epsilon") if hasattr(norm, name)), 1e-5)
 
 
 def _attending(model: PreTrainedModel) -> Any:
     """The first layer that has attention."""
-    return next(layer for layer in body(model).layers if not remembers(layer))
+    return next(layer for layer in layers_of(model) if not remembers(layer))

@@ -1,19 +1,18 @@
 """The weights of a layer of a Llama-like model, put together as the C side reads them (native/llama.c), not yet packed.
 
-Knows the names on both sides; knows nothing about drivers.
+Knows what the C side wants; names.py knows what models call it.
 """
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
 
-from foreword.model import experts
+from foreword.model import experts, names
 from foreword.native.llama import LANES
 
 PANEL = 2 * LANES
@@ -21,66 +20,21 @@ PANEL = 2 * LANES
 
 MATRICES = ("qkv", "out", "gate_up", "down")
 """What is packed of a layer, and may be coded; the router of experts is packed as well."""
-AROUND = {
-    "norm": "input_layernorm", "said_norm": "post_attention_layernorm",
-    "mlp_norm": "pre_feedforward_layernorm", "mlp_said_norm": "post_feedforward_layernorm",
-}  # fmt: skip
-"""Norms of a layer that norms what its halves say, and perhaps what they read."""
-AROUND_ONE = ("Gemma", "Qwen3_5RMSNorm", "Qwen3_5MoeRMSNorm")
-"""How the names of norms begin that keep what is to be added to 1."""
-BEFORE = {"norm": "input_layernorm", "mlp_norm": "post_attention_layernorm"}
-OPERATORS = {"norm": "operator_norm", "mlp_norm": "ffn_norm"}
-"""Those of a layer that only norms what they read, by either name."""
-MIXERS = ("self_attn", "linear_attn", "conv")
-"""What a layer calls the half that looks at other tokens."""
-
-
-def body(model: PreTrainedModel) -> Any:
-    """What reads the text, embeddings and last norm included: a model without its head, and without what sees."""
-    return model.get_decoder()
-
-
-def remembers(layer: Any) -> bool:
-    """It has no attention, but remembers in a state (native/recurrent.c)."""
-    return not hasattr(layer, "self_attn")
-
-
-def linears(layer: Any) -> dict[str, tuple[nn.Linear, ...]]:
-    """The modules whose outputs lie one after the other in each matrix of the C side; some models join them as well.
-
-    Those of experts are not among them.
-    """
-    mixer = getattr(layer, next(filter(partial(hasattr, layer), MIXERS)))
-    mixing = {
-        "qkv": _first(
-            mixer, "qkv_proj", "q_proj k_proj v_proj", "in_proj", "in_proj_qkv in_proj_z in_proj_b in_proj_a"
-        ),
-        "out": _first(mixer, "o_proj", "out_proj"),
-    }
-    if experts.routed(layer):
-        return mixing
-    mlp = experts.block(layer)
-    return {
-        **mixing,
-        "gate_up": _first(mlp, "gate_up_proj", "gate_proj up_proj", "w1 w3"),
-        "down": _first(mlp, "down_proj", "w2"),
-    }
-
-
-def _first(owner: Any, *names: str) -> tuple[nn.Linear, ...]:
-    """The first of these that the owner has; several modules in place of one are named in one string."""
-    found = next(parts for parts in map(str.split, names) if hasattr(owner, parts[0]))
-    return tuple(getattr(owner, part) for part in found)
+BIASES = {"qkv": "qkv_bias", "out": "out_bias", "gate_up": "up_bias", "down": "down_bias"}
 
 
 def products(layer: Any) -> dict[str, Float[Tensor, "outputs depth"]]:
     """The matrices of a layer by the names of the C side, as they are before they are packed."""
-    weights = {name: [linear.weight for linear in parts] for name, parts in linears(layer).items()}
-    halves = weights.pop("gate_up", ())
+    weights = {name: [names.matrix(linear) for linear in parts] for name, parts in names.linears(layer).items()}
+    halves = [] if names.plain(layer) else weights.pop("gate_up", [])
     # What need not be copied is not: a model's worth of copies stays behind in the allocator.
     found = {name: parts[0] if len(parts) == 1 else torch.cat(parts) for name, parts in weights.items()}
-    if not halves:
+    if (order := names.order(layer)) is not None:
+        found["qkv"] = found["qkv"][order]
+    if names.routed(layer):
         return found | experts.products(layer)
+    if not halves:
+        return found
     gate, up = (half.unflatten(0, (-1, LANES)) for half in (halves if len(halves) == 2 else halves[0].chunk(2)))
     return {**found, "gate_up": torch.stack([gate, up], dim=1).flatten(0, 2)}  # half of a panel each
 
@@ -92,29 +46,35 @@ def room(outputs: int) -> int:
 
 def vectors(layer: Any) -> dict[str, Float[Tensor, "*size"]]:
     """The norms, the biases and other small numbers of a layer by the names of the C side, float32."""
-    attention = getattr(layer, "self_attn", None)
-    before = BEFORE if hasattr(layer, BEFORE["mlp_norm"]) else OPERATORS
-    names = AROUND if hasattr(layer, AROUND["mlp_said_norm"]) else before
-    norms = {ours: getattr(layer, theirs, None) for ours, theirs in names.items()}
-    for ours, theirs in (("query_norm", "q"), ("key_norm", "k")):
-        norms[ours] = getattr(attention, f"{theirs}_norm", getattr(attention, f"{theirs}_layernorm", None))
-    found = {name: scales(norm) for name, norm in norms.items() if norm is not None}
+    norms = names.norms(layer)
+    found = {name: names.scales(norm) for name, norm in (norms | names.head_norms(layer)).items()}
+    found |= {f"{name}_bias": norm.bias for name, norm in norms.items() if getattr(norm, "bias", None) is not None}
+    for name, parts in names.linears(layer).items():
+        if biases := [linear.bias for linear in parts if linear.bias is not None]:
+            found[BIASES[name]] = torch.cat(biases)
+    if "qkv_bias" in found and (order := names.order(layer)) is not None:
+        found["qkv_bias"] = found["qkv_bias"][order]
     if hasattr(layer, "conv"):
-        found["taps"] = layer.conv.conv.weight.detach().float().squeeze(1).T
+        found["taps"] = layer.conv.conv.weight.squeeze(1).T
     if hasattr(layer, "linear_attn"):
         mixer = layer.linear_attn
         found |= {
-            "taps": mixer.conv1d.weight.detach().float().squeeze(1).T,
-            "decay": mixer.A_log.detach().float().exp(),
-            "step_bias": mixer.dt_bias.detach().float(),
-            "gated_norm": mixer.norm.weight.detach().float(),
+            "taps": mixer.conv1d.weight.squeeze(1).T,
+            "decay": mixer.A_log.float().exp(),
+            "step_bias": mixer.dt_bias,
+            "gated_norm": mixer.norm.weight,
         }
-    if experts.routed(layer):
+    if names.routed(layer):
         found |= experts.vectors(layer)
-    biases = [linear.bias.detach() for linear in linears(layer)["qkv"] if linear.bias is not None]
-    return {**found, "qkv_bias": torch.cat(biases).float()} if biases else found
+    return {name: vector.detach().float() for name, vector in found.items()}
 
 
-def scales(norm: nn.Module) -> Float[Tensor, "size"]:
-    """What a norm multiplies by, float32. Some keep what is to be added to 1."""
-    return norm.get_parameter("weight").detach().float() + type(norm).__name__.startswith(AROUND_ONE)
+def around(model: PreTrainedModel) -> dict[str, Float[Tensor, "size"]]:
+    """The small numbers of what comes after all layers, by the names of the C side, float32."""
+    norm, bias = names.last_norm(model), names.mouth(model).bias
+    found = {"norm": names.scales(norm)}
+    if getattr(norm, "bias", None) is not None:
+        found["norm_bias"] = norm.bias
+    if bias is not None:
+        found["head_bias"] = torch.cat([bias, bias.new_zeros(room(len(bias)) - len(bias))])
+    return {name: vector.detach().float() for name, vector in found.items()}

@@ -16,8 +16,9 @@ from transformers import PreTrainedModel
 
 from foreword.model import native
 from foreword.model.kernel import MARGIN
+from foreword.model.names import layers_of, remembers
 from foreword.model.native import NativeDriver
-from foreword.model.panels import LANES, body, remembers
+from foreword.model.panels import LANES
 from foreword.model.plan import Read, Span
 from foreword.native import llama
 from foreword.native.llama import Recurrence, State
@@ -46,7 +47,7 @@ def drive(model: PreTrainedModel, *, owned: bool = False) -> NativeDriver:
 
 def _states(model: Any) -> list[Any]:
     """The layers that remember in a state."""
-    return [layer for layer in body(model).layers if remembers(layer)]
+    return [layer for layer in layers_of(model) if remembers(layer)]
 
 
 def _sizes(layer: Any) -> Recurrence:

@@ -6,14 +6,15 @@ Knows the layout of panels (native/llama.c) and of Llama-like models; knows noth
 from __future__ import annotations
 
 from collections.abc import Sequence as List
+from typing import Any
 
 import torch
 from jaxtyping import BFloat16, Int
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from foreword.model import experts
-from foreword.model.panels import LANES, MATRICES, PANEL, body, linears
+from foreword.model import experts, names
+from foreword.model.panels import LANES, MATRICES, PANEL
 from foreword.native import llama
 
 
@@ -27,23 +28,25 @@ def restore(hf: PreTrainedModel, described: llama.Model, held: List[Tensor]) -> 
     """Give every linear layer of `hf` its weight again, from the packed ones in `held` that `described` points to; and
     embeddings that were read from them."""
     at = {tensor.data_ptr(): tensor for tensor in held}
-    inner = body(hf)
-    for layer, packed in zip(inner.layers, described.layer[: described.layers], strict=True):
+    for layer, packed in zip(names.layers_of(hf), described.layer[: described.layers], strict=True):
         weights = {name: unpacked(at[getattr(packed, name)]) for name in MATRICES}
         if packed.router:
             router = unpacked(at[packed.router])
             experts.restore(layer, weights.pop("gate_up"), weights.pop("down"), router)
-        else:
+        elif not described.plain:
             pairs = weights["gate_up"].view(-1, 2, LANES, described.hidden)  # half of a panel each
             weights["gate_up"] = pairs.transpose(0, 1).reshape(-1, described.hidden)
-        parts = linears(layer)
+        if (order := names.order(layer)) is not None:
+            weights["qkv"] = weights["qkv"][order.argsort()]
+        parts = names.linears(layer)
         for name, weight in weights.items():
             _fill(parts[name], weight)
     head = unpacked(at[described.head])[: described.vocab]
+    words: Any = hf.get_input_embeddings()
     if not described.embedding:  # it was both
-        inner.embed_tokens.weight = _still(head)
+        words.weight = _still(head)
     tied = hf.config.tie_word_embeddings
-    hf.lm_head.weight = inner.embed_tokens.weight if tied else _still(head)
+    names.mouth(hf).weight = words.weight if tied else _still(head)
 
 
 def looked_up(
@@ -61,9 +64,9 @@ def looked_up(
     return found.view(*outputs.shape, depth)
 
 
-def _fill(layers: List[nn.Linear], rows: Tensor) -> None:
-    for layer, weight in zip(layers, rows.split([layer.out_features for layer in layers]), strict=True):
-        layer.weight = _still(weight.clone())
+def _fill(layers: List[nn.Module], rows: Tensor) -> None:
+    for layer, weight in zip(layers, rows.split([names.shape(layer)[0] for layer in layers]), strict=True):
+        names.fill(layer, weight)
 
 
 def _still(weight: Tensor) -> nn.Parameter:

@@ -17,8 +17,9 @@ from foreword.disk import appearing
 from foreword.errors import ModelError
 from foreword.model.linear import PackedLinear
 from foreword.model.model import Model
-from foreword.model.native import NativeDriver, last_norm
-from foreword.model.panels import body, products, scales, vectors
+from foreword.model.names import layers_of, mouth
+from foreword.model.native import NativeDriver
+from foreword.model.panels import around, products, vectors
 from foreword.model.vocabulary import Tokenizer
 
 
@@ -88,15 +89,15 @@ def save(model: Model, folder: Path, tokenizer: Tokenizer) -> None:
 
 def _repack(driver: NativeDriver, by: PreTrainedModel) -> None:
     """The C side points to the same memory, which holds other numbers then. Embeddings are the model's, or its head."""
-    inner = body(by)
     described, held = driver._model, {tensor.data_ptr(): tensor for tensor in driver._held}
     pack = driver._library.foreword_pack
-    for layer, places in zip(inner.layers, described.layer[: described.layers], strict=True):
+    for layer, places in zip(layers_of(by), described.layer[: described.layers], strict=True):
         for name, weight in products(layer).items():
             rows = weight.bfloat16().contiguous()
             pack(rows.data_ptr(), getattr(places, name), *rows.shape)
         for name, vector in vectors(layer).items():
             held[getattr(places, name)].copy_(vector)
-    head = by.lm_head.weight.bfloat16().contiguous()
+    head = mouth(by).weight.bfloat16().contiguous()
     pack(head.data_ptr(), described.head, *head.shape)
-    held[described.norm].copy_(scales(last_norm(inner)))
+    for name, vector in around(by).items():
+        held[getattr(described, name)].copy_(vector)

@@ -31,11 +31,12 @@ typedef struct {
     int64_t number; /* among layers of its kind */
     const void *router; /* not NULL: the MLP is experts (experts.c); packed, in bfloat16 always */
     const float *leaning; /* added to trust where experts are chosen; NULL = nothing */
+    const float *norm_bias, *mlp_norm_bias, *out_bias, *up_bias, *down_bias; /* NULL where the model has none; `up_bias` only in a plain MLP */
 } Layer;
 
 enum { ATTENTION = 1, MLP = 2 };
 enum { WHOLE, BYTES, NIBBLES }; /* how weights are coded: bfloat16, 8 bits, 4 bits */
-enum { SILU, GELU }; /* GELU in its form with tanh */
+enum { SILU, GELU, GELU_ERF, RELU, RELU_SQUARED }; /* GELU in its form with tanh; the last three in plain MLPs only */
 
 typedef struct {
     int64_t layers, hidden, heads, kv_heads, dim, intermediate, vocab;
@@ -55,6 +56,12 @@ typedef struct {
     int64_t apart; /* numbers from one query to the next, 0 = dim; twice that where a gate for what it says lies behind it */
     const struct Recurrence *recurrence; /* sizes of layers that remember in a state; NULL = there are none */
     const struct Experts *experts; /* NULL = there are none */
+    const float *norm_bias, *head_bias; /* NULL = none; the latter for whole panels */
+    const bf16 *places; /* [placed, hidden], learnt: added to the embedding of a token at this place; NULL = none */
+    int64_t placed;
+    int64_t centred;  /* norms of rows take their mean away first (LayerNorm) */
+    int64_t plain;    /* MLPs have no gates: `gate_up` is one matrix, and what it says is activated */
+    int64_t parallel; /* MLPs read the rows that attention read, before what that says of them is added */
 } Model;
 
 /* One sequence's rows of a packed forward. Row r of the span, counted from `start`, may see the pool rows
@@ -72,7 +79,7 @@ typedef struct {
     const int64_t *tokens, *positions, *keep;
     const Span *span;
     float *logits; /* [kept, vocab] */
-    float *residual, *wide, *scores; /* scratch: [rows, hidden], [rows, what a layer begins with, or hidden], [MOST_QUERIES threads, longest] */
+    float *residual, *wide, *scores; /* scratch: [rows, hidden], [rows, what a layer begins with, or hidden, or a plain MLP's inside], [MOST_QUERIES threads, longest] */
     factor *narrow; /* scratch: [rows, max(2 hidden, heads dim) + intermediate] */
     float *steps; /* scratch: [rows] */
     int64_t longest;
@@ -131,6 +138,27 @@ static inline floats activated(floats x, int64_t activation) {
     return mul(x, sigmoid(slope));
 }
 
+/* x times the share of a normal law below it: max(x, 0) - |x| erfc(|x| / sqrt(2)) / 2, off by at most 1e-7 |x| (Abramowitz and Stegun, 7.1.26). */
+static inline floats normal_gate(floats x) {
+    const floats size = maximum(x, sub(all(0), x)), t = quotient(all(1), fused(size, all(0.3275911f * 0.70710678f), all(1)));
+    floats p = all(1.061405429f);
+    p = fused(p, t, all(-1.453152027f));
+    p = fused(p, t, all(1.421413741f));
+    p = fused(p, t, all(-0.284496736f));
+    p = fused(p, t, all(0.254829592f));
+    const floats beyond = mul(mul(p, t), vexp(mul(all(-0.5f), mul(size, size))));
+    return fused(mul(all(-0.5f), size), beyond, maximum(x, all(0)));
+}
+
+/* What becomes of a number in a plain MLP. */
+static inline floats plainly_activated(floats x, int64_t activation) {
+    const floats positive = maximum(x, all(0));
+    if (activation == GELU_ERF) return normal_gate(x);
+    if (activation == RELU) return positive;
+    if (activation == RELU_SQUARED) return mul(positive, positive);
+    return activated(x, activation);
+}
+
 /* ---- products: x [rows, depth] times a packed weight. A panel is 32 outputs, [depth / 2][32][2]: it lies in memory as it
  * is read, in one stream, which memory gives faster than several. The last one has 16 where there are no more. */
 
@@ -149,7 +177,7 @@ typedef struct {
     int64_t rows, depth, outputs;
     int kind;
     float *to;         /* STORE, ADD: [rows, outputs] */
-    const float *bias; /* STORE */
+    const float *bias; /* STORE, ADD; NULL = none */
     factor *gated;     /* GATE: [rows, outputs / 2]; half of a panel is gate, half is up */
     int64_t coding, activation;
     float scale;  /* ADD: of what is added */
@@ -161,8 +189,8 @@ typedef struct {
 INLINE void put_sums(const Product *p, int64_t row, int64_t column, floats sum) {
     const int64_t said = p->said ? p->said : p->outputs;
     float *to = p->to + row * said + column;
+    if (p->bias) sum = add(sum, load(p->bias + column));
     if (p->kind == ADD) sum = fused(sum, all(p->scale), load(to));
-    if (p->kind == STORE && p->bias) sum = add(sum, load(p->bias + column));
     store_first(to, sum, said - column);
 }
 
@@ -315,6 +343,17 @@ static void rms_norm(const float *x, const float *weight, float eps, int64_t n, 
     const floats size = length_of(x, eps, n);
     for (int64_t i = 0; i < n; i += LANES)
         store_factors(to + i, mul(mul(load(x + i), size), load(weight + i)));
+}
+
+/* The same once the mean is gone, of n numbers. */
+static void layer_norm(const float *x, const float *weight, const float *bias, float eps, int64_t n, factor *to) {
+    floats sum = all(0), squares = all(0);
+    for (int64_t i = 0; i < n; i += LANES) sum = add(sum, load(x + i));
+    const floats mean = all(sum_of(sum) / (float)n);
+    for (int64_t i = 0; i < n; i += LANES) { const floats v = sub(load(x + i), mean); squares = fused(v, v, squares); }
+    const floats size = all(1.0f / sqrtf(sum_of(squares) / (float)n + eps));
+    for (int64_t i = 0; i < n; i += LANES)
+        store_factors(to + i, fused(mul(sub(load(x + i), mean), size), load(weight + i), bias ? load(bias + i) : all(0)));
 }
 
 static void rms_norm_in_place(float *x, const float *weight, float eps, int64_t n) {
@@ -551,11 +590,19 @@ static inline halves packed_row(const bf16 *packed, int64_t outputs, int64_t dep
 
 static void embed(const Model *m, const Forward *f, int64_t r) {
     const floats scale = all(m->embedding_scale ? m->embedding_scale : 1.0f);
-    const int64_t token = f->tokens[r];
+    const int64_t token = f->tokens[r], place = at_most(f->positions[r], m->placed - 1);
     for (int64_t i = 0; i < m->hidden; i += LANES) {
         const halves row = m->embedding ? load_halves(m->embedding + token * m->hidden + i) : packed_row(m->table, m->tabled, m->hidden, token, i);
-        store(f->residual + r * m->hidden + i, mul(scale, widen(row)));
+        const floats there = m->places ? widen(load_halves(m->places + place * m->hidden + i)) : all(0);
+        store(f->residual + r * m->hidden + i, fused(scale, widen(row), there));
     }
+}
+
+/* Row r, normed for a product. */
+static void norm_row(const Model *m, const Forward *f, const float *weight, const float *bias, int64_t r, factor *to) {
+    const float *x = f->residual + r * m->hidden;
+    if (m->centred && weight) layer_norm(x, weight, bias, m->eps, m->hidden, to);
+    else rms_norm(x, weight, m->eps, m->hidden, to);
 }
 
 /* What a half of a layer said of row r, in `wide`: normed, then added to the row. */
@@ -584,7 +631,7 @@ static void hear(const Model *m, const Forward *f, int64_t l, int64_t r) {
 
 /* What the head reads. Without layers and norms there is nothing before it: rows are given as they shall be read. */
 static void ready(const Model *m, const Forward *f, int64_t r, factor *to) {
-    rms_norm(f->residual + r * m->hidden, m->norm, m->eps, m->hidden, to);
+    norm_row(m, f, m->norm, m->norm_bias, r, to);
 }
 
 static void hear_last(const Model *m, const Forward *f, int64_t r) {
@@ -603,11 +650,26 @@ static void enter(const Model *m, const Layer *layer, const Forward *f, int64_t 
     const int64_t depth = depth_of(m, layer);
     float *x = f->residual + r * m->hidden;
     factor *to = f->narrow + r * depth, *beside = to + m->hidden;
-    rms_norm(x, layer->norm, m->eps, m->hidden, to);
+    norm_row(m, f, layer->norm, layer->norm_bias, r, to);
     if (!layer->given_norm) return;
     rms_norm(f->given[r], layer->given_norm, m->eps, m->hidden, beside);
     if (!layer->normed) memcpy(x, f->given[r], m->hidden * sizeof(float));
     else for (int64_t i = 0; i < m->hidden; i += LANES) store(x + i, load_factors(beside + i));
+}
+
+/* Whether what attention says of a row waits in `wide` until the MLP has read the row. */
+static inline int waits(const Model *m, const Layer *layer) { return m->parallel && !layer->skipped; }
+
+/* What the MLP reads of row r. */
+static void enter_mlp(const Model *m, const Layer *layer, const Forward *f, int64_t r) {
+    float *x = f->residual + r * m->hidden;
+    norm_row(m, f, layer->mlp_norm, layer->mlp_norm_bias, r, f->narrow + r * m->hidden);
+    for (int64_t i = 0; waits(m, layer) && i < m->hidden; i += LANES) store(x + i, add(load(x + i), load(f->wide + r * m->hidden + i)));
+}
+
+/* 16 numbers within a plain MLP. */
+static void activate(const Model *m, const Forward *f, factor *to, int64_t at) {
+    store_factors(to + at * LANES, plainly_activated(load(f->wide + at * LANES), m->activation));
 }
 
 /* Queries and keys normed as a whole, of a row. */
@@ -736,17 +798,21 @@ static void run(const Model *m, const Forward *f, Worker *w) {
             if (apart_of(m) > m->dim) SHARE(rows, 2, r, let_through(m, f, r));
             COUNT(f->narrow, m->heads * m->dim);
             const float *norm = layer->said_norm;
-            product(&(Product){f->narrow, layer->out, rows, m->heads * m->dim, m->hidden, norm ? STORE : ADD, norm ? f->wide : f->residual, 0, 0, m->coding, 0, scale, .steps = f->steps}, w);
+            const int later = norm || waits(m, layer);
+            product(&(Product){f->narrow, layer->out, rows, m->heads * m->dim, m->hidden, later ? STORE : ADD, later ? f->wide : f->residual, layer->out_bias, 0, m->coding, 0, scale, .steps = f->steps}, w);
             if (norm) SHARE(rows, 4, r, add_normed(m, f, norm, r));
         }
         if (layer->skipped & MLP) continue;
         const float *norm = layer->mlp_said_norm;
         if (layer->router) consult(m, layer, f, w);
         else {
-            SHARE(rows, 4, r, (rms_norm(f->residual + r * m->hidden, layer->mlp_norm, m->eps, m->hidden, f->narrow + r * m->hidden), count_row(m, f, f->narrow, m->hidden, r)));
-            product(&(Product){f->narrow, layer->gate_up, rows, m->hidden, 2 * m->intermediate, GATE, 0, 0, gated, m->coding, m->activation, .steps = f->steps}, w);
+            SHARE(rows, 4, r, (enter_mlp(m, layer, f, r), count_row(m, f, f->narrow, m->hidden, r)));
+            if (m->plain) {
+                product(&(Product){f->narrow, layer->gate_up, rows, m->hidden, m->intermediate, STORE, f->wide, layer->up_bias, 0, m->coding, .steps = f->steps}, w);
+                SHARE(rows * m->intermediate / LANES, 64, at, activate(m, f, gated, at));
+            } else product(&(Product){f->narrow, layer->gate_up, rows, m->hidden, 2 * m->intermediate, GATE, 0, 0, gated, m->coding, m->activation, .steps = f->steps}, w);
             COUNT(gated, m->intermediate);
-            product(&(Product){gated, layer->down, rows, m->intermediate, m->hidden, norm ? STORE : ADD, norm ? f->wide : f->residual, 0, 0, m->coding, 0, scale, .steps = f->steps}, w);
+            product(&(Product){gated, layer->down, rows, m->intermediate, m->hidden, norm ? STORE : ADD, norm ? f->wide : f->residual, layer->down_bias, 0, m->coding, 0, scale, .steps = f->steps}, w);
         }
         if (norm) SHARE(rows, 4, r, add_normed(m, f, norm, r));
     }
@@ -754,7 +820,7 @@ static void run(const Model *m, const Forward *f, Worker *w) {
     if (!f->kept) return;
     SHARE(f->kept, 4, i, (ready(m, f, f->keep[i], f->narrow + i * m->hidden), count_row(m, f, f->narrow, m->hidden, i)));
     const int64_t outputs = parts_of(m->vocab, LANES) * LANES; /* some of the last are nobody's */
-    product(&(Product){f->narrow, m->head, f->kept, m->hidden, outputs, STORE, f->logits, 0, 0, m->coding, .said = m->vocab, .steps = f->steps}, w);
+    product(&(Product){f->narrow, m->head, f->kept, m->hidden, outputs, STORE, f->logits, m->head_bias, 0, m->coding, .said = m->vocab, .steps = f->steps}, w);
     if (m->logit_cap || m->logit_scale) SHARE(f->kept, 1, i, shape_logits(m, f->logits + i * m->vocab));
 }
 

@@ -21,8 +21,8 @@ ATTENTION, MLP = 1, 2
 """Bits of `Layer.skipped`."""
 WHOLE, BYTES, NIBBLES = 0, 1, 2
 """How weights are coded (`Model.coding`): bfloat16, 8 bits, 4 bits."""
-SILU, GELU = 0, 1
-"""What a gate does (`Model.activation`); GELU in its form with tanh."""
+SILU, GELU, GELU_ERF, RELU, RELU_SQUARED = range(5)
+"""What an MLP does (`Model.activation`); GELU in its form with tanh. Gates do one of the first two."""
 GROUP = 32
 """Inputs of a product that share a scale where its weights have 4 bits."""
 
@@ -37,6 +37,7 @@ class Layer(Structure):
     _fields_ += [(n, c_int64) for n in ("window", "skipped", "normed")]
     _fields_ += [(n, c_void_p) for n in ("taps", "decay", "step_bias", "gated_norm")]
     _fields_ += [("number", c_int64), ("router", c_void_p), ("leaning", c_void_p)]
+    _fields_ += [(n, c_void_p) for n in ("norm_bias", "mlp_norm_bias", "out_bias", "up_bias", "down_bias")]
 
 
 class Experts(Structure):
@@ -78,6 +79,8 @@ class Model(Structure):
     _fields_ += [(n, c_float) for n in ("embedding_scale", "score_cap", "logit_cap", "residual_scale", "logit_scale")]
     _fields_ += [("table", c_void_p), ("tabled", c_int64), ("apart", c_int64)]
     _fields_ += [("recurrence", POINTER(Recurrence)), ("experts", POINTER(Experts))]
+    _fields_ += [(n, c_void_p) for n in ("norm_bias", "head_bias", "places")]
+    _fields_ += [(n, c_int64) for n in ("placed", "centred", "plain", "parallel")]
 
 
 class Span(Structure):

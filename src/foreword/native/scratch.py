@@ -42,6 +42,8 @@ class Scratch:
             if m.recurrence:
                 sizes = m.recurrence.contents
                 wide, inner = max(wide, sizes.spread), max(inner, sizes.heads * sizes.dim, sizes.channels)
+            if m.plain:
+                wide = max(wide, m.intermediate)
             if m.experts:
                 wide = max(wide, m.experts.contents.count + LANES)  # what the router says, in whole panels
             self._tensors = (
