@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 import transformers as hf
+from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 VOCAB = 320
@@ -170,6 +171,38 @@ def build(name: str) -> PreTrainedModel:
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
         disturb(model)
     return model.eval()
+
+
+def random(config: PreTrainedConfig) -> PreTrainedModel:
+    """A model of this config: float32, CPU."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(1)
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        disturb(model)
+    return model
+
+
+def with_truth(model: PreTrainedModel) -> tuple[PreTrainedModel, PreTrainedModel]:
+    """The model in bfloat16, and another with the same weights in float32."""
+    rounded = model.to(torch.bfloat16).eval()
+    truth = type(model)(model.config).eval()
+    truth.load_state_dict({name: weight.float() for name, weight in rounded.state_dict().items()})
+    return rounded, truth.float()
+
+
+def near_truth(
+    models: tuple[PreTrainedModel, PreTrainedModel], text: list[int], found: Tensor
+) -> tuple[Tensor, Tensor]:
+    """How far these scores of a text are from the truth, and how far those of the model in bfloat16 are, in deviations.
+
+    Of a middling row where there are experts: one that trusts two of them alike asks now one, now the other.
+    """
+    with torch.inference_mode():
+        rounded, truth = (model(torch.tensor([text])).logits[0].float() for model in models)
+    experts = any(name.endswith(".experts") for name, _ in models[0].named_modules())
+    each = ((scores - truth).pow(2).mean(-1) / truth.var() for scores in (found, rounded))
+    ours, theirs = ((rows.median() if experts else rows.mean()).sqrt() for rows in each)
+    return ours, theirs
 
 
 def disturb(model: PreTrainedModel) -> None:

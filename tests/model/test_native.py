@@ -5,38 +5,21 @@ import copy
 import pytest
 import torch
 from transformers import (
-    ArceeConfig,
     AutoModelForCausalLM,
-    Ernie4_5Config,
-    Exaone4Config,
     Gemma2Config,
     Gemma3Config,
-    GlmConfig,
-    GPT2Config,
-    GPTNeoXConfig,
     GraniteConfig,
-    GraniteMoeConfig,
-    HeliumConfig,
-    Jais2Config,
-    Lfm2MoeConfig,
     LlamaConfig,
-    MinistralConfig,
     MistralConfig,
-    NemotronConfig,
     Olmo3Config,
-    OlmoConfig,
-    OlmoeConfig,
     Phi3Config,
-    Qwen2MoeConfig,
-    Qwen3_5MoeTextConfig,
     Qwen3_5TextConfig,
-    SeedOssConfig,
-    StableLmConfig,
 )
 
 import architectures
 import starter
-from foreword.model.names import layers_of, linears, routed
+from architectures import near_truth, random, with_truth
+from foreword.model.names import layers_of, linears
 from foreword.model.plan import Read
 from foreword.model.recurrent import drive, refused
 from foreword.native.llama import library
@@ -90,48 +73,6 @@ WIDE = {
         layer_types=["linear_attention", "linear_attention", "full_attention", "linear_attention"],
         linear_num_key_heads=2, linear_num_value_heads=8, linear_key_head_dim=32, linear_value_head_dim=144,
     ),
-    "qwen3.5, experts, one of which all ask": Qwen3_5MoeTextConfig(
-        **{**SIZES, "initializer_range": 0.05}, **HEADS, head_dim=32,
-        layer_types=["linear_attention", "full_attention"], linear_num_key_heads=2, linear_num_value_heads=8,
-        linear_key_head_dim=16, linear_value_head_dim=16, num_experts=20, num_experts_per_tok=3,
-        moe_intermediate_size=48, shared_expert_intermediate_size=48,
-    ),
-    "lfm2, experts by sigmoids, some preferred": Lfm2MoeConfig(
-        **SIZES, **HEADS, num_dense_layers=1, layer_types=["conv", "full_attention"], num_experts=6,
-        num_experts_per_tok=2, moe_intermediate_size=32, routed_scaling_factor=1.5, tie_word_embeddings=False,
-    ),
-    "olmoe, trust as it is": OlmoeConfig(**SIZES, **HEADS, num_experts=17, num_experts_per_tok=5),
-    "granite, experts": GraniteMoeConfig(
-        **SIZES, **HEADS, num_local_experts=8, num_experts_per_tok=8, residual_multiplier=0.3, logits_scaling=4.0,
-        tie_word_embeddings=True,
-    ),
-    "experts in one layer of two, four all ask": Qwen2MoeConfig(
-        **SIZES, **HEADS, num_experts=5, num_experts_per_tok=2, moe_intermediate_size=32, mlp_only_layers=[0],
-        shared_expert_intermediate_size=128,
-    ),
-    "pythia, one half after the other, odd size": GPTNeoXConfig(
-        **{**SIZES, "vocab_size": 331}, num_attention_heads=4, max_position_embeddings=1024,
-        use_parallel_residual=False,
-    ),
-    "stablelm, both halves at once": StableLmConfig(**SIZES, **HEADS, use_parallel_residual=True, use_qkv_bias=True),
-    "nemotron, squares": NemotronConfig(**SIZES, **HEADS, head_dim=32, attention_bias=True, mlp_bias=True),
-    "arcee": ArceeConfig(**SIZES, **HEADS),
-    "jais2": Jais2Config(**SIZES, **HEADS),
-    "olmo, norms without weights": OlmoConfig(**SIZES, **HEADS),
-    "ernie, biases": Ernie4_5Config(**SIZES, **HEADS, head_dim=32, tie_word_embeddings=False),
-    "helium": HeliumConfig(**SIZES, **HEADS, head_dim=16),
-    "glm": GlmConfig(**SIZES, **HEADS, head_dim=32, attention_bias=True, pad_token_id=0),
-    "seed": SeedOssConfig(**SIZES, **HEADS, head_dim=32, attention_bias=True, attention_out_bias=True),
-    "exaone4": Exaone4Config(
-        **SIZES, **HEADS, sliding_window=40, layer_types=["sliding_attention", "full_attention"],
-    ),
-    "ministral": MinistralConfig(
-        **SIZES, **HEADS, head_dim=32, sliding_window=40, layer_types=["sliding_attention", "full_attention"],
-    ),
-    "gpt2, tied": GPT2Config(
-        vocab_size=320, n_embd=64, n_layer=2, n_head=4, n_positions=1024, initializer_range=0.15,
-        activation_function="gelu",
-    ),
 }  # fmt: skip
 """Heads that matrix registers can hold: one half of what they add up at once, one and a half, two; and what is rare."""
 NAMES = [
@@ -146,18 +87,6 @@ NAMES = [
     "olmo2",
     "smollm3",
     "lfm2",
-    "mixtral",
-    "qwen2-moe",
-    "qwen3-moe",
-    "phi",
-    "gpt2",
-    "gpt-neox",
-    "opt",
-    "cohere",
-    "cohere2",
-    "starcoder2",
-    "glm4",
-    "stablelm",
     *WIDE,
 ]
 """Plain, shared key heads, a window of 8, biases, norms of queries and keys; norms after halves; places unseen."""
@@ -170,17 +99,8 @@ PARENTS = [-1, 0, 1, -1, 3, 3, 5]
 def models(request):
     """A model in bfloat16 for the driver, and the same weights in float32 as the truth."""
     if request.param == "family":
-        model = AutoModelForCausalLM.from_pretrained(starter.target(), dtype=torch.bfloat16).eval()
-    elif request.param in WIDE:
-        torch.manual_seed(1)
-        model = AutoModelForCausalLM.from_config(WIDE[request.param])
-        architectures.disturb(model)
-        model = model.to(torch.bfloat16).eval()
-    else:
-        model = architectures.build(request.param).to(torch.bfloat16).eval()
-    truth = type(model)(model.config).eval()
-    truth.load_state_dict({name: weight.float() for name, weight in model.state_dict().items()})
-    return model, truth.float()
+        return with_truth(AutoModelForCausalLM.from_pretrained(starter.target(), dtype=torch.bfloat16))
+    return with_truth(random(WIDE[request.param]) if request.param in WIDE else architectures.build(request.param))
 
 
 @pytest.fixture
@@ -201,13 +121,7 @@ def test_scores_are_those_of_the_model_up_to_bfloat16(models, driver, text):
     found = torch.cat(
         [driver.read([Read(1, 0, text[:23], keep=23)]), driver.read([Read(1, 23, text[23:], keep=LENGTH - 23)])]
     )
-    with torch.inference_mode():
-        truth = models[1](torch.tensor([text])).logits[0]
-        rounded = models[0](torch.tensor([text])).logits[0].float()
-    each = ((scores - truth).pow(2).mean(-1) / truth.var() for scores in (found, rounded))
-    # A row whose expert wins narrowly may be another's in bfloat16, and then it is nearer to nothing.
-    experts = any(map(routed, layers_of(models[0])))
-    ours, theirs = ((rows.median() if experts else rows.mean()).sqrt() for rows in each)
+    ours, theirs = near_truth(models, text, found)
     # Activations stay in float32 between products here, so we are nearer to the truth than bfloat16 throughout.
     assert ours < theirs
     assert ours < 0.05

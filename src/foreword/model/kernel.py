@@ -32,7 +32,7 @@ from foreword.native.tree import Ask, Gardener, Grown
 Turn = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """(a tensor of the dtype wanted, positions [1, position]) -> cos and sin of their angles [1, position, dim]."""
 ROPES = ("default", "linear", "llama3", "yarn")
-"""Rotary embeddings whose angles depend on the position alone."""
+"""Rotary embeddings whose angles depend on the position alone; so do those of any that name a fixed `alpha`."""
 ACTIVATIONS = {"silu": llama.SILU, "gelu_pytorch_tanh": llama.GELU}
 """What gates may do."""
 PLAIN_ACTIVATIONS = {
@@ -60,7 +60,7 @@ def unfit(config: Any, layer: Any, head: Any) -> str | None:
         or any(linear.bias is not None for linear in gates)
     ):
         return "its sizes, its activation or its biases are not the usual ones"
-    if any(rope.get("rope_type", "default") not in ROPES for rope in ropes(config)):
+    if any(rope.get("rope_type", "default") not in ROPES and not rope.get("alpha") for rope in ropes(config)):
         return "its rotary embedding depends on the length of the text"
     return llama.reason()
 

@@ -17,16 +17,20 @@ from transformers.pytorch_utils import Conv1D
 ATTENTION = ("self_attn", "attention", "attn")
 STATES = ("linear_attn", "conv")
 """What a layer calls the half that looks at other tokens: at all of them, or at a state that remembers them."""
-BLOCKS = ("mlp", "feed_forward", "block_sparse_moe")
+BLOCKS = ("mlp", "feed_forward", "block_sparse_moe", "shared_mlp")
 """What it calls the half that looks at one token alone; some have the parts of it among their own."""
 QKV = (
     "qkv_proj", "q_proj k_proj v_proj", "query_key_value", "c_attn", "in_proj",
     "in_proj_qkv in_proj_z in_proj_b in_proj_a",
 )  # fmt: skip
 OUT = ("o_proj", "out_proj", "dense", "c_proj")
-GATED, PLAIN = ("gate_up_proj", "gate_proj up_proj", "w1 w3"), ("up_proj", "fc1", "c_fc", "dense_h_to_4h")
+GATED = ("gate_up_proj", "gate_proj up_proj", "w1 w3", "input_linear")
+PLAIN = ("up_proj", "fc1", "c_fc", "dense_h_to_4h")
 """What an MLP reads with, where gates let through what it says and where there are none."""
-DOWN = ("down_proj", "w2", "fc2", "c_proj", "dense_4h_to_h")
+DOWN = ("down_proj", "w2", "fc2", "c_proj", "dense_4h_to_h", "output_linear")
+HEAD_NORMS = {
+    "query_norm": ("q_norm", "q_layernorm", "query_layernorm"), "key_norm": ("k_norm", "k_layernorm", "key_layernorm"),
+}  # fmt: skip
 NORMS: tuple[Mapping[str, str], ...] = (
     {
         "norm": "input_layernorm", "said_norm": "post_attention_layernorm",
@@ -74,13 +78,13 @@ def last_norm(model: PreTrainedModel) -> Any:
 
 def places(model: PreTrainedModel) -> Float[Tensor, "places hidden"] | None:
     """What is added to the embedding of a token at each place; None where places do something else."""
-    learnt = next((getattr(body(model), name) for name in PLACES if hasattr(body(model), name)), None)
+    learnt = next((getattr(body(model), name) for name in PLACES if has(body(model), name)), None)
     return None if learnt is None else learnt.weight.detach()[getattr(learnt, "offset", 0) :]
 
 
 def remembers(layer: Any) -> bool:
     """It has no attention, but remembers in a state (native/recurrent.c)."""
-    return not any(hasattr(layer, name) for name in ATTENTION)
+    return not any(has(layer, name) for name in ATTENTION)
 
 
 def attention(layer: Any) -> Any:
@@ -90,7 +94,7 @@ def attention(layer: Any) -> Any:
 
 def block(layer: Any) -> Any:
     """The half of a layer that looks at one token alone, or the layer itself where the parts of it are its own."""
-    return next((getattr(layer, name) for name in BLOCKS if hasattr(layer, name)), layer)
+    return next((getattr(layer, name) for name in BLOCKS if has(layer, name)), layer)
 
 
 def routed(layer: Any) -> bool:
@@ -122,19 +126,15 @@ def linears(layer: Any) -> dict[str, tuple[Any, ...]]:
 
 def norms(layer: Any) -> dict[str, Any]:
     """Those of rows, as far as the layer has them."""
-    names = next(names for names in NORMS if getattr(layer, [*names.values()][-1], None) is not None)
-    found = {ours: getattr(layer, theirs, None) for ours, theirs in names.items()}
-    return {ours: norm for ours, norm in found.items() if norm is not None}
+    names = next(names for names in NORMS if has(layer, [*names.values()][-1]))
+    return {ours: getattr(layer, theirs) for ours, theirs in names.items() if has(layer, theirs)}
 
 
 def head_norms(layer: Any) -> dict[str, Any]:
     """Those of queries and keys, as far as the layer has them."""
-    found = {}
-    for ours, theirs in (("query_norm", "q"), ("key_norm", "k")):
-        for name in (f"{theirs}_norm", f"{theirs}_layernorm"):
-            if not remembers(layer) and hasattr(attention(layer), name):
-                found[ours] = getattr(attention(layer), name)
-    return found
+    looks = None if remembers(layer) else attention(layer)
+    found = [(ours, name) for ours, names in HEAD_NORMS.items() for name in names if has(looks, name)]
+    return {ours: getattr(looks, name) for ours, name in found}
 
 
 def centred(norm: nn.Module) -> bool:
@@ -215,9 +215,14 @@ def fill(linear: Any, weight: Float[Tensor, "outputs depth"]) -> None:
     linear.weight = nn.Parameter(held.contiguous().clone(), requires_grad=False)
 
 
+def has(owner: Any, name: str) -> bool:
+    """It has such a part: some hold the place of one that others of their kind have."""
+    return getattr(owner, name, None) is not None
+
+
 def _one(owner: Any, *names: str) -> Any:
     """The first of these parts that the owner has."""
-    return getattr(owner, next(name for name in names if hasattr(owner, name)))
+    return getattr(owner, next(name for name in names if has(owner, name)))
 
 
 def _first(owner: Any, *names: str) -> tuple[Any, ...]:

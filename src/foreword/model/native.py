@@ -31,7 +31,7 @@ KINDS = (
     "Llama Mistral Qwen2 Qwen3 Gemma Gemma2 Gemma3 Phi3 Olmo2 Olmo3 SmolLM3 Granite Qwen3_5 Lfm2 "
     "Mixtral Qwen2Moe Qwen3Moe Qwen3_5Moe Olmoe GraniteMoe Lfm2Moe "
     "Arcee Cohere Cohere2 Ernie4_5 Exaone4 Glm Glm4 Helium Jais2 Ministral Nemotron Olmo SeedOss StableLm Starcoder2 "
-    "GPT2 GPTNeoX OPT Phi"
+    "GPT2 GPTNeoX OPT Phi HunYuanDenseV1 GraniteMoeHybrid"
 ).split()
 SUPPORTED = (*(f"{kind}ForCausalLM" for kind in KINDS), "GPT2LMHeadModel", "Gemma3ForConditionalGeneration")
 """The last one sees as well; it is its text that is read."""
@@ -64,7 +64,9 @@ def refused(model: PreTrainedModel) -> str | None:
         return "none of its layers has attention"
     if (odd := next((name for name in ODD if getattr(config, name, None)), None)) is not None:
         return f"its config says {odd}"
-    if getattr(body(model), "project_in", None) is not None or names.last_norm(model) is None:
+    if any(names.has(layer, "mamba") or (names.has(layer, "shared_mlp") and names.routed(layer)) for layer in layers):
+        return "some of its layers remember in another kind of state, or have an MLP beside their experts"
+    if names.has(body(model), "project_in") or not any(names.has(body(model), name) for name in names.LAST):
         return "its embeddings have another size than its layers, or no norm comes after these"
     # One of every kind.
     kinds = {(remembers(layer), names.routed(layer)): layer for layer in layers}.values()
@@ -164,6 +166,7 @@ class NativeDriver(Kernel):
             experts=None if self._experts is None else ctypes.pointer(self._experts),
             places=None if places is None else self._keep(places), placed=0 if places is None else len(places),
             centred=centred, plain=bare, parallel=names.parallel(first),
+            turned_first=names.has(attention, "query_layernorm"),
             **vectors,
         )  # fmt: skip
 

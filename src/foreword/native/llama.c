@@ -62,6 +62,7 @@ typedef struct {
     int64_t centred;  /* norms of rows take their mean away first (LayerNorm) */
     int64_t plain;    /* MLPs have no gates: `gate_up` is one matrix, and what it says is activated */
     int64_t parallel; /* MLPs read the rows that attention read, before what that says of them is added */
+    int64_t turned_first; /* queries and keys are normed after they were turned */
 } Model;
 
 /* One sequence's rows of a packed forward. Row r of the span, counted from `start`, may see the pool rows
@@ -362,9 +363,8 @@ static void rms_norm_in_place(float *x, const float *weight, float eps, int64_t 
         store(x + i, mul(mul(load(x + i), size), load(weight + i)));
 }
 
-/* Normalise (where the model does) and turn one head of `dim` numbers, the first `turned` of them, in place. */
-static void rotate(float *x, const float *norm, float eps, const float *cos, const float *sin, int64_t dim, int64_t turned) {
-    if (norm) rms_norm_in_place(x, norm, eps, dim);
+/* Turn one head, the first `turned` numbers of it, in place. */
+static void turn(float *x, const float *cos, const float *sin, int64_t turned) {
     int64_t half = cos ? turned / 2 : 0, i = 0;
     for (; i + LANES <= half; i += LANES) { /* stored as it is loaded next, or it would be waited for until it has left the core */
         const floats a = load(x + i), b = load(x + i + half);
@@ -376,6 +376,13 @@ static void rotate(float *x, const float *norm, float eps, const float *cos, con
         x[i] = a * cos[i] - b * sin[i];
         x[i + half] = b * cos[i + half] + a * sin[i + half];
     }
+}
+
+/* Turn one head, and norm it where the model does. */
+static void rotate(const Model *m, float *x, const float *norm, const float *cos, const float *sin) {
+    if (norm && !m->turned_first) rms_norm_in_place(x, norm, m->eps, m->dim);
+    turn(x, cos, sin, m->turned);
+    if (norm && m->turned_first) rms_norm_in_place(x, norm, m->eps, m->dim);
 }
 
 /* Keys lie in blocks of 16 rows, [block][kv_head][dim / 2][16][2]: one load holds two numbers of 16 keys. */
@@ -688,8 +695,8 @@ static void place(const Model *m, const Layer *layer, const Forward *f, int64_t 
         float *query = f->wide + r * wide_of(m) + kv * group * apart_of(m), *key = f->wide + r * wide_of(m) + m->heads * apart_of(m) + kv * m->dim;
         const int64_t at = f->positions[r] * m->turned;
         const float *cos = layer->cos ? layer->cos + at : 0, *sin = layer->sin ? layer->sin + at : 0;
-        for (int64_t h = 0; h < group; h++) rotate(query + h * apart_of(m), query_norm, m->eps, cos, sin, m->dim, m->turned);
-        rotate(key, key_norm, m->eps, cos, sin, m->dim, m->turned);
+        for (int64_t h = 0; h < group; h++) rotate(m, query + h * apart_of(m), query_norm, cos, sin);
+        rotate(m, key, key_norm, cos, sin);
         const Span *span = span_of(f, r);
         write_kv(m, layer, key, key + m->kv_heads * m->dim, span->extent + span->past + span->held + r - span->start, kv);
     }

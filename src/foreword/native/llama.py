@@ -80,7 +80,7 @@ class Model(Structure):
     _fields_ += [("table", c_void_p), ("tabled", c_int64), ("apart", c_int64)]
     _fields_ += [("recurrence", POINTER(Recurrence)), ("experts", POINTER(Experts))]
     _fields_ += [(n, c_void_p) for n in ("norm_bias", "head_bias", "places")]
-    _fields_ += [(n, c_int64) for n in ("placed", "centred", "plain", "parallel")]
+    _fields_ += [(n, c_int64) for n in ("placed", "centred", "plain", "parallel", "turned_first")]
 
 
 class Span(Structure):

@@ -1,0 +1,168 @@
+"""Kinds of model that C reads beside the Llamas of test_native.py, whose every promise is kept there."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from transformers import (
+    ArceeConfig,
+    Ernie4_5Config,
+    Exaone4Config,
+    GlmConfig,
+    GPT2Config,
+    GPTNeoXConfig,
+    GraniteMoeConfig,
+    GraniteMoeHybridConfig,
+    HeliumConfig,
+    HunYuanDenseV1Config,
+    Jais2Config,
+    Lfm2MoeConfig,
+    MinistralConfig,
+    NemotronConfig,
+    OlmoConfig,
+    OlmoeConfig,
+    Qwen2MoeConfig,
+    Qwen3_5MoeTextConfig,
+    SeedOssConfig,
+    StableLmConfig,
+)
+
+import architectures
+from architectures import near_truth, random, with_truth
+from foreword.model.names import layers_of, linears, mouth
+from foreword.model.plan import Read
+from foreword.model.recurrent import drive, refused
+from foreword.native.llama import reason
+
+pytestmark = pytest.mark.skipif(reason() is not None, reason=f"no native kernel here: {reason()}")
+
+SIZES: dict[str, Any] = dict(
+    vocab_size=320, hidden_size=64, intermediate_size=96, num_hidden_layers=2, initializer_range=0.15
+)
+HEADS: dict[str, Any] = dict(num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=1024)
+STRANGE: dict[str, Any] = {
+    "qwen3.5, experts, one of which all ask": Qwen3_5MoeTextConfig(
+        **{**SIZES, "initializer_range": 0.05}, **HEADS, head_dim=32,
+        layer_types=["linear_attention", "full_attention"], linear_num_key_heads=2, linear_num_value_heads=8,
+        linear_key_head_dim=16, linear_value_head_dim=16, num_experts=20, num_experts_per_tok=3,
+        moe_intermediate_size=48, shared_expert_intermediate_size=48,
+    ),
+    "lfm2, experts by sigmoids, some preferred": Lfm2MoeConfig(
+        **SIZES, **HEADS, num_dense_layers=1, layer_types=["conv", "full_attention"], num_experts=6,
+        num_experts_per_tok=2, moe_intermediate_size=32, routed_scaling_factor=1.5, tie_word_embeddings=False,
+    ),
+    "olmoe, trust as it is": OlmoeConfig(**SIZES, **HEADS, num_experts=17, num_experts_per_tok=5),
+    "granite, experts": GraniteMoeConfig(
+        **SIZES, **HEADS, num_local_experts=8, num_experts_per_tok=8, residual_multiplier=0.3, logits_scaling=4.0,
+        tie_word_embeddings=True,
+    ),
+    "experts in one layer of two, four all ask": Qwen2MoeConfig(
+        **SIZES, **HEADS, num_experts=5, num_experts_per_tok=2, moe_intermediate_size=32, mlp_only_layers=[0],
+        shared_expert_intermediate_size=128,
+    ),
+    "pythia, one half after the other, odd size": GPTNeoXConfig(
+        **{**SIZES, "vocab_size": 331}, num_attention_heads=4, max_position_embeddings=1024,
+        use_parallel_residual=False,
+    ),
+    "stablelm, both halves at once": StableLmConfig(**SIZES, **HEADS, use_parallel_residual=True, use_qkv_bias=True),
+    "nemotron, squares": NemotronConfig(**SIZES, **HEADS, head_dim=32, attention_bias=True, mlp_bias=True),
+    "arcee": ArceeConfig(**SIZES, **HEADS),
+    "jais2": Jais2Config(**SIZES, **HEADS),
+    "olmo, norms without weights": OlmoConfig(**SIZES, **HEADS),
+    "ernie, biases": Ernie4_5Config(**SIZES, **HEADS, head_dim=32, tie_word_embeddings=False),
+    "helium": HeliumConfig(**SIZES, **HEADS, head_dim=16),
+    "glm": GlmConfig(**SIZES, **HEADS, head_dim=32, attention_bias=True, pad_token_id=0),
+    "seed": SeedOssConfig(**SIZES, **HEADS, head_dim=32, attention_bias=True, attention_out_bias=True),
+    "exaone4": Exaone4Config(
+        **SIZES, **HEADS, sliding_window=40, layer_types=["sliding_attention", "full_attention"],
+    ),
+    "hunyuan, normed once turned": HunYuanDenseV1Config(
+        **SIZES, **HEADS, head_dim=32,
+        rope_parameters={"rope_type": "dynamic", "rope_theta": 100.0, "alpha": 50.0, "factor": 1.0},
+    ),
+    "granite 4, without states": GraniteMoeHybridConfig(
+        **SIZES, **HEADS, layer_types=["attention"] * 2, num_local_experts=0, shared_intermediate_size=96,
+        residual_multiplier=0.3, logits_scaling=4.0, position_embedding_type="rope",
+    ),
+    "granite 4, without places": GraniteMoeHybridConfig(
+        **SIZES, **HEADS, layer_types=["attention"] * 2, num_local_experts=0, shared_intermediate_size=96,
+    ),
+    "ministral": MinistralConfig(
+        **SIZES, **HEADS, head_dim=32, sliding_window=40, layer_types=["sliding_attention", "full_attention"],
+    ),
+    "gpt2, tied": GPT2Config(
+        vocab_size=320, n_embd=64, n_layer=2, n_head=4, n_positions=1024, initializer_range=0.15,
+        activation_function="gelu",
+    ),
+}  # fmt: skip
+NAMES = [
+    "mixtral",
+    "qwen2-moe",
+    "qwen3-moe",
+    "phi",
+    "gpt2",
+    "gpt-neox",
+    "opt",
+    "cohere",
+    "cohere2",
+    "starcoder2",
+    "glm4",
+    "stablelm",
+    *STRANGE,
+]
+PARENTS = [-1, 0, 1, -1, 3, 3, 5]
+LENGTH = 100
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def models(request):
+    """A model in bfloat16 for the driver, and the same weights in float32 as the truth."""
+    name = request.param
+    return with_truth(random(STRANGE[name]) if name in STRANGE else architectures.build(name))
+
+
+@pytest.fixture
+def text():
+    return torch.randint(300, (LENGTH,), generator=torch.Generator().manual_seed(1)).tolist()
+
+
+def test_scores_are_those_of_the_model_up_to_bfloat16(models, registers, text):
+    assert refused(models[0]) is None
+    driver = drive(models[0])
+    driver.open(1, 2 * LENGTH)
+    found = torch.cat(
+        [driver.read([Read(1, 0, text[:23], keep=23)]), driver.read([Read(1, 23, text[23:], keep=LENGTH - 23)])]
+    )
+    ours, theirs = near_truth(models, text, found)
+    assert ours < theirs
+    assert ours < 0.05
+
+
+def test_a_row_s_bits_are_its_own(models, registers, text):
+    """Alone, among others, in company of another text, and as a node of a tree."""
+    driver, more = drive(models[0]), text[50 : 50 + len(PARENTS)]
+    for name in (1, 2, 3):
+        driver.open(name, 2 * LENGTH)
+    driver.read([Read(1, 0, text[:50], keep=0)])
+    alone = torch.cat([driver.read([Read(1, 50 + i, [token], keep=1)]) for i, token in enumerate(more)])
+    reads = [Read(2, 0, text[:50] + more, keep=len(more)), Read(3, 0, text[9:41], keep=1)]
+    assert torch.equal(driver.read(reads)[: len(more)], alone)
+    tree = driver.read([Read(1, 50, more, PARENTS, keep=len(more))])
+    branch = driver.read([Read(2, 50, [more[node] for node in (3, 5, 6)], keep=3)])
+    assert torch.equal(tree[[3, 5, 6]], branch)
+
+
+def test_it_is_held_once_and_gets_its_weights_back(models, text):
+    model = copy.deepcopy(models[0])
+    before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    driver, kept = drive(model, owned=True), drive(models[0])
+    parts = [part for layer in layers_of(model) for parts in linears(layer).values() for part in parts]
+    assert {part.weight.numel() for part in [*parts, mouth(model)]} == {0}
+    driver.open(1, LENGTH)
+    kept.open(1, LENGTH)
+    assert torch.equal(driver.read([Read(1, 0, text, keep=5)]), kept.read([Read(1, 0, text, keep=5)]))
+    driver.restore()
+    after = model.state_dict()
+    assert after.keys() == before.keys()
+    assert [name for name in before if not torch.equal(before[name], after[name])] == []
