@@ -57,8 +57,9 @@ def test_the_cache_of_transformers_is_overheard_too_even_when_it_reads_again(tru
         torch.testing.assert_close(found, wanted, atol=1e-3, rtol=1e-4)
 
 
-def test_models_that_are_built_otherwise_are_heard_too():
-    hf = architectures.build("gpt2").eval()
+@pytest.mark.parametrize("kind", ["gpt2", "gpt-neox", "opt", "cohere"])
+def test_models_that_are_built_otherwise_are_heard_too(kind):
+    hf = architectures.build(kind).eval()
     with torch.inference_mode():
         states = hf(torch.tensor([TEXT[:9]]), output_hidden_states=True).hidden_states
     model = Model(hf)

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import architectures
 from foreword.draft.block import Wanted
 from foreword.draft.dflash import DFlashBlocks, DFlashDrafter
 from foreword.errors import InvalidRequest
@@ -13,7 +14,7 @@ from foreword.train.anchors import pick
 from foreword.train.devices import OneDevice
 from foreword.train.dflash import DFlashTask
 from foreword.train.losses import overlap, prefix_weights
-from foreword.train.masked import heard_at
+from foreword.train.masked import heard_at, new_layout
 from foreword.train.pack import Block, Packer, Piece, stack
 from foreword.train.students import DFlashStudent
 from foreword.train.trainer import Recipe, Trainer
@@ -130,6 +131,15 @@ def test_a_head_learns_and_is_served(tmp_path: Path):
     assert drafter.wants == made.layout.states
     again = DFlashStudent(draft=str(tmp_path / "head"), anchors=8).begin(setting(llama(0, layers=LAYERS)))
     assert again.parameters == made.parameters
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "gpt-neox", "opt", "cohere"])
+def test_targets_that_name_their_sizes_otherwise_get_heads_as_wide_as_they_are(kind):
+    target = architectures.build(kind)
+    sizes = new_layout(target, layers=1, block=3, mask=0, anchored=False).sizes
+    assert (sizes.hidden_size, sizes.vocab_size) == (target.config.hidden_size, architectures.VOCAB)
+    assert sizes.head_dim * sizes.num_attention_heads == sizes.hidden_size
+    assert sizes.intermediate_size > 0
 
 
 def test_what_cannot_be_is_refused():

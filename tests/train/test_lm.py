@@ -4,9 +4,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import LlamaConfig
+from transformers import AutoModelForCausalLM, LlamaConfig
 
+import architectures
 from foreword.errors import InvalidRequest, ModelError
+from foreword.model.names import layers_of, linears, shape
 from foreword.train import lm
 from foreword.train.devices import OneDevice
 from foreword.train.losses import LOSSES
@@ -124,6 +126,14 @@ def test_a_smaller_config_keeps_what_it_can():
     assert config.num_hidden_layers == 4
     with pytest.raises(InvalidRequest, match="multiples of 8"):
         lm.smaller(config, hidden=30)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "gpt-neox", "opt", "cohere"])
+def test_so_does_one_that_names_its_sizes_otherwise(kind):
+    small = AutoModelForCausalLM.from_config(lm.smaller(architectures.build(kind).config, hidden=32))
+    (layer,) = layers_of(small)
+    assert small(torch.tensor([[1, 2, 3]])).logits.shape == (1, 3, architectures.VOCAB)
+    assert {shape(part)[0] for part in linears(layer)["down"]} == {32}
 
 
 def test_a_new_draft_is_a_function_of_the_seed(tmp_path: Path):

@@ -45,7 +45,7 @@ def listening(model: PreTrainedModel, layers: List[int]) -> Iterator[Callable[[]
                 keep = partial(_before, heard[layer])
                 hook = modules[layer].register_forward_pre_hook(keep, with_kwargs=True)
             else:
-                hook = model.base_model.register_forward_hook(partial(_after, heard[layer]))
+                hook = model.get_decoder().register_forward_hook(partial(_after, heard[layer]))
             hooks.callback(hook.remove)
         yield lambda: torch.cat([torch.cat(heard[layer]) for layer in layers], -1)
 

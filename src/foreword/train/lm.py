@@ -26,6 +26,9 @@ from foreword.train.pack import Block
 from foreword.train.pupil import Setting
 from foreword.train.students import SmallModel
 
+INNER = ("intermediate_size", "ffn_dim", "n_inner")
+"""What configs call the numbers within an MLP."""
+
 
 class Distillation:
     """A draft model learns the target's law of the next token; the target is asked on the fly."""
@@ -155,10 +158,13 @@ def smaller(config: PreTrainedConfig, layers: int = 1, hidden: int | None = None
         found.layer_types = config.layer_types[-layers:]
     if hidden != wide:
         heads = hidden // head
-        groups = config.num_attention_heads // config.num_key_value_heads
         found.hidden_size, found.num_attention_heads = hidden, heads
-        found.num_key_value_heads = heads // groups if heads % groups == 0 else heads
-        found.intermediate_size = max(8, round(config.intermediate_size * hidden / wide / 8) * 8)
+        if hasattr(config, "num_key_value_heads"):
+            groups = config.num_attention_heads // config.num_key_value_heads
+            found.num_key_value_heads = heads // groups if heads % groups == 0 else heads
+        for name in INNER:
+            if (inner := getattr(config, name, None)) is not None:
+                setattr(found, name, max(8, round(inner * hidden / wide / 8) * 8))
     return found
 
 
