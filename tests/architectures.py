@@ -174,10 +174,11 @@ def build(name: str) -> PreTrainedModel:
 
 
 def random(config: PreTrainedConfig) -> PreTrainedModel:
-    """A model of this config: float32, CPU."""
+    """A model of this config: float32, CPU. One that sees is no causal model to transformers."""
+    kind = AutoModelForCausalLM if type(config) in hf.MODEL_FOR_CAUSAL_LM_MAPPING else hf.AutoModelForImageTextToText
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(1)
-        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        model = kind.from_config(config, dtype=torch.float32)
         disturb(model)
     return model
 

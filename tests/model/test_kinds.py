@@ -7,6 +7,7 @@ import pytest
 import torch
 from transformers import (
     ArceeConfig,
+    CLIPVisionConfig,
     Ernie4_5Config,
     Exaone4Config,
     GlmConfig,
@@ -18,12 +19,20 @@ from transformers import (
     HunYuanDenseV1Config,
     Jais2Config,
     Lfm2MoeConfig,
+    LlamaConfig,
+    LlavaConfig,
+    Ministral3Config,
     MinistralConfig,
+    Mistral3Config,
     NemotronConfig,
     OlmoConfig,
     OlmoeConfig,
+    PixtralVisionConfig,
+    Qwen2_5_VLConfig,
     Qwen2MoeConfig,
     Qwen3_5MoeTextConfig,
+    Qwen3VLConfig,
+    Qwen3VLMoeConfig,
     SeedOssConfig,
     StableLmConfig,
 )
@@ -41,6 +50,11 @@ SIZES: dict[str, Any] = dict(
     vocab_size=320, hidden_size=64, intermediate_size=96, num_hidden_layers=2, initializer_range=0.15
 )
 HEADS: dict[str, Any] = dict(num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=1024)
+EYES: dict[str, Any] = dict(
+    hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2, image_size=28, patch_size=14
+)
+QWEN_EYES: dict[str, Any] = dict(depth=1, hidden_size=32, intermediate_size=32, num_heads=2, out_hidden_size=64)
+GRID = {"rope_type": "default", "rope_theta": 100.0, "mrope_section": [2, 3, 3]}
 STRANGE: dict[str, Any] = {
     "qwen3.5, experts, one of which all ask": Qwen3_5MoeTextConfig(
         **{**SIZES, "initializer_range": 0.05}, **HEADS, head_dim=32,
@@ -90,6 +104,33 @@ STRANGE: dict[str, Any] = {
     ),
     "ministral": MinistralConfig(
         **SIZES, **HEADS, head_dim=32, sliding_window=40, layer_types=["sliding_attention", "full_attention"],
+    ),
+    "ministral 3, which sees, warmer every 32 places": Mistral3Config(
+        text_config=Ministral3Config(
+            **SIZES, **HEADS, head_dim=16,
+            rope_parameters={
+                "rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "original_max_position_embeddings": 32,
+                "llama_4_scaling_beta": 0.5, "max_position_embeddings": 1024, "mscale": 1.0, "mscale_all_dim": 1.0,
+                "beta_fast": 32.0, "beta_slow": 1.0,
+            },
+        ),
+        vision_config=PixtralVisionConfig(**EYES), tie_word_embeddings=False,
+    ),
+    "llava": LlavaConfig(text_config=LlamaConfig(**SIZES, **HEADS), vision_config=CLIPVisionConfig(**EYES)),
+    "qwen 2.5 vl": Qwen2_5_VLConfig(
+        text_config=dict(**SIZES, **HEADS, rope_parameters=GRID),
+        vision_config=QWEN_EYES,
+    ),
+    "qwen 3 vl": Qwen3VLConfig(
+        text_config=dict(**SIZES, **HEADS, head_dim=16, rope_parameters=GRID),
+        vision_config=dict(**QWEN_EYES, deepstack_visual_indexes=[0]),
+    ),
+    "qwen 3 vl, experts": Qwen3VLMoeConfig(
+        text_config=dict(
+            **SIZES, **HEADS, head_dim=16, rope_parameters=GRID, num_experts=6, num_experts_per_tok=2,
+            moe_intermediate_size=32,
+        ),
+        vision_config=dict(**QWEN_EYES, deepstack_visual_indexes=[0]),
     ),
     "gpt2, tied": GPT2Config(
         vocab_size=320, n_embd=64, n_layer=2, n_head=4, n_positions=1024, initializer_range=0.15,

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, Mistral3Config, PixtralVisionConfig
 
 import architectures
 import starter
 from foreword.errors import ModelError
-from foreword.model import Model, load_tokenizer
+from foreword.model import Mode, Model, Read, load_tokenizer
 from foreword.native import llama
 
 
@@ -86,6 +86,21 @@ def slow_bfloat16(monkeypatch):
 
 
 needs_kernel = pytest.mark.skipif(llama.reason() is not None, reason=f"no native kernel here: {llama.reason()}")
+
+
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=needs_kernel)])
+def test_of_a_model_that_sees_the_text_is_read(tmp_path, dtype):
+    eyes = dict(hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2, image_size=28)
+    text = architectures.build("mistral").config
+    made = architectures.random(Mistral3Config(text_config=text, vision_config=PixtralVisionConfig(**eyes)))
+    made.eval().save_pretrained(tmp_path)
+    model = Model.load(tmp_path, dtype=dtype, device="cpu")
+    assert (model.mode, model.capability.way) == (Mode.TREE, "native" if dtype == "bfloat16" else "pool")
+    model.open(1, 64)
+    found, tokens = model.read([Read(1, 0, list(range(20)), keep=20)]), torch.arange(20)[None]
+    with torch.inference_mode():
+        truth = made(tokens).logits[0]
+    assert (found - truth).std() < (0.1 if dtype == "bfloat16" else 1e-4) * truth.std()
 
 
 @needs_kernel

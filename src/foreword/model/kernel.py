@@ -84,6 +84,11 @@ def ropes(config: Any) -> List[dict[str, Any]]:
     return kinds or [parameters]
 
 
+def _places(table: Float[Tensor, "*grid position dim"]) -> Float[Tensor, "rows dim"]:
+    """The angles of text: some models have them for every direction of a grid, which in text are the same."""
+    return table.float().flatten(0, -2)
+
+
 def lay_words(described: llama.Model, embedding: Any, driver: Any) -> None:
     """Say where embeddings lie: in the module, or where a target's were dropped, in the head that its driver holds."""
     if embedding.weight.numel():
@@ -132,6 +137,8 @@ class Kernel(Rooms[Rows]):
         self._held: list[Tensor] = []  # what the C side points to, always
         self._alive: list[object] = []  # and what it points to during one forward
         self._angles: dict[Turn, tuple[Tensor, ...]] = {}
+        self._warm: Callable[[Tensor], Tensor] | None = None
+        """Places -> what queries there are multiplied by."""
         self._reached = 0
 
     def describe(self, model: llama.Model, words: int, weight_bytes: int = 0) -> None:
@@ -216,10 +223,13 @@ class Kernel(Rooms[Rows]):
         like, places = torch.zeros(1, dtype=torch.float32), torch.arange(self._reached)[None]
         with torch.inference_mode():
             self._angles = {
-                turn: tuple(table[0].float().contiguous() for table in turn(like, places))
+                turn: tuple(_places(table)[: self._reached].contiguous() for table in turn(like, places))
                 for turn in dict.fromkeys(self._turns)
                 if turn is not None
             }
+        if self._warm is not None:
+            self._warmth = self._warm(places[0]).float().contiguous()
+            self._model.warmth = self._warmth.data_ptr()
         for layer, turn in zip(self._model.layer[: self._model.layers], self._turns, strict=True):
             if turn is not None:
                 layer.cos, layer.sin = (table.data_ptr() for table in self._angles[turn])

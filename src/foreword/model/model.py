@@ -17,12 +17,13 @@ import torch
 from jaxtyping import Float, Int
 from safetensors import SafetensorError
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, PreTrainedModel
 
 from foreword.errors import ModelError, words
 from foreword.model.cost import Cost, known
 from foreword.model.driver import Hearing, Mode
 from foreword.model.linear import Swap, swap_out
+from foreword.model.names import loader
 from foreword.model.native import usual
 from foreword.model.plan import Read
 from foreword.model.probe import NATIVE, Capability, choose, drive, known_way
@@ -97,7 +98,7 @@ class Model:
                 raise ModelError(f"{source} is an encoder-decoder; Foreword drives decoder-only models")
             first, *others = _dtypes(dtype, where, config.architectures if way in (None, NATIVE) else None)
             with _LOADING:
-                hf = AutoModelForCausalLM.from_pretrained(source, dtype=first, config=config)
+                hf = loader(config).from_pretrained(source, dtype=first, config=config)
             nn.Module.to(hf, where)
             model = cls(hf, str(source), way=way)
             if others and model.capability.way != NATIVE:

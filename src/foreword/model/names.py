@@ -11,7 +11,14 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
 from transformers.pytorch_utils import Conv1D
 
 ATTENTION = ("self_attn", "attention", "attn")
@@ -54,6 +61,12 @@ AROUND_ONE = ("Gemma", "Qwen3_5RMSNorm", "Qwen3_5MoeRMSNorm", "NemotronLayerNorm
 """How the names of norms begin that keep what is to be added to 1."""
 INTERLEAVED = ("Cohere", "Cohere2", "Ernie4_5", "Glm", "Glm4", "Helium")
 """Kinds whose heads are turned by pairs of numbers that lie side by side, not half a head apart."""
+
+
+def loader(config: PreTrainedConfig) -> Any:
+    """What loads a checkpoint. Those that see as well are no causal models to transformers, but their text is read."""
+    sees = type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING and type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING
+    return AutoModelForImageTextToText if sees else AutoModelForCausalLM
 
 
 def body(model: PreTrainedModel) -> Any:

@@ -6,6 +6,7 @@ Knows the layout of those models; knows nothing about drafting. The probe compar
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from collections.abc import Sequence as List
 from ctypes import byref, c_int64
 from functools import partial
@@ -31,11 +32,18 @@ KINDS = (
     "Llama Mistral Qwen2 Qwen3 Gemma Gemma2 Gemma3 Phi3 Olmo2 Olmo3 SmolLM3 Granite Qwen3_5 Lfm2 "
     "Mixtral Qwen2Moe Qwen3Moe Qwen3_5Moe Olmoe GraniteMoe Lfm2Moe "
     "Arcee Cohere Cohere2 Ernie4_5 Exaone4 Glm Glm4 Helium Jais2 Ministral Nemotron Olmo SeedOss StableLm Starcoder2 "
-    "GPT2 GPTNeoX OPT Phi HunYuanDenseV1 GraniteMoeHybrid"
+    "GPT2 GPTNeoX OPT Phi HunYuanDenseV1 GraniteMoeHybrid Ministral3 Qwen2VL Qwen2_5_VL Qwen3VL Qwen3VLMoe"
 ).split()
-SUPPORTED = (*(f"{kind}ForCausalLM" for kind in KINDS), "GPT2LMHeadModel", "Gemma3ForConditionalGeneration")
-"""The last one sees as well; it is its text that is read."""
-CAPPED = "Gemma2ForCausalLM"
+SEEING = (
+    "Gemma3 Mistral3 Llava SmolVLM Idefics3 InternVL Lfm2Vl Qwen2VL Qwen2_5_VL Qwen3VL Qwen3VLMoe Qwen3_5 Qwen3_5Moe"
+).split()
+"""Kinds that see as well and may be made around such a text model; it is their text that is read."""
+SUPPORTED = (
+    *(f"{kind}ForCausalLM" for kind in KINDS),
+    *(f"{kind}ForConditionalGeneration" for kind in SEEING),
+    "GPT2LMHeadModel",
+)
+CAPPED = "Gemma2Model"
 """Others have the setting too, and do without."""
 ODD = ("clip_qkv", "scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn", "add_cross_attention")
 """Settings that the C side does not follow, where they are not off."""
@@ -54,8 +62,8 @@ def usual(architectures: List[str] | None) -> list[torch.dtype]:
 
 def refused(model: PreTrainedModel) -> str | None:
     """Why this model cannot be driven this way; None if it can."""
-    kind = type(model).__name__
-    if kind not in SUPPORTED:
+    kind = type(body(model)).__name__.removesuffix("Model").removesuffix("Text").removesuffix("Decoder")
+    if kind not in KINDS:
         return f"it reads models like {', '.join(KINDS)}, and {kind} is none of them"
     if model.device.type != "cpu" or model.dtype != torch.bfloat16:
         return "it is made for bfloat16 on CPU"
@@ -87,6 +95,7 @@ class NativeDriver(Kernel):
         """
         super().__init__(rows_of(model), turns_of(model))
         self._hf, self._owned = model, owned
+        self._warm = warm(model.config.get_text_config())
         described = self._describe(model)
         self.describe(described, described.vocab)
 
@@ -158,7 +167,7 @@ class NativeDriver(Kernel):
             vectors.pop("norm"), head, array, table=head, tabled=len(self._table),
             activation=activation(config, plain=bare), broad=broad,
             embedding_scale=getattr(body(model), "embedding_multiplier", _embed_scale(embeddings)),
-            score_cap=(type(model).__name__ == CAPPED and config.attn_logit_softcapping) or 0,
+            score_cap=(type(body(model)).__name__ == CAPPED and config.attn_logit_softcapping) or 0,
             logit_cap=getattr(config, "final_logit_softcapping", None) or 0,
             residual_scale=getattr(config, "residual_multiplier", 1),
             logit_scale=0 if scaling == 1 else scaling,
@@ -191,8 +200,10 @@ def turns_of(model: PreTrainedModel) -> List[Turn | None]:
     rotary = next((getattr(inner, name) for name in ("rotary_emb", "pos_emb") if hasattr(inner, name)), None)
     if rotary is None:
         return [None] * len(layers)
-    if type(model).__name__.startswith("Cohere"):
+    if type(inner).__name__.startswith("Cohere"):
         rotary = partial(_apart, rotary)
+    if any("mrope_section" in rope for rope in ropes(config)):
+        rotary = partial(_in_text, rotary)
     kinds = config.layer_types if ropes(config) != [config.rope_parameters] else [None] * len(layers)
     known = {kind: rotary if kind is None else partial(rotary, layer_type=kind) for kind in set(kinds)}
     return [known[kind] if names.turns(layer) else None for kind, layer in zip(kinds, layers, strict=True)]
@@ -202,6 +213,20 @@ def _apart(rotary: Turn, like: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
     """Angles that come twice each, side by side, as others give them: half a head apart."""
     cos, sin = (torch.cat([table[..., ::2], table[..., 1::2]], dim=-1) for table in rotary(like, places))
     return cos, sin
+
+
+def _in_text(rotary: Turn, like: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+    """Angles by three directions of a grid, which in text are the same."""
+    return rotary(like, places.expand(3, *places.shape))
+
+
+def warm(config: Any) -> Callable[[Tensor], Tensor] | None:
+    """What multiplies queries by their place, where something does: it grows with the logarithm of whole contexts."""
+    for rope in ropes(config):
+        if beta := rope.get("llama_4_scaling_beta"):
+            length = rope["original_max_position_embeddings"]
+            return lambda places: 1 + beta * torch.log(1 + torch.floor(places / length))
+    return None
 
 
 def rows_of(model: PreTrainedModel) -> Rows:

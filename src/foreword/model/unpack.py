@@ -43,9 +43,9 @@ def restore(hf: PreTrainedModel, described: llama.Model, held: List[Tensor]) -> 
             _fill(parts[name], weight)
     head = unpacked(at[described.head])[: described.vocab]
     words: Any = hf.get_input_embeddings()
+    tied = not described.embedding or words.weight is names.mouth(hf).weight
     if not described.embedding:  # it was both
         words.weight = _still(head)
-    tied = hf.config.tie_word_embeddings
     names.mouth(hf).weight = words.weight if tied else _still(head)
 
 

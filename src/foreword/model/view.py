@@ -93,6 +93,7 @@ class NativeView(NativeDriver):
 
     def __init__(self, base: NativeDriver, skip: Skip, bits: int, *, shares: bool) -> None:
         Kernel.__init__(self, base._pool if shares else rows_of(base._hf), base._turns)
+        self._warm = base._warm
         self._base, self._shares, self._hf = base, shares, base._hf
         self._layers = (llama.Layer * base._model.layers)(*base._model.layer[: base._model.layers])
         described = llama.Model.from_buffer_copy(base._model)

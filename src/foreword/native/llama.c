@@ -63,6 +63,7 @@ typedef struct {
     int64_t plain;    /* MLPs have no gates: `gate_up` is one matrix, and what it says is activated */
     int64_t parallel; /* MLPs read the rows that attention read, before what that says of them is added */
     int64_t turned_first; /* queries and keys are normed after they were turned */
+    const float *warmth; /* [place]: queries there are multiplied by it once they are turned; NULL = 1 */
 } Model;
 
 /* One sequence's rows of a packed forward. Row r of the span, counted from `start`, may see the pool rows
@@ -695,7 +696,12 @@ static void place(const Model *m, const Layer *layer, const Forward *f, int64_t 
         float *query = f->wide + r * wide_of(m) + kv * group * apart_of(m), *key = f->wide + r * wide_of(m) + m->heads * apart_of(m) + kv * m->dim;
         const int64_t at = f->positions[r] * m->turned;
         const float *cos = layer->cos ? layer->cos + at : 0, *sin = layer->sin ? layer->sin + at : 0;
-        for (int64_t h = 0; h < group; h++) rotate(m, query + h * apart_of(m), query_norm, cos, sin);
+        const floats warmth = all(m->warmth ? m->warmth[f->positions[r]] : 1);
+        for (int64_t h = 0; h < group; h++) {
+            float *one = query + h * apart_of(m);
+            rotate(m, one, query_norm, cos, sin);
+            for (int64_t i = 0; m->warmth && i < m->dim; i += LANES) store(one + i, mul(warmth, load(one + i)));
+        }
         rotate(m, key, key_norm, cos, sin);
         const Span *span = span_of(f, r);
         write_kv(m, layer, key, key + m->kv_heads * m->dim, span->extent + span->past + span->held + r - span->start, kv);

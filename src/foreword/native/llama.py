@@ -81,6 +81,7 @@ class Model(Structure):
     _fields_ += [("recurrence", POINTER(Recurrence)), ("experts", POINTER(Experts))]
     _fields_ += [(n, c_void_p) for n in ("norm_bias", "head_bias", "places")]
     _fields_ += [(n, c_int64) for n in ("placed", "centred", "plain", "parallel", "turned_first")]
+    _fields_ += [("warmth", c_void_p)]
 
 
 class Span(Structure):
