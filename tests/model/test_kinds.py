@@ -132,6 +132,7 @@ STRANGE: dict[str, Any] = {
         ),
         vision_config=dict(**QWEN_EYES, deepstack_visual_indexes=[0]),
     ),
+    "a llama whose config names a window that nobody heeds": LlamaConfig(**SIZES, **HEADS, sliding_window=20),
     "gpt2, tied": GPT2Config(
         vocab_size=320, n_embd=64, n_layer=2, n_head=4, n_positions=1024, initializer_range=0.15,
         activation_function="gelu",

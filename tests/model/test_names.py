@@ -50,6 +50,23 @@ def test_their_usual_kinds_are_not(kind):
     assert refused(architectures.build(kind).to(torch.bfloat16)) is None
 
 
+class Adapted(torch.nn.Linear):
+    """As whoever fine-tunes a model may put in place of a layer."""
+
+
+@pytest.mark.parametrize("how", ["replaced", "hooked", "overruled"])
+def test_layers_that_somebody_changed_are_not_read_past_him(how):
+    model = architectures.build("llama").to(torch.bfloat16)
+    mlp = model.model.layers[0].mlp
+    if how == "replaced":
+        mlp.down_proj = Adapted(mlp.down_proj.in_features, mlp.down_proj.out_features, bias=False).to(torch.bfloat16)
+    elif how == "hooked":
+        mlp.down_proj.register_forward_hook(lambda *_: None)
+    else:
+        mlp.down_proj.forward = mlp.down_proj.forward
+    assert refused(model) == "its linear layers are not ordinary ones"
+
+
 @pytest.mark.parametrize("kind", ["gpt-neox", "cohere", "glm4"])
 def test_every_output_has_one_place_in_the_order_of_the_c_side(kind):
     layer = names.layers_of(architectures.build(kind))[0]

@@ -62,6 +62,9 @@ AROUND_ONE = ("Gemma", "Qwen3_5RMSNorm", "Qwen3_5MoeRMSNorm", "NemotronLayerNorm
 INTERLEAVED = ("Cohere", "Cohere2", "Ernie4_5", "Glm", "Glm4", "Helium")
 """Kinds whose heads are turned by pairs of numbers that lie side by side, not half a head apart."""
 
+WINDOWED = ("Mistral", "Ministral3", "Mixtral", "Olmoe", "Phi3", "Qwen2Moe", "Starcoder2")
+"""Kinds all of whose layers have the window that the config names; of others their layers say it, or there is none."""
+
 
 def loader(config: PreTrainedConfig) -> Any:
     """What loads a checkpoint. Those that see as well are no causal models to transformers, but their text is read."""
@@ -163,14 +166,12 @@ def scales(norm: Any) -> Float[Tensor, "*size"]:
 
 
 def window(layer: Any) -> int:
-    """Tokens that attention looks back at, itself included; 0 = all.
-
-    Where a layer does not say whether its window is open, all layers of the model have the same.
-    """
+    """Tokens that attention looks back at, itself included; 0 = all."""
     looks = attention(layer)
     if not getattr(looks, "is_sliding", True):
         return 0
-    return getattr(looks, "sliding_window", getattr(looks.config, "sliding_window", None)) or 0
+    whole = getattr(looks.config, "sliding_window", None) if _kind(looks) in WINDOWED else None
+    return getattr(looks, "sliding_window", whole) or 0
 
 
 def turns(layer: Any) -> bool:
@@ -178,7 +179,7 @@ def turns(layer: Any) -> bool:
     if remembers(layer):
         return False
     looks = attention(layer)
-    if type(looks).__name__ in ("Cohere2Attention", "Exaone4Attention"):  # far away places do not matter
+    if _kind(looks) in ("Cohere2", "Exaone4"):  # far away places do not matter
         return bool(window(layer)) or looks.config.sliding_window is None
     return bool(getattr(looks, "use_rope", True))
 
@@ -189,7 +190,7 @@ def order(layer: Any) -> Int[Tensor, "outputs"] | None:
     There queries come first, then keys, then values, and a pair of numbers that turn together lies half a head apart.
     Scores are the same in any order of a head's numbers, if keys have them in the same one as queries.
     """
-    kind = "" if remembers(layer) else type(attention(layer)).__name__.removesuffix("Attention")
+    kind = "" if remembers(layer) else _kind(attention(layer))
     if kind not in (*INTERLEAVED, "GPTNeoX"):
         return None
     config, parts = attention(layer).config, linears(layer)
@@ -203,6 +204,12 @@ def order(layer: Any) -> Int[Tensor, "outputs"] | None:
     heads = config.num_attention_heads + config.num_key_value_heads
     outputs[:heads] = outputs[:heads, numbers]
     return outputs.flatten()
+
+
+def ordinary(linear: Any) -> bool:
+    """It multiplies by its weight and does nothing else: nobody adapted it, quantized it, or hooked into it."""
+    hooked = linear._forward_hooks or linear._forward_pre_hooks or "forward" in vars(linear)
+    return type(linear) in (nn.Linear, Conv1D) and not hooked
 
 
 def shape(linear: Any) -> tuple[int, int]:
@@ -231,6 +238,11 @@ def fill(linear: Any, weight: Float[Tensor, "outputs depth"]) -> None:
 def has(owner: Any, name: str) -> bool:
     """It has such a part: some hold the place of one that others of their kind have."""
     return getattr(owner, name, None) is not None
+
+
+def _kind(looks: nn.Module) -> str:
+    """The kind of model that attention is of."""
+    return type(looks).__name__.removesuffix("Attention")
 
 
 def _one(owner: Any, *names: str) -> Any:

@@ -76,6 +76,9 @@ def refused(model: PreTrainedModel) -> str | None:
         return "some of its layers remember in another kind of state, or have an MLP beside their experts"
     if names.has(body(model), "project_in") or not any(names.has(body(model), name) for name in names.LAST):
         return "its embeddings have another size than its layers, or no norm comes after these"
+    parts = [part for layer in layers for parts in names.linears(layer).values() for part in parts]
+    if not all(map(names.ordinary, [*parts, names.mouth(model)])):
+        return "its linear layers are not ordinary ones"
     # One of every kind.
     kinds = {(remembers(layer), names.routed(layer)): layer for layer in layers}.values()
     if any(names.centred(norm) for layer in kinds for norm in names.head_norms(layer).values()):
