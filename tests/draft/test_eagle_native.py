@@ -223,7 +223,7 @@ def test_on_real_text_it_guesses_as_the_plain_head_does(monkeypatch):
 
 def test_what_it_is_not_made_for_is_computed_plainly():
     biased = made()
-    biased.midlayer.self_attn.o_proj.bias = nn.Parameter(torch.zeros(64))
+    biased.midlayer.mlp.gate_proj.bias = nn.Parameter(torch.zeros(len(biased.midlayer.mlp.gate_proj.weight)))
     told = {
         "bfloat16 on CPU": (made(), beside(torch.float32)),
         "not the usual ones": (biased.bfloat16(), beside(torch.bfloat16)),

@@ -11,8 +11,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-MIN_ROWS = 2
-"""A single row takes another oneDNN kernel, with another order of summation; forwards are padded to at least this."""
+MIN_ROWS = 4
+"""A single row takes another oneDNN kernel, with another order of summation, and two take longer than four where there
+is no AMX; forwards are padded to at least this."""
 MOST_ROWS, DEPTH = 32, 512
 """With more rows than this oneDNN cuts longer sums than this elsewhere, in bfloat16 on CPUs with AMX."""
 

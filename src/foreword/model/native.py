@@ -64,7 +64,7 @@ def refused(model: PreTrainedModel) -> str | None:
     """Why this model cannot be driven this way; None if it can."""
     kind = type(body(model)).__name__.removesuffix("Model").removesuffix("Text").removesuffix("Decoder")
     if kind not in KINDS:
-        return f"it reads models like {', '.join(KINDS)}, and {kind} is none of them"
+        return f"{kind} is none of the kinds of model that it reads"
     if model.device.type != "cpu" or model.dtype != torch.bfloat16:
         return "it is made for bfloat16 on CPU"
     layers, config = layers_of(model), model.config.get_text_config()
