@@ -115,6 +115,7 @@ def test_the_core_stays_small():
             "graph",
             "kernel",
             "layer",
+            "lengths",
             "lexicon",
             "listen",
             "names",

@@ -127,7 +127,7 @@ class GraphDriver(PooledDriver):
         With a single bucket all forwards have one shape. Raises ModelError for a model whose shapes cannot be fixed.
         """
         super().__init__(model)
-        if self._alone:
+        if self._length is not None:
             raise ModelError("its rotary embedding depends on the length of the text")
         model.set_attn_implementation(NAME)
         config = model.config.get_text_config()

@@ -13,6 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from foreword.model.driver import Mode
+from foreword.model.lengths import length_of
 from foreword.model.linear import MIN_ROWS
 from foreword.model.listen import Overheard
 from foreword.model.packing import Packing
@@ -27,8 +28,7 @@ class PooledDriver(Packing, Overheard):
         super().__init__(next(model.parameters()).device)
         self.mode = mode
         self._model = model
-        # These rotary embeddings look at the longest position of a forward, so company would change a sequence's text.
-        self._alone = _rope_type(model) in ("dynamic", "longrope")
+        self._length = length_of(model)
         self.asked: dict[int, int | None] = {}
 
     def read(self, reads: List[Read]) -> Float[Tensor, "kept vocab"]:
@@ -36,7 +36,7 @@ class PooledDriver(Packing, Overheard):
             return torch.cat([self._forward(part) for part in self._forwards(reads)])
 
     def _forwards(self, reads: List[Read]) -> List[List[Read]]:
-        return [[read] for read in reads] if self._alone else [reads]
+        return [reads] if self._length is None else [[part] for read in reads for part in self._length.parts(read)]
 
     def _own(self, rows: Float[Tensor, "heard features"], count: int) -> Float[Tensor, "rows features"]:
         return rows[:count]  # what comes after them is padding
@@ -49,6 +49,8 @@ class PooledDriver(Packing, Overheard):
         positions += positions[-1:] * (MIN_ROWS - len(positions))
         kept += (kept[-1:] or [0]) * (MIN_ROWS - count)
         packed = torch.tensor([tokens, positions], device=self._device)
+        if self._length is not None:
+            self._length.forget()
         output = self._model(
             input_ids=packed[:1],
             position_ids=packed[1:],
@@ -58,8 +60,3 @@ class PooledDriver(Packing, Overheard):
         )
         self.asked = rows.plan.asked
         return output.logits[0, :count]
-
-
-def _rope_type(model: PreTrainedModel) -> str:
-    parameters = getattr(model.config.get_text_config(), "rope_parameters", None) or {}
-    return str(parameters.get("rope_type", "default"))

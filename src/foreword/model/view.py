@@ -133,7 +133,7 @@ class PooledView(PooledDriver):
         self._layers = _decoder_layers(base._model)
         self._shares = shares
         self.mode, self.asked = base.mode, base.asked
-        self._model, self._device, self._alone = base._model, base._device, base._alone
+        self._model, self._device, self._length = base._model, base._device, base._length
         self._pool = base._pool if shares else KVPool()
         self._skip = skip
 
