@@ -30,6 +30,7 @@ from transformers import (
     PixtralVisionConfig,
     Qwen2_5_VLConfig,
     Qwen2MoeConfig,
+    Qwen2VLConfig,
     Qwen3_5MoeTextConfig,
     Qwen3VLConfig,
     Qwen3VLMoeConfig,
@@ -117,6 +118,10 @@ STRANGE: dict[str, Any] = {
         vision_config=PixtralVisionConfig(**EYES), tie_word_embeddings=False,
     ),
     "llava": LlavaConfig(text_config=LlamaConfig(**SIZES, **HEADS), vision_config=CLIPVisionConfig(**EYES)),
+    "qwen 2 vl": Qwen2VLConfig(
+        text_config=dict(**SIZES, **HEADS, rope_parameters=GRID),
+        vision_config=dict(depth=1, embed_dim=32, hidden_size=64, num_heads=2, mlp_ratio=1),
+    ),
     "qwen 2.5 vl": Qwen2_5_VLConfig(
         text_config=dict(**SIZES, **HEADS, rope_parameters=GRID),
         vision_config=QWEN_EYES,
