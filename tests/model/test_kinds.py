@@ -40,7 +40,8 @@ from transformers import (
 
 import architectures
 from architectures import near_truth, random, with_truth
-from foreword.model.names import layers_of, linears, mouth
+from foreword.model.listen import layers_of
+from foreword.model.names import linears, mouth
 from foreword.model.plan import Read
 from foreword.model.recurrent import drive, refused
 from foreword.native.llama import reason

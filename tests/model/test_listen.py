@@ -2,12 +2,14 @@
 
 import pytest
 import torch
+from transformers import CLIPVisionConfig, LlavaConfig
 
 import architectures
 import starter
 from foreword.errors import ModelError
 from foreword.model import Mode, Model, Read
 from foreword.model.cached import CachedDriver
+from foreword.model.listen import layers_of
 from foreword.train.lm import load
 
 LAYERS = (0, 3, 8)
@@ -67,6 +69,13 @@ def test_models_that_are_built_otherwise_are_heard_too(kind):
     last = len(states) - 1
     _, heard = model.hear([Read(1, 0, TEXT[:9])], (1, last))
     torch.testing.assert_close(heard, torch.cat([states[1][0], states[last][0]], -1), atol=1e-4, rtol=1e-4)
+
+
+def test_of_a_model_that_sees_the_text_is_heard_though_its_eyes_have_as_many_layers():
+    text = architectures.build("mistral").config
+    eyes = dict(hidden_size=32, intermediate_size=32, num_hidden_layers=text.num_hidden_layers, num_attention_heads=2)
+    hf = architectures.random(LlavaConfig(text_config=text, vision_config=CLIPVisionConfig(**eyes, image_size=28)))
+    assert layers_of(hf.eval()) == list(hf.get_decoder().layers)
 
 
 def test_hidden_states_that_are_not_there_are_refused():

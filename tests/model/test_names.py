@@ -14,6 +14,7 @@ from transformers import (
 
 import architectures
 from foreword.model import names
+from foreword.model.listen import layers_of
 from foreword.model.native import refused
 from foreword.native.llama import reason
 
@@ -69,7 +70,7 @@ def test_layers_that_somebody_changed_are_not_read_past_him(how):
 
 @pytest.mark.parametrize("kind", ["gpt-neox", "cohere", "glm4"])
 def test_every_output_has_one_place_in_the_order_of_the_c_side(kind):
-    layer = names.layers_of(architectures.build(kind))[0]
+    layer = layers_of(architectures.build(kind))[0]
     order = names.order(layer)
     assert order is not None
     assert order.sort().values.tolist() == list(range(len(order)))

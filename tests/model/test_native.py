@@ -19,7 +19,8 @@ from transformers import (
 import architectures
 import starter
 from architectures import near_truth, random, with_truth
-from foreword.model.names import layers_of, linears
+from foreword.model.listen import layers_of
+from foreword.model.names import linears
 from foreword.model.plan import Read
 from foreword.model.recurrent import drive, refused
 from foreword.native.llama import library

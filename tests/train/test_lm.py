@@ -8,7 +8,8 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 
 import architectures
 from foreword.errors import InvalidRequest, ModelError
-from foreword.model.names import layers_of, linears, shape
+from foreword.model.listen import layers_of
+from foreword.model.names import linears, shape
 from foreword.train import lm
 from foreword.train.devices import OneDevice
 from foreword.train.losses import LOSSES

@@ -22,9 +22,9 @@ from foreword.native.openmp import all_threads
 
 
 def layers_of(model: PreTrainedModel) -> List[nn.Module]:
-    """The decoder layers, first to last. Raises ModelError where they cannot be found."""
+    """The decoder layers, first to last, none of what sees. Raises ModelError where they cannot be found."""
     count = model.config.get_text_config().num_hidden_layers
-    lists = [m for m in model.base_model.modules() if isinstance(m, nn.ModuleList) and len(m) == count]
+    lists = [m for m in model.get_decoder().modules() if isinstance(m, nn.ModuleList) and len(m) == count]
     if not lists:
         raise ModelError(f"{type(model).__name__} has no list of its {count} layers, so nobody can listen to them")
     return list(lists[0])

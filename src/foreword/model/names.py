@@ -77,11 +77,6 @@ def body(model: PreTrainedModel) -> Any:
     return model.get_decoder()
 
 
-def layers_of(model: PreTrainedModel) -> nn.ModuleList:
-    """The layers of a model, first to last."""
-    return _one(body(model), "layers", "h")
-
-
 def mouth(model: PreTrainedModel) -> Any:
     """The output matrix, a linear layer."""
     return model.get_output_embeddings()

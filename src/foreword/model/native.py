@@ -21,7 +21,8 @@ from foreword.errors import ModelError
 from foreword.model import experts, names
 from foreword.model.kernel import Kernel, Rows, Turn, activation, inside, ropes, unfit
 from foreword.model.linear import fast_bfloat16
-from foreword.model.names import body, drop_weights, layers_of, remembers
+from foreword.model.listen import layers_of
+from foreword.model.names import body, drop_weights, remembers
 from foreword.model.panels import around
 from foreword.model.plan import Read
 from foreword.model.unpack import looked_up, restore

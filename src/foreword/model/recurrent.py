@@ -16,7 +16,8 @@ from transformers import PreTrainedModel
 
 from foreword.model import native
 from foreword.model.kernel import MARGIN
-from foreword.model.names import layers_of, remembers
+from foreword.model.listen import layers_of
+from foreword.model.names import remembers
 from foreword.model.native import NativeDriver
 from foreword.model.panels import LANES
 from foreword.model.plan import Read, Span

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from foreword.model import experts, names
+from foreword.model.listen import layers_of
 from foreword.model.panels import LANES, MATRICES, PANEL
 from foreword.native import llama
 
@@ -28,7 +29,7 @@ def restore(hf: PreTrainedModel, described: llama.Model, held: List[Tensor]) -> 
     """Give every linear layer of `hf` its weight again, from the packed ones in `held` that `described` points to; and
     embeddings that were read from them."""
     at = {tensor.data_ptr(): tensor for tensor in held}
-    for layer, packed in zip(names.layers_of(hf), described.layer[: described.layers], strict=True):
+    for layer, packed in zip(layers_of(hf), described.layer[: described.layers], strict=True):
         weights = {name: unpacked(at[getattr(packed, name)]) for name in MATRICES}
         if packed.router:
             router = unpacked(at[packed.router])

@@ -16,8 +16,9 @@ from transformers import PreTrainedModel
 from foreword.disk import appearing
 from foreword.errors import ModelError
 from foreword.model.linear import PackedLinear
+from foreword.model.listen import layers_of
 from foreword.model.model import Model
-from foreword.model.names import layers_of, mouth
+from foreword.model.names import mouth
 from foreword.model.native import NativeDriver
 from foreword.model.panels import around, products, vectors
 from foreword.model.vocabulary import Tokenizer
