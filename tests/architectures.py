@@ -191,6 +191,14 @@ def with_truth(model: PreTrainedModel) -> tuple[PreTrainedModel, PreTrainedModel
     return rounded, truth.float()
 
 
+def differing(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> list[str]:
+    """The names of tensors that only one of them has, or that are not equal bit for bit."""
+    both = before.keys() & after.keys()
+    return sorted(
+        (before.keys() ^ after.keys()) | {name for name in both if not torch.equal(before[name], after[name])}
+    )
+
+
 def near_truth(
     models: tuple[PreTrainedModel, PreTrainedModel], text: list[int], found: Tensor
 ) -> tuple[Tensor, Tensor]:

@@ -39,7 +39,7 @@ from transformers import (
 )
 
 import architectures
-from architectures import near_truth, random, with_truth
+from architectures import differing, near_truth, random, with_truth
 from foreword.model.listen import layers_of
 from foreword.model.names import linears, mouth
 from foreword.model.plan import Read
@@ -211,6 +211,4 @@ def test_it_is_held_once_and_gets_its_weights_back(models, text):
     kept.open(1, LENGTH)
     assert torch.equal(driver.read([Read(1, 0, text, keep=5)]), kept.read([Read(1, 0, text, keep=5)]))
     driver.restore()
-    after = model.state_dict()
-    assert after.keys() == before.keys()
-    assert [name for name in before if not torch.equal(before[name], after[name])] == []
+    assert differing(before, model.state_dict()) == []
