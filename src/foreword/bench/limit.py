@@ -26,6 +26,7 @@ from foreword.errors import InvalidRequest, ModelError
 from foreword.model import Mode, Model, Read
 from foreword.model.cost import measured
 from foreword.model.model import device_named
+from foreword.model.names import head_dim, kv_heads
 
 FAMILY = "family"
 """The name of the target as it is, beside those of foreword.bench.inflate.SHAPES."""
@@ -250,8 +251,7 @@ def _weight_bytes(hf: PreTrainedModel) -> int:
 def _key_bytes(hf: PreTrainedModel) -> int:
     """Bytes of the keys and values of one token."""
     config = hf.config.get_text_config()
-    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    heads, dim = kv_heads(config), head_dim(config)
     return 2 * config.num_hidden_layers * heads * dim * hf.dtype.itemsize
 
 

@@ -10,12 +10,12 @@ from collections.abc import Sequence as List
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import Any
 
 from foreword.draft.base import Source
 from foreword.draft.own import SPARE, SelfDrafter
 from foreword.errors import InvalidRequest, named
 from foreword.model import Model, Read, Tokenizer
+from foreword.model.names import head_dim, inner_size, kv_heads
 from foreword.model.view import Skip, Skipping, view
 from foreword.types import Batch, Draft, Scores, Verdict
 
@@ -76,16 +76,10 @@ def load(path: str | Path) -> Mask:
 def costs(target: Model) -> list[float]:
     """What each half of each layer costs, as a share of a forward over one token: its weights among all."""
     config = target.hf.config.get_text_config()
-    heads, inner = config.num_attention_heads, _said(config, "intermediate_size", "ffn_dim", "n_inner")
-    dim, kv_heads = _said(config, "head_dim") or config.hidden_size // heads, _said(config, "num_key_value_heads")
-    attention, mlp = 2 * (heads + (kv_heads or heads)) * dim, 3 * (inner or 4 * config.hidden_size)
+    heads = config.num_attention_heads + kv_heads(config)
+    attention, mlp = 2 * heads * head_dim(config), 3 * inner_size(config)
     total = config.num_hidden_layers * (attention + mlp) + config.vocab_size
     return [attention / total, mlp / total] * config.num_hidden_layers
-
-
-def _said(config: Any, *names: str) -> int | None:
-    """What a config says by the first of these names that it has."""
-    return next((getattr(config, name) for name in names if hasattr(config, name)), None)
 
 
 @dataclass(slots=True)

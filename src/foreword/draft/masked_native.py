@@ -18,8 +18,7 @@ from foreword.draft.block import Wanted
 from foreword.draft.masked import MaskedHead
 from foreword.model import Model, Read
 from foreword.model.kernel import Kernel, Rows, activation, lay_words, unfit
-from foreword.model.layer import head_dim
-from foreword.model.names import drop_weights
+from foreword.model.names import drop_weights, head_dim
 from foreword.model.panels import LANES
 from foreword.native import llama
 from foreword.native.scratch import Scratch, multiplied

@@ -14,6 +14,7 @@ from transformers import Qwen3Config
 from transformers.models.qwen3.modeling_qwen3 import Qwen3MLP, rotate_half
 
 from foreword.errors import ModelError
+from foreword.model.names import head_dim
 from foreword.model.parts import Qwen3RotaryEmbedding
 
 Angles = tuple[Float[Tensor, "rows 1 dim"], Float[Tensor, "rows 1 dim"]]
@@ -54,11 +55,6 @@ def as_config(sizes: Qwen3Config) -> dict[str, Any]:
     rope = dict[str, Any](sizes.rope_parameters or {})
     scaling = None if rope["rope_type"] == "default" else {k: v for k, v in rope.items() if k != "rope_theta"}
     return known | {"rope_parameters": rope, "rope_theta": rope["rope_theta"], "rope_scaling": scaling}
-
-
-def head_dim(config: Qwen3Config) -> int:
-    """Numbers in the key of one attention head."""
-    return config.head_dim or config.hidden_size // config.num_attention_heads
 
 
 class Norm(nn.RMSNorm):

@@ -80,7 +80,7 @@ class Model:
     def load(
         cls, source: str | Path, *, dtype: str | torch.dtype = "auto", device: str = "auto", way: str | None = None
     ) -> Model:
-        """Load a checkpoint from a folder or the hub.
+        """Load a checkpoint from a folder or the hub; of a model that sees as well, its text is read.
 
         `dtype="auto"` is bfloat16 on a CPU that multiplies it in hardware, and on any other if C of ours reads the
         model there, else float32; on an accelerator it is the checkpoint's own. `way` is how it must be driven,

@@ -65,6 +65,24 @@ INTERLEAVED = ("Cohere", "Cohere2", "Ernie4_5", "Glm", "Glm4", "Helium")
 WINDOWED = ("Mistral", "Ministral3", "Mixtral", "Olmoe", "Phi3", "Qwen2Moe", "Starcoder2")
 """Kinds all of whose layers have the window that the config names; of others their layers say it, or there is none."""
 
+INNER = ("intermediate_size", "ffn_dim", "n_inner")
+"""What configs call the numbers within an MLP."""
+
+
+def head_dim(config: Any) -> int:
+    """Numbers in the key of one attention head."""
+    return getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+
+
+def kv_heads(config: Any) -> int:
+    """Heads of keys and values: as many as of queries where a config says nothing of them."""
+    return getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+
+
+def inner_size(config: Any) -> int:
+    """Numbers within an MLP: four times those of a row where a config says nothing of them."""
+    return next(filter(None, (getattr(config, name, None) for name in INNER)), 4 * config.hidden_size)
+
 
 def loader(config: PreTrainedConfig) -> Any:
     """What loads a checkpoint. Those that see as well are no causal models to transformers, but their text is read."""

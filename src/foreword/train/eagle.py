@@ -19,6 +19,7 @@ from foreword.draft.eagle_files import dump, load, usual_states
 from foreword.draft.eagle_head import EagleConfig, EagleHead
 from foreword.errors import InvalidRequest
 from foreword.model.listen import listening
+from foreword.model.names import head_dim, inner_size, kv_heads
 from foreword.train.losses import agreement, compare, overlap
 from foreword.train.pack import Block
 from foreword.train.pupil import Setting
@@ -178,11 +179,11 @@ def new(setting: Setting, student: EagleStudent) -> EagleHead:
     llama = LlamaConfig(
         vocab_size=about.vocab_size,
         hidden_size=size,
-        intermediate_size=student.intermediate or getattr(about, "intermediate_size", 4 * size),
+        intermediate_size=student.intermediate or inner_size(about),
         num_hidden_layers=1,
         num_attention_heads=heads,
-        num_key_value_heads=getattr(about, "num_key_value_heads", heads),
-        head_dim=getattr(about, "head_dim", None) or size // heads,
+        num_key_value_heads=kv_heads(about),
+        head_dim=head_dim(about),
         rms_norm_eps=getattr(about, "rms_norm_eps", 1e-6),
         max_position_embeddings=getattr(about, "max_position_embeddings", 32768),
         rope_parameters=_rope(about),

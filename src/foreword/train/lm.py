@@ -19,15 +19,13 @@ from foreword.draft.parcel import SGLANG, SPECULATORS, VLLM, Parcel, sglang, uns
 from foreword.errors import InvalidRequest, ModelError, words
 from foreword.model import HFModel, check_same, load_tokenizer
 from foreword.model.checkpoint import Checkpoint
+from foreword.model.names import INNER, head_dim
 from foreword.model.parts import HFConfig
 from foreword.train.losses import agreement, compare, overlap
 from foreword.train.onpolicy import Writer
 from foreword.train.pack import Block
 from foreword.train.pupil import Setting
 from foreword.train.students import SmallModel
-
-INNER = ("intermediate_size", "ffn_dim", "n_inner")
-"""What configs call the numbers within an MLP."""
 
 
 class Distillation:
@@ -147,7 +145,7 @@ def smaller(config: PreTrainedConfig, layers: int = 1, hidden: int | None = None
     """
     found = copy.deepcopy(config)
     wide: int = config.hidden_size
-    head: int = getattr(config, "head_dim", None) or wide // config.num_attention_heads
+    head = head_dim(config)
     hidden = wide if hidden is None else hidden
     if layers < 1 or hidden < head or hidden % head:
         raise InvalidRequest(

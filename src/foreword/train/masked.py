@@ -15,6 +15,7 @@ from foreword.errors import InvalidRequest
 from foreword.model import HFModel
 from foreword.model.layer import Qwen3Config
 from foreword.model.listen import layers_of
+from foreword.model.names import head_dim, inner_size, kv_heads
 from foreword.train.anchors import Ahead, Anchors, Heard
 from foreword.train.pack import Block
 from foreword.train.pupil import Setting
@@ -96,11 +97,10 @@ def new_layout(target: HFModel, *, layers: int, block: int, mask: int, anchored:
         raise InvalidRequest(
             f"a head needs a layer, a block of two rows, and a mask among {vocab} tokens; got {layers}, {block}, {mask}"
         )
-    wide, heads = config.hidden_size, config.num_attention_heads
-    usual = {"intermediate_size": 4 * wide, "num_key_value_heads": heads, "head_dim": wide // heads}
-    sizes = {name: getattr(config, name, None) or size for name, size in usual.items()}
     names = "hidden_size num_attention_heads vocab_size max_position_embeddings"
-    sizes |= {name: getattr(config, name) for name in names.split()}
+    sizes = {name: getattr(config, name) for name in names.split()}
+    sizes["intermediate_size"], sizes["head_dim"] = inner_size(config), head_dim(config)
+    sizes["num_key_value_heads"] = kv_heads(config)
     rope = dict(getattr(config, "rope_parameters", None) or {"rope_type": "default", "rope_theta": 10_000.0})
     norm = getattr(config, "rms_norm_eps", 1e-6)
     made = Qwen3Config(**sizes, num_hidden_layers=layers, rms_norm_eps=norm, rope_parameters=rope)
