@@ -137,7 +137,7 @@ def test_closing_a_stream_gives_the_request_up_and_no_other():
     text += "".join(delta.text for delta in kept)
     assert text == llm("none").generate(PROMPT, GREEDY)[0].text
     assert llm().engine.idle
-    assert llm()._requests == {}
+    assert llm()._running == {}
     llm().stream(PROMPT, GREEDY).close()  # one that never began
     assert llm().engine.idle
 
@@ -163,7 +163,7 @@ def test_threads_share_an_engine_and_each_gets_its_own_text():
             futures = [threads.submit(read, request) for request in asked]
             assert [future.result() for future in futures] == alone
     assert llm().engine.idle
-    assert llm()._requests == {}
+    assert llm()._running == {}
 
 
 # ---- requests that fail beside others that do not
@@ -217,14 +217,14 @@ def test_a_request_that_fails_ends_no_other(method, first, processor, error, sai
     assert said in str(caught)
     assert text == llm("none").generate(PROMPT, GREEDY)[0].text
     assert llm(method).engine.idle
-    assert llm(method)._requests == {}
+    assert llm(method)._running == {}
 
 
 def test_one_failed_request_fails_the_call_that_asked_for_it():
     with pytest.raises(InvalidRequest, match="every token is forbidden"):
         llm("ngram").generate([PROMPT, PROMPT], [GREEDY, SamplingParams(processors=(nothing,))])
     assert llm("ngram").engine.idle
-    assert llm("ngram")._requests == {}
+    assert llm("ngram")._running == {}
 
 
 def test_an_error_that_is_nobodys_reaches_the_reader(monkeypatch):
@@ -237,7 +237,7 @@ def test_an_error_that_is_nobodys_reaches_the_reader(monkeypatch):
         with pytest.raises(MemoryError):
             next(stream)
     assert llm().engine.idle
-    assert llm()._requests == {}
+    assert llm()._running == {}
 
 
 # ---- bad input
@@ -380,3 +380,139 @@ def test_where_no_method_is_named_a_draft_model_of_another_tokenizer_is_translat
 
 def test_the_family_is_driven_the_best_way():
     assert llm().target.mode is Mode.TREE
+
+
+# ---- a request that chooses for itself
+
+
+CHOICES = (
+    SamplingParams(method="ngram", nodes=3),
+    SamplingParams(method="suffix"),
+    SamplingParams(method="eagle", nodes=6),
+    SamplingParams(method="none"),
+    SamplingParams(nodes=1),
+    SamplingParams(width="heuristic"),
+    SamplingParams(method="fuse(suffix, lm)", nodes=4),
+)
+
+
+@cache
+def chooser() -> LLM:
+    return LLM(dtype="float32", nodes=4)
+
+
+def wish(choice: SamplingParams, **more: object) -> SamplingParams:
+    names = ("method", "rule", "width", "nodes")
+    return SamplingParams(
+        **{name: getattr(choice, name) for name in names},
+        **(dict(temperature=0.7, seed=9, max_tokens=40, ignore_eos=True) | more),
+    )
+
+
+def test_requests_choose_method_width_and_number_and_keep_their_text():
+    want = llm("none").generate(PROMPT, wish(SamplingParams()))[0]
+    got = chooser().generate([PROMPT] * len(CHOICES), [wish(choice) for choice in CHOICES])
+    assert [one.tokens for one in got] == [want.tokens] * len(CHOICES)
+    assert [one.method for one in got] == [choice.method or "lm" for choice in CHOICES]
+    assert [one.undrafted for one in got] == [None] * len(CHOICES)
+    drafted = dict(zip([(one.method, one.nodes) for one in CHOICES], [one.stats.drafted for one in got], strict=True))
+    assert drafted["none", None] == 0
+    assert min(count for (name, _), count in drafted.items() if name != "none") > 0
+    assert sum(one.stats.accepted > 0 for one in got) >= 5
+    assert max(got[4].stats.drafted_at) <= got[4].stats.rounds
+    assert len(got[4].stats.drafted_at) == 1, "nodes=1 drafts one token at a time"
+
+
+def test_a_request_chooses_a_rule_and_its_text_is_that_of_the_rule_alone():
+    ruled = LLM(rule="block", dtype="float32", nodes=4).generate(PROMPT, wish(SamplingParams()))[0]
+    both = chooser().generate([PROMPT, PROMPT], [wish(SamplingParams(rule="block")), wish(SamplingParams())])
+    assert [one.tokens for one in both] == [ruled.tokens, llm("none").generate(PROMPT, both_params())[0].tokens]
+    assert both[0].stats.accepted > 0 < both[1].stats.accepted
+
+
+def both_params() -> SamplingParams:
+    return wish(SamplingParams())
+
+
+@pytest.mark.parametrize(
+    ("params", "error", "said"),
+    [
+        (SamplingParams(method="ngrams"), UnknownMethod, "Did you mean 'ngram'"),
+        (SamplingParams(rule="macth"), UnknownMethod, "did you mean 'match'"),
+        (SamplingParams(width="svpi"), UnknownMethod, "did you mean 'svip'"),
+        (SamplingParams(width="svip", nodes=4), InvalidRequest, "give one"),
+        (SamplingParams(method="retrieval"), InvalidRequest, "the method retrieval needs"),
+    ],
+)
+def test_a_wrong_choice_is_refused_before_any_work(params, error, said):
+    with pytest.raises(error, match=said):
+        chooser().generate([PROMPT, PROMPT], [GREEDY, params])
+    assert chooser().engine.idle
+    assert chooser()._running == {}
+
+
+def test_sources_are_given_by_the_name_of_the_method():
+    served = LLM(starter.target(), draft={"ngram": None, "lm": starter.draft()}, dtype="float32", nodes=4)
+    assert served.method == "ngram"
+    want, drafted = served.generate([PROMPT, PROMPT], [wish(SamplingParams()), wish(SamplingParams(method="lm"))])
+    assert want.tokens == drafted.tokens
+    assert drafted.stats.accepted > 0
+    with pytest.raises(UnknownMethod, match="Did you mean 'ngram'"):
+        LLM(starter.target(), draft={"ngrams": None})
+    with pytest.raises(InvalidRequest, match="the method lm needs"):
+        LLM(starter.target(), dtype="float32").generate(PROMPT, SamplingParams(method="lm"))
+
+
+# ---- several answers, and the end of an LLM
+
+
+def test_n_answers_have_the_seeds_that_follow():
+    params = SamplingParams(temperature=0.9, seed=2**63 - 2, n=3, max_tokens=16)
+    several = llm().generate([PROMPT, "One day"], params)
+    assert [one.seed for one in several] == [2**63 - 2, 2**63 - 1, 0] * 2
+    for prompt, answers in ((PROMPT, several[:3]), ("One day", several[3:])):
+        one_by_one = [SamplingParams(temperature=0.9, seed=one.seed, max_tokens=16) for one in answers]
+        assert [one.tokens for one in answers] == [llm().generate(prompt, one)[0].tokens for one in one_by_one]
+    free = llm().generate(PROMPT, SamplingParams(n=2, max_tokens=4))
+    assert free[0].seed != free[1].seed
+    for call in (lambda: llm().stream(PROMPT, params), lambda: llm().chat([{"role": "user", "content": "a"}], params)):
+        with pytest.raises(InvalidRequest, match="n=3"):
+            call()
+    assert llm().engine.idle
+
+
+def test_a_closed_llm_says_so_and_its_readers_hear_of_it():
+    with LLM(method="ngram", dtype="float32") as closing:
+        assert repr(closing).startswith("LLM(")
+        for word in ("ngram", "match", "float32", "cpu", "native" if "native" in repr(closing) else "pool"):
+            assert word in repr(closing)
+        stream = closing.stream(PROMPT, GREEDY)
+        next(stream)
+    assert repr(closing) == "<LLM, closed>"
+    with pytest.raises(InvalidRequest, match="the LLM was closed"):
+        list(stream)
+    for use in (closing.generate, closing.stream, lambda text: closing.render([{"role": "user", "content": text}])):
+        with pytest.raises(InvalidRequest, match="cannot use this LLM: it was closed"):
+            use(PROMPT)
+    closing.close()
+
+
+def test_an_interrupted_reader_takes_no_text_of_others():
+    """Ctrl-C comes while one stream runs the round of both."""
+
+    def interrupt(tokens, scores):
+        if tokens.shape[1] == 20 and armed:
+            armed.clear()
+            raise KeyboardInterrupt
+        return scores
+
+    armed = [True]
+    kept = llm().stream(PROMPT, GREEDY)
+    text = next(kept).text
+    stopped = llm().stream("The capital of France is", SamplingParams(processors=(interrupt,), seed=1, ignore_eos=True))
+    with pytest.raises(KeyboardInterrupt):
+        list(stopped)
+    text += "".join(delta.text for delta in kept)
+    assert text == llm("none").generate(PROMPT, GREEDY)[0].text
+    assert llm().engine.idle
+    assert llm()._running == {}

@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from foreword.async_llm import AsyncLLM
     from foreword.draft.learning import Learning
     from foreword.errors import (
         DraftError,
@@ -23,6 +24,7 @@ __version__ = "0.1.0"
 
 _HOME = {
     "LLM": "llm",
+    "AsyncLLM": "async_llm",
     "Learning": "draft.learning",
     "SamplingParams": "types",
     "Completion": "types",
@@ -42,6 +44,7 @@ _HOME = {
 
 __all__ = [
     "LLM",
+    "AsyncLLM",
     "Completion",
     "Delta",
     "DraftError",

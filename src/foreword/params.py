@@ -63,6 +63,8 @@ class SamplingParams:
     """Report the log-probability of each token, and of this many likeliest tokens, under the raw target."""
     seed: int | None = None
     """Same seed, same text. None draws one and reports it."""
+    n: int = 1
+    """Answers to one prompt; they are drawn with seed, seed + 1, …."""
     skip_special_tokens: bool = True
     """Leave special tokens out of the text (never out of the token ids)."""
     processors: tuple[LogitsProcessor, ...] = ()
@@ -71,6 +73,14 @@ class SamplingParams:
     """A text, or its token ids, that the answer is likely to hold; drafters may copy it. Never changes the answer."""
     tenant: str = ""
     """Whose request this is, for drafters that remember: what they learn from one tenant guesses for no other."""
+    method: str | None = None
+    """How to propose draft tokens for this request; None: as the LLM does. Never changes the text under `match`."""
+    rule: str | None = None
+    """How to verify them, or what to guarantee; None: as the LLM does."""
+    width: str | None = None
+    """What decides how many draft tokens are proposed; None: as the LLM does."""
+    nodes: int | None = None
+    """So many draft tokens in every round, instead of `width`."""
 
     def __post_init__(self) -> None:
         for name, check in _CHECKS.items():
@@ -162,6 +172,12 @@ def _text(name: str, value: Any) -> str:
     return value
 
 
+def _name(name: str, value: Any) -> str | None:
+    if value is not None and not (isinstance(value, str) and value.strip()):
+        raise InvalidRequest(f"{name} must be None or a name, got {value!r}")
+    return value
+
+
 def _text_or_ids(name: str, value: Any) -> str | tuple[int, ...]:
     return value if isinstance(value, str) else _ids(name, value)
 
@@ -215,10 +231,15 @@ _CHECKS: dict[str, Check] = {
     "ignore_eos": _flag,
     "logprobs": whole(0, 100, optional=True),
     "seed": whole(0, 2**63 - 1, "[0, 2**63)", optional=True),
+    "n": whole(1, 1024),
     "skip_special_tokens": _flag,
     "processors": _callables,
     "prediction": _text_or_ids,
     "tenant": _text,
+    "method": _name,
+    "rule": _name,
+    "width": _name,
+    "nodes": whole(0, 64, optional=True),
 }
 
 PARAMETER_NAMES = tuple(f.name for f in fields(SamplingParams))

@@ -6,12 +6,14 @@ import reprlib
 from collections.abc import Mapping
 from collections.abc import Sequence as List
 from numbers import Integral
-from typing import TypeGuard, cast
+from typing import TypeGuard, TypeVar, cast
 
 from foreword.errors import InvalidRequest
 
 Prompt = str | List[int]
 """Text, or its token ids."""
+P = TypeVar("P")
+"""What goes with a prompt: parameters, or nothing."""
 
 
 def listed(prompts: Prompt | List[Prompt]) -> List[Prompt]:
@@ -21,6 +23,14 @@ def listed(prompts: Prompt | List[Prompt]) -> List[Prompt]:
     if not is_list(prompts):
         raise _refusal(prompts)
     return cast("List[Prompt]", prompts)
+
+
+def per_prompt(prompts: List[Prompt], params: P | List[P]) -> list[tuple[Prompt, P]]:
+    """Each prompt with its parameters: those of all, or of a list its own. Raises InvalidRequest for other lengths."""
+    wishes = cast("List[P]", params if is_list(params) else [params] * len(prompts))
+    if len(wishes) != len(prompts):
+        raise InvalidRequest(f"{len(prompts)} prompts need one set of parameters or {len(prompts)}, got {len(wishes)}")
+    return list(zip(prompts, wishes, strict=True))
 
 
 def token_ids(prompt: object) -> list[int]:

@@ -5,6 +5,7 @@ Knows shapes and invariants; knows nothing about models, tokenizers or methods.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
@@ -83,6 +84,12 @@ class Sequence:
     rounds: int = 0
     """Rounds of guess and score so far; keys the noise of rules that must not reuse it."""
     finish_reason: FinishReason | None = None
+    error: Exception | None = None
+    """What ended this sequence before its time, where its own parameters failed."""
+    undrafted: str | None = None
+    """Why drafting was turned off for this sequence; None while it was not."""
+    unread: deque[Delta] = field(default_factory=deque)
+    """What was committed and nobody has read yet."""
     stats: Stats = field(default_factory=Stats)
 
     @property
@@ -199,6 +206,10 @@ class Completion:
     stats: Stats
     prompt_tokens: list[int]
     logprobs: list[TokenLogprob] | None = None
+    method: str = ""
+    """How draft tokens were proposed."""
+    undrafted: str | None = None
+    """Why drafting was turned off on the way; None where it was not. The text is the same either way."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,7 @@ def test_a_head_that_is_shown_the_wrong_layers_is_found_out(right, shown, level)
     asked = [llm.tokenizer(text)["input_ids"] for text in TEXTS[:3]]
     params = [SamplingParams(temperature=0, seed=seed, max_tokens=30, ignore_eos=True) for seed in range(3)]
     said = {tuple(one.prompt_tokens): one.tokens for one in llm.generate(asked, params)}
-    llm.engine.drafter = Picky(lambda s: said[tuple(s.tokens[: s.prompt])], right, shown)
+    llm.engine.usual.drafter = Picky(lambda s: said[tuple(s.tokens[: s.prompt])], right, shown)
     (found,) = _layers(llm, asked, _work(llm, asked, 0.0, 16), 16, lambda _: None)
     assert found.level == level
     if level == "bad":

@@ -150,9 +150,9 @@ def _work(llm: LLM, prompts: List[list[int]], temperature: float, tokens: int) -
         SamplingParams(temperature=temperature, seed=seed, max_tokens=tokens, ignore_eos=True)
         for seed in range(len(prompts))
     ]
-    llm.engine.width = Fixed(1)
+    llm.engine.usual.width = Fixed(1)
     first: list[Stats] = [llm.generate([prompt], [one])[0].stats for prompt, one in zip(prompts, params, strict=True)]
-    llm.engine.width = Fixed(8)
+    llm.engine.usual.width = Fixed(8)
     eight = [llm.generate([prompt], [one])[0].stats for prompt, one in zip(prompts, params, strict=True)]
     rounds, alone = max(1, sum(one.rounds for one in eight)), max(1, sum(one.rounds for one in first))
     tried = sum(sum(one.drafted_at[:1]) for one in first)

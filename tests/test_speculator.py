@@ -1,0 +1,294 @@
+"""Faults of a drafter, and requests that choose their own method, rule or width: who is drafted for, and who is not."""
+
+import warnings
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from drafters import Foresight, Listener, RandomTree, known
+from foreword.draft.base import Drafter
+from foreword.engine import Engine
+from foreword.errors import ModelError
+from foreword.types import Draft, SamplingParams, Sequence, Tree
+from foreword.verify import rule
+from foreword.width import Fixed
+from running import Answer, Request, draft, drafter, engine, finish, plain, prompts, target
+
+LENGTH = 24
+
+
+def requests(count: int = 3, **params: object) -> list[Request]:
+    values = dict(temperature=0.8, max_tokens=LENGTH, ignore_eos=True) | params
+    return [Request(prompts()[i % 5], SamplingParams(**(values | {"seed": 40 + i}))) for i in range(count)]
+
+
+class Allergic(Foresight):
+    """Drafts the truth, but fails with some requests: where `sick` says so of a sequence."""
+
+    def __init__(self, truth, sick: Callable[[Sequence], bool], where: str = "propose") -> None:
+        super().__init__(truth)
+        self.sick, self.where = sick, where
+
+    def propose(self, batch, nodes):
+        if self.where == "propose" and any(map(self.sick, batch.sequences)):
+            raise RuntimeError("this text makes me ill")
+        return super().propose(batch, nodes)
+
+    def hear(self, sequence, start, hidden):
+        if self.where == "hear" and self.sick(sequence):
+            raise RuntimeError("this text makes me ill")
+
+
+def run(loop: Engine, asked: list[Request]) -> tuple[list[Answer], list[str]]:
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        got = finish(loop, asked)
+    return got, [str(one.message) for one in said]
+
+
+@pytest.mark.parametrize("where", ["propose", "hear"])
+def test_a_fault_in_one_request_ends_drafting_for_that_request_only(where):
+    asked = requests()
+    want = plain(target(), asked)
+    guesser = Allergic(known(want), lambda sequence: sequence.seed == 41, where)
+    guesser.wants = (3,) if where == "hear" else ()
+    loop = engine(target(), guesser, 4)
+    got, said = run(loop, asked)
+    assert [answer.said for answer in got] == [answer.said for answer in want]
+    assert [answer.sequence.undrafted for answer in got] == [None, "RuntimeError: this text makes me ill", None]
+    drafted = [answer.sequence.stats.drafted for answer in got]
+    assert min(drafted[0], drafted[2]) > LENGTH / 2
+    assert drafted[1] == (4 if where == "hear" else 0), "what it heard came after its first draft"
+    assert len(said) == 1
+    assert "off for one request; the text is not affected" in said[0]
+
+
+def test_a_fault_that_comes_late_leaves_what_was_drafted_before(monkeypatch):
+    asked = requests(1)
+    want = plain(target(), asked)
+    loop = engine(target(), Allergic(known(want), lambda sequence: sequence.produced > 8), 4)
+    (answer,), said = run(loop, asked)
+    assert answer.said == want[0].said
+    assert 0 < answer.sequence.stats.accepted < LENGTH / 2
+    assert len(said) == 1
+
+
+def test_repeated_faults_pause_a_drafter_and_it_is_tried_again_later(monkeypatch):
+    monkeypatch.setattr("foreword.speculator.PAUSE", 30)
+    asked = requests(5)
+    want = plain(target(), asked)
+    ill = [True]
+    loop = engine(target(), Allergic(known(want), lambda _: ill[0]), 4)
+    got, said = run(loop, asked)
+    assert [answer.said for answer in got] == [answer.said for answer in want]
+    assert sum(answer.sequence.stats.drafted for answer in got) == 0
+    assert all(answer.sequence.undrafted for answer in got)
+    assert len(said) == 1
+    assert "failed 3 times and is off for all requests for 30 rounds" in said[0]
+    ill[0] = False
+    again, said = run(loop, asked[:1])  # the rest of the pause passes with it
+    assert (again[0].said, again[0].sequence.stats.drafted, said) == (want[0].said, 0, [])
+    recovered, said = run(loop, asked)
+    assert [answer.said for answer in recovered] == [answer.said for answer in want]
+    assert min(answer.sequence.stats.accepted for answer in recovered) > 0
+    assert said == []
+
+
+def test_faults_long_ago_count_no_more(monkeypatch):
+    monkeypatch.setattr("foreword.speculator.CLEAN", 3)
+    asked = requests(5)
+    want = plain(target(), asked)
+    loop = engine(target(), Allergic(known(want), lambda sequence: sequence.seed in (41, 42, 43)), 4, slots=1)
+    got = [run(loop, [one])[0][0] for one in (asked[1], asked[0], asked[2], asked[0], asked[3], asked[4])]
+    assert [answer.said for answer in got] == [want[i].said for i in (1, 0, 2, 0, 3, 4)]
+    assert [answer.sequence.stats.accepted > 0 for answer in got] == [False, True, False, True, False, True]
+
+
+def test_hidden_states_that_are_not_there_are_missed_before_any_round():
+    listener = Listener(lambda _: [], (99,))
+    with pytest.raises(ModelError, match="hidden states 0 to"):
+        engine(target(), listener, 4)
+
+
+# ---- probabilities that are none
+
+
+class Lying(Drafter):
+    """Draws one token from a distribution and hands over another one."""
+
+    draws = True
+
+    def __init__(self, lie: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        self.lie = lie
+
+    def propose(self, batch, nodes):
+        probs = torch.full((len(batch), 1, target().vocab), 1 / target().vocab)
+        return Draft([Tree([7], [-1]) for _ in nodes], self.lie(probs))
+
+
+@pytest.mark.parametrize("rule_name", ["rejection", "block"])
+@pytest.mark.parametrize(
+    "lie",
+    [lambda p: 2 * p, lambda p: p - 2 * p, lambda p: p / 0, lambda p: p * torch.nan, lambda p: p * 0],
+    ids=["of sum 2", "negative", "infinite", "not a number", "nothing"],
+)
+def test_probabilities_that_are_none_are_a_fault(lie, rule_name):
+    asked = requests(1)
+    loop = engine(target(), Lying(lie), 1, rule=rule_name)
+    got, said = run(loop, asked)
+    assert got[0].tokens == finish(engine(target(), rule=rule_name), asked)[0].tokens
+    assert got[0].sequence.stats.drafted == 0
+    assert "probs must be probabilities" in said[0]
+    assert run(engine(target(), Lying(lambda p: p), 1, rule=rule_name), asked)[0][0].sequence.stats.drafted > 0
+
+
+# ---- interrupts
+
+
+class Interrupted:
+    """A reader that raises once, at the given token."""
+
+    def __init__(self, reader, at: int, error: BaseException) -> None:
+        self.reader, self.at, self.error = reader, at, error
+
+    def push(self, token):
+        self.at -= 1
+        if self.at == 0:
+            raise self.error
+        return self.reader.push(token)
+
+    def finish(self):
+        return self.reader.finish()
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), MemoryError("no room"), RuntimeError("a broken tokenizer")])
+@pytest.mark.parametrize("hit", range(3))
+@pytest.mark.parametrize("at", [1, 6])
+def test_what_was_committed_before_and_after_an_interrupt_is_handed_over(error, hit, at):
+    asked = requests()
+    want = plain(target(), asked)
+    loop = engine(target(), RandomTree(known(want), spoilt=0.3), 4)
+    sequences = [one.sequence(target().eos) for one in asked]
+    sequences[hit].reader = Interrupted(sequences[hit].reader, at, error)
+    for sequence in sequences:
+        loop.add(sequence)
+    raised: list[BaseException] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        while not loop.idle:
+            try:
+                loop.step()
+            except (KeyboardInterrupt, MemoryError, RuntimeError) as caught:
+                raised.append(caught)
+    assert raised == [error]
+    for place, (sequence, answer) in enumerate(zip(sequences, want, strict=True)):
+        deltas = list(sequence.unread)
+        said = [token for delta in deltas for token in delta.tokens]
+        if place == hit:
+            assert sequence.finish_reason == "abort"
+            assert sequence.error is not None
+            assert said == answer.tokens[: len(said)]
+            assert len(said) < at
+        else:
+            assert (said, "".join(delta.text for delta in deltas), sequence.finish_reason) == answer.said
+            assert sequence.stats.accepted > 0
+
+
+@pytest.mark.parametrize("step", ["propose", "observe", "read"])
+def test_an_interrupt_in_the_middle_of_a_round_loses_nothing(step, monkeypatch):
+    asked = requests()
+    want = plain(target(), asked)
+    guesser = RandomTree(known(want), spoilt=0.3)
+    loop = engine(target(), guesser, 4)
+    owner = target() if step == "read" else guesser
+    method, left = getattr(owner, step), [4]
+
+    def interrupted(*given):
+        left[0] -= 1
+        if left[0] == 0:
+            raise KeyboardInterrupt
+        return method(*given)
+
+    monkeypatch.setattr(owner, step, interrupted)
+    sequences = [one.sequence(target().eos) for one in asked]
+    for sequence in sequences:
+        loop.add(sequence)
+    with pytest.raises(KeyboardInterrupt):
+        _to_the_end(loop)
+    _to_the_end(loop)
+    for sequence, answer in zip(sequences, want, strict=True):
+        assert [token for delta in sequence.unread for token in delta.tokens] == answer.tokens
+        assert "".join(delta.text for delta in sequence.unread) == answer.text
+        assert sequence.stats.accepted > 0
+
+
+def _to_the_end(loop: Engine) -> None:
+    while not loop.idle:
+        loop.step()
+
+
+# ---- several speculators in one engine
+
+
+def test_sequences_of_several_speculators_share_rounds_and_keep_their_texts():
+    asked = requests(6, temperature=0.7)
+    want = plain(target(), asked)
+    loop = engine(target(), drafter("lm"), 4, chunk=16)
+    ways = [
+        None,
+        loop.speculator(drafter("ngram"), rule("match"), Fixed(3)),
+        loop.speculator(drafter("eagle"), rule("match"), Fixed(6)),
+        loop.speculator(drafter("none"), rule("match"), Fixed(0)),
+        loop.speculator(Listener(known(want), (0, 5)), rule("match"), Fixed(4)),
+        loop.speculator(RandomTree(known(want), spoilt=0.3), rule("match"), Fixed(8)),
+    ]
+    sequences = [one.sequence(target().eos) for one in asked]
+    rounds = 0
+    for sequence, way in zip(sequences, ways, strict=True):
+        loop.add(sequence, way)
+    while not loop.idle:
+        loop.step()
+        rounds += 1
+    for sequence, answer in zip(sequences, want, strict=True):
+        assert sequence.tokens == answer.sequence.tokens
+        assert sequence.undrafted is None
+    assert rounds <= LENGTH + 10, "they run together"
+    assert [sequence.stats.accepted > 0 for sequence in sequences[:1] + sequences[4:]] == [True] * 3
+    assert sequences[3].stats.drafted == 0
+    heard = torch.cat(ways[4].drafter.heard[sequences[4].id])
+    alone = Listener(known(want), (0, 5))
+    single = finish(engine(target(), alone, 4), [asked[4]])[0]
+    torch.testing.assert_close(heard, torch.cat(alone.heard[single.sequence.id]), atol=1e-3, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["rejection", "block", "traversal", "specinfer"])
+def test_a_request_may_have_a_rule_of_its_own_beside_others(name):
+    """Alone or in company, the draws of a rule are keyed by the request: the text is the same."""
+    (one, *others) = requests(3)
+    alone = finish(engine(target(), drafter("lm"), 4, rule=name), [one])[0]
+    loop = engine(target(), drafter("lm"), 4)
+    sequences = [request.sequence(target().eos) for request in (one, *others)]
+    loop.add(sequences[0], loop.speculator(drafter("lm"), rule(name), Fixed(4)))
+    for sequence in sequences[1:]:
+        loop.add(sequence)
+    _to_the_end(loop)
+    assert sequences[0].tokens == alone.sequence.tokens
+    assert sequences[0].stats.accepted == alone.sequence.stats.accepted > 0
+    for sequence, answer in zip(sequences[1:], plain(target(), others), strict=True):
+        assert sequence.tokens == answer.sequence.tokens
+
+
+def test_one_drafter_may_serve_two_speculators():
+    shared = drafter("lm")
+    asked = requests(4)
+    loop = engine(target(), shared, 4)
+    other = loop.speculator(shared, rule("match"), Fixed(8))
+    sequences = [one.sequence(target().eos) for one in asked]
+    for place, sequence in enumerate(sequences):
+        loop.add(sequence, other if place % 2 else None)
+    _to_the_end(loop)
+    for sequence, answer in zip(sequences, plain(target(), asked), strict=True):
+        assert sequence.tokens == answer.sequence.tokens
+        assert sequence.stats.accepted > 0
+    assert draft().vocab == target().vocab
