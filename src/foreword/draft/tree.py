@@ -83,12 +83,13 @@ class Growth:
         self._take(self._ranked(values))
 
     def _ranked(self, values: Float[Tensor, "rows vocab"]) -> list[_Ranked]:
-        """The best children that log q + G promises, row by row."""
+        """The best children that log q + G promises, row by row; none that a filter or a processor forbids."""
         scale = self.confidence.scale(self.sequence.params.temperature)
         best = values.topk(min(self.breadth, values.shape[-1]))
         shares = ((best.values - values.amax(-1, keepdim=True)) / scale).exp()
         chances = shares / ((values - values.amax(-1, keepdim=True)) / scale).exp().sum(-1, keepdim=True)
-        return list(zip(best.indices.tolist(), best.values.tolist(), chances.nan_to_num(0.0).tolist(), strict=True))
+        found = zip(best.indices.tolist(), best.values.tolist(), chances.nan_to_num(0.0).tolist(), strict=True)
+        return [_possible(*row) for row in found]
 
     def _take(self, rows: List[_Ranked]) -> None:
         """These are the best children of each open guess; open the next level."""
@@ -181,3 +182,11 @@ class Growth:
             place = asked.get((place, token), -2)
             if place < 0:
                 return
+
+
+def _possible(tokens: list[int], values: list[float], chances: list[float]) -> _Ranked:
+    """Children without those that cannot come: they are last, for their values are -inf."""
+    if values and values[-1] > -math.inf:
+        return tokens, values, chances
+    count = sum(value > -math.inf for value in values)
+    return tokens[:count], values[:count], chances[:count]
