@@ -20,8 +20,8 @@ STUDENTS = SOURCE / "train" / "students.py"
 KERNELS = SOURCE / "native" / "kernels.py"
 FILES = sorted(SOURCE.rglob("*.py"))
 CORE = """
-types params prompts errors noise draws nucleus candidates sampling model draft verify commit scheduler width engine
-reader llm
+types params prompts errors noise draws nucleus candidates sampling model draft verify commit scheduler width
+speculator engine reader requests speculators llm async_llm
 """.split()
 SPINE = ("__init__", "base", "lm", "tree", "match", "rejection", "measured", "costs", "making")
 """Of the methods, rules and widths, what the loop itself needs to be of use."""
@@ -110,9 +110,13 @@ def test_the_core_stays_small():
     optional |= {
         SOURCE / "model" / f"{name}.py"
         for name in (
+            "causal",
             "checkpoint",
+            "config",
             "experts",
             "graph",
+            "hub",
+            "intact",
             "kernel",
             "layer",
             "lengths",
@@ -133,7 +137,7 @@ def test_the_core_stays_small():
     }
     optional.add(SOURCE / "candidates.py")
     assert all(path.exists() for path in optional)
-    assert sum(map(written, core - optional)) <= 3130
+    assert sum(map(written, core - optional)) <= 3900
 
 
 @pytest.mark.skipif(not REGISTRY.exists(), reason="there are no drafting methods yet")

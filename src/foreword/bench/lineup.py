@@ -6,9 +6,8 @@ Knows how contenders are made; knows nothing about prompts or timing.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as List
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -16,15 +15,7 @@ from tempfile import TemporaryDirectory
 
 import torch
 from torch import nn
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    LlamaConfig,
-    LlamaForCausalLM,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
 from foreword import family
 from foreword.bench import engines, peers
@@ -41,8 +32,10 @@ from foreword.draft import HEAD, METHODS, MODEL, PLAIN, WITH_DRAFT, WITHOUT_DRAF
 from foreword.draft.learning import taught
 from foreword.draft.recipe import shipped
 from foreword.engine import Engine
-from foreword.errors import InvalidRequest, ModelError, UnknownMethod, words
+from foreword.errors import InvalidRequest, ModelError, UnknownMethod
 from foreword.model import Model, check_same, load_tokenizer, measure
+from foreword.model.config import read_config
+from foreword.model.loading import load_weights
 from foreword.model.model import DTYPES
 from foreword.model.native import usual
 from foreword.scheduler import Scheduler
@@ -154,10 +147,7 @@ def lineup(
 
     `note` is told what takes long; `decides` makes what decides how much our methods guess.
     """
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(source.target)
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{source.target} has no tokenizer that can be loaded: {error}") from error
+    tokenizer = load_tokenizer(source.target)
     untouched = source.load()
     target = Model(copy.deepcopy(untouched), source.name)  # packs its layers in place, so the peers get their own
     oracle, cost = Oracle(target.vocab), measure(target)
@@ -211,20 +201,8 @@ def _draft(source: Weights) -> Source:
 
 
 def _architectures(source: str | Path) -> List[str] | None:
-    with _loading(source):
-        return AutoConfig.from_pretrained(source).architectures
+    return read_config(source).architectures
 
 
 def _load(source: str | Path, dtype: torch.dtype) -> PreTrainedModel:
-    with _loading(source):
-        return AutoModelForCausalLM.from_pretrained(source, dtype=dtype).eval()
-
-
-@contextmanager
-def _loading(source: str | Path) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, ValueError, KeyError) as error:
-        raise ModelError(
-            f"cannot load a model from {str(source)!r}: {words(error)}. Give a folder or a hub id"
-        ) from error
+    return load_weights(source, read_config(source), dtype).eval()

@@ -75,8 +75,13 @@ class LanguageModelDrafter(GrowingDrafter):
             raise InvalidRequest("this method needs a draft model: give draft='folder or hub id'")
         if isinstance(source, str | Path):
             if tokenizer is not None:
-                check_same(tokenizer, load_tokenizer(source))
-            model = Model.load(source, dtype=target.dtype, device=str(target.device))
+                check_same(tokenizer, load_tokenizer(source, trust_remote_code=target.trust_remote_code))
+            model = Model.load(
+                source,
+                dtype=target.dtype,
+                device=str(target.device),
+                trust_remote_code=target.trust_remote_code,
+            )
         else:
             model = source if isinstance(source, Model) else Model(source)
         if model.vocab > target.vocab:

@@ -54,8 +54,9 @@ def introduce(source: Source, target: Model, tokenizer: Tokenizer | None) -> Pai
         raise InvalidRequest("a draft model with another tokenizer is needed with it: give draft='folder or hub id'")
     if tokenizer is None:
         raise VocabularyMismatch("the target's tokenizer is not known here, so nothing can be translated into it")
-    theirs = load_tokenizer(source)
-    model = Model.load(source, dtype=target.dtype, device=str(target.device))
+    trusted = target.trust_remote_code
+    theirs = load_tokenizer(source, trust_remote_code=trusted)
+    model = Model.load(source, dtype=target.dtype, device=str(target.device), trust_remote_code=trusted)
     model.lighten()
     lexicons = Lexicon(tokenizer, target.vocab), Lexicon(theirs, model.vocab)
     return Pair(model, *lexicons, Translation.between(*lexicons))

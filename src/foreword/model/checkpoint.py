@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from transformers.utils.hub import cached_file
 
 from foreword.errors import ModelError, words
+from foreword.model import hub
+from foreword.model.intact import check_finite, check_names
+from foreword.model.loading import pickled
 
 CONFIG, WEIGHTS, PICKLED = "config.json", "model.safetensors", "pytorch_model.bin"
 
@@ -35,13 +36,21 @@ class Checkpoint:
     def read(cls, source: str | Path) -> Checkpoint:
         """Of a folder, or of a repository on the hub. Raises ModelError when it is not there or cannot be read."""
         try:
-            config = json.loads(_file(source, CONFIG).read_text(encoding="utf-8"))
-            return cls(str(source), config, _tensors(source))
-        except (OSError, ValueError, SafetensorError, pickle.UnpicklingError, RuntimeError) as error:
+            config = json.loads(hub.file(source, CONFIG).read_text(encoding="utf-8"))
+            if not isinstance(config, dict):
+                raise ValueError(f"{CONFIG} holds no JSON object")
+            tensors = _tensors(source)
+        except ModelError:
+            raise
+        except pickle.UnpicklingError as error:
+            raise pickled(source, error) from error
+        except Exception as error:
             raise ModelError(
                 f"cannot load a drafter from {str(source)!r}: {words(error)}. Give a folder that holds {CONFIG} and "
                 f"{WEIGHTS}"
             ) from error
+        check_finite(str(source), tensors)
+        return cls(str(source), config, tensors)
 
     def write(self, folder: Path) -> None:
         """Make the folder, with config.json and model.safetensors in it."""
@@ -55,40 +64,25 @@ class Checkpoint:
         Tensors that it has no place for are refused too: who skips them computes something else.
         """
         wanted = module.state_dict()
-        missing, strange = sorted(set(wanted) - set(self.tensors)), sorted(set(self.tensors) - set(wanted))
-        if missing or strange:
-            lacks = f"lacks {', '.join(missing)}" if missing else ""
-            holds = f"holds {', '.join(strange)}, which nothing is known about" if strange else ""
-            raise ModelError(f"{self.source} {' and '.join(filter(None, (lacks, holds)))}")
-        for name, tensor in self.tensors.items():
-            if tensor.shape != wanted[name].shape:
-                raise ModelError(
-                    f"{self.source}: {name} has the shape {list(tensor.shape)} where its config asks for "
-                    f"{list(wanted[name].shape)}"
-                )
+        missing, strange = set(wanted) - set(self.tensors), set(self.tensors) - set(wanted)
+        both = [(name, tensor.shape, wanted[name].shape) for name, tensor in self.tensors.items() if name in wanted]
+        check_names(self.source, missing, strange, [one for one in both if one[1] != one[2]])
         module.load_state_dict(dict(self.tensors))
 
 
 def kinds(source: str | Path) -> tuple[str, ...]:
     """What a folder's config calls what is in it; nothing where there is no config that can be read."""
     try:
-        config = json.loads(_file(source, CONFIG).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        config = json.loads(hub.file(source, CONFIG).read_text(encoding="utf-8"))
+    except (OSError, ValueError, ModelError):
         return ()
     return tuple(filter(None, (config.get("speculators_model_type"), *(config.get("architectures") or ()))))
 
 
-def _file(source: str | Path, name: str) -> Path:
-    folder = Path(source).expanduser()
-    if folder.is_dir() or str(source).startswith(("/", ".", "~")):
-        return folder / name
-    return Path(cached_file(str(source), name) or name)
-
-
 def _tensors(source: str | Path) -> dict[str, Tensor]:
     try:
-        return load_file(_file(source, WEIGHTS))
+        return load_file(hub.file(source, WEIGHTS))
     except OSError:  # the oldest checkpoints are pickled
-        if not (pickled := _file(source, PICKLED)).exists():
+        if not (held := hub.file(source, PICKLED)).exists():
             raise
-        return torch.load(pickled, map_location="cpu", weights_only=True)
+        return torch.load(held, map_location="cpu", weights_only=True)

@@ -10,30 +10,28 @@ from collections.abc import Iterator
 from collections.abc import Sequence as List
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from threading import Lock
 from typing import Any, cast
 
 import torch
 from jaxtyping import Float, Int
-from safetensors import SafetensorError
 from torch import Tensor, nn
-from transformers import AutoConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
-from foreword.errors import ModelError, words
+from foreword.errors import ForewordError, ModelError, words
+from foreword.model.causal import check_causal
+from foreword.model.config import read_config, unloadable
 from foreword.model.cost import Cost, known
 from foreword.model.driver import Hearing, Mode
 from foreword.model.linear import Swap, swap_out
-from foreword.model.names import loader
+from foreword.model.loading import load_weights
 from foreword.model.native import usual
 from foreword.model.plan import Read
 from foreword.model.probe import NATIVE, Capability, choose, drive, known_way
-from foreword.model.vocabulary import lost
 from foreword.native.openmp import one_thread
 from foreword.native.tree import Ask, Grown
 
-_LOADING = Lock()
-"""transformers switches the whole process to weightless tensors while it builds a model: one thread at a time."""
-
+NO_LIMIT = 2**31
+"""Tokens. The context of a model whose config names none."""
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -62,7 +60,10 @@ class Model:
         # Counted now: a driver may keep the weights in a form of its own and drop these.
         self.parameters: int = sum(parameter.numel() for parameter in hf.parameters())
         replaced: list[Swap] = [] if swaps is None else swaps
+        self.trust_remote_code = False
+        """Whether code from the folder of a draft that is loaded for it may run."""
         if known is None:
+            check_causal(hf, self.name)
             self.driver, self.capability = choose(hf, replaced, owned=swaps is None, only=known_way(way))
         else:
             self.driver, self.capability = drive(hf, known, replaced), known
@@ -72,50 +73,54 @@ class Model:
         """Hidden states that were found to be there."""
         config = hf.config.get_text_config()
         self.vocab: int = config.vocab_size
-        self.context: int = getattr(config, "max_position_embeddings", None) or 2**31
+        self.context: int = getattr(config, "max_position_embeddings", None) or NO_LIMIT
+        if known is None and (odd := _ending(hf)[1]):
+            warnings.warn(
+                f"ids {odd} that should end texts are none of the {self.vocab} tokens of {self.name}; they are ignored",
+                stacklevel=3,
+            )
         if known is None and way is None and self.mode is not Mode.TREE:
             warnings.warn(f"{self.name} runs in mode '{self.mode.value}'. {self.capability.reason}", stacklevel=3)
 
     @classmethod
     def load(
-        cls, source: str | Path, *, dtype: str | torch.dtype = "auto", device: str = "auto", way: str | None = None
+        cls,
+        source: str | Path,
+        *,
+        dtype: str | torch.dtype = "auto",
+        device: str = "auto",
+        way: str | None = None,
+        trust_remote_code: bool = False,
     ) -> Model:
         """Load a checkpoint from a folder or the hub; of a model that sees as well, its text is read.
 
         `dtype="auto"` is bfloat16 on a CPU that multiplies it in hardware, and on any other if C of ours reads the
         model there, else float32; on an accelerator it is the checkpoint's own. `way` is how it must be driven,
         "native", "graph", "pool", "cache" or "plain"; None takes the best that gives the model's own scores
-        (docs/how-it-works.md). Raises ModelError when there is no such model, or it cannot be loaded or driven so.
+        (docs/how-it-works.md). `trust_remote_code` lets Python code from the checkpoint's own folder run, and from that
+        of a draft loaded for it; else such a checkpoint is refused. Raises ModelError when there is no such model, its
+        weights are incomplete or no numbers, or it cannot be driven so.
         """
-        where, way = device_named(device), known_way(way)
-        if lost(source):
-            raise ModelError(
-                f"cannot load a model from {str(source)!r}: there is no such folder. Give one that holds config.json"
-            )
+        where, way = options(dtype=dtype, device=device, way=way)
+        config = read_config(source, trust_remote_code=trust_remote_code)
+        first, *others = _dtypes(dtype, where, config.architectures if way in (None, NATIVE) else None)
+        hf = load_weights(source, config, first, trust_remote_code=trust_remote_code)
         try:
-            config = AutoConfig.from_pretrained(source)
-            if getattr(config, "is_encoder_decoder", False):
-                raise ModelError(f"{source} is an encoder-decoder; Foreword drives decoder-only models")
-            first, *others = _dtypes(dtype, where, config.architectures if way in (None, NATIVE) else None)
-            with _LOADING:
-                hf = loader(config).from_pretrained(source, dtype=first, config=config)
             nn.Module.to(hf, where)
             model = cls(hf, str(source), way=way)
-            if others and model.capability.way != NATIVE:
-                del hf, model  # or both would be in memory
-                return cls.load(source, dtype=others[0], device=device, way=way)
-            return model
-        except ModelError:
+        except ForewordError:
             raise
-        except torch.OutOfMemoryError as error:  # a RuntimeError too, so it is asked for first
+        except (torch.OutOfMemoryError, MemoryError) as error:
             raise ModelError(
                 f"{source} does not fit on {where}: {error}. Try a smaller dtype or another device"
             ) from error
-        except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
-            raise ModelError(
-                f"cannot load a model from {str(source)!r}: {words(error)}. Give a folder that holds config.json and "
-                "safetensors weights, or the id of a model on the hub"
-            ) from error
+        except Exception as error:
+            raise unloadable(source, error, {}) from error
+        model.trust_remote_code = trust_remote_code
+        if others and model.capability.way != NATIVE:
+            del hf, model  # or both would be in memory
+            return cls.load(source, dtype=others[0], device=device, way=way, trust_remote_code=trust_remote_code)
+        return model
 
     @property
     def mode(self) -> Mode:
@@ -129,8 +134,7 @@ class Model:
     @property
     def eos(self) -> frozenset[int]:
         """Ids that end a text, as the checkpoint's generation settings say."""
-        ids = (self.hf.generation_config or self.hf.config).eos_token_id
-        return frozenset([ids] if isinstance(ids, int) else ids or [])
+        return _ending(self.hf)[0]
 
     @property
     def cost(self) -> Cost:
@@ -230,6 +234,16 @@ def borrow(hf: PreTrainedModel, known: Capability | None = None) -> Iterator[Mod
             module.training = training
 
 
+def options(*, dtype: str | torch.dtype, device: str, way: str | None) -> tuple[torch.device, str | None]:
+    """The device and the way of these names, once all three names are known to be good; nothing is loaded for that.
+
+    Raises ModelError for a device that is not here or a dtype that is none, InvalidRequest for a way that is none.
+    """
+    if dtype != "auto" and dtype not in (*DTYPES, *DTYPES.values()):
+        raise ModelError(f"dtype must be 'auto' or one of {', '.join(DTYPES)}, got {dtype!r}")
+    return device_named(device), known_way(way)
+
+
 def device_named(device: str) -> torch.device:
     """The device of this name. Raises ModelError for one that is not here."""
     if device == "auto":
@@ -245,9 +259,16 @@ def device_named(device: str) -> torch.device:
 
 
 def _dtypes(dtype: str | torch.dtype, device: torch.device, kinds: List[str] | None) -> List[Any]:
-    """What to load such a model in: of two the first, if C of ours reads it then. Raises ModelError for other names."""
+    """What to load such a model in: of two the first, if C of ours reads it then."""
     if dtype == "auto":
         return usual(kinds) if device.type == "cpu" else ["auto"]
-    if isinstance(dtype, str) and dtype not in DTYPES:
-        raise ModelError(f"dtype must be 'auto' or one of {', '.join(DTYPES)}, got {dtype!r}")
     return [DTYPES[dtype] if isinstance(dtype, str) else dtype]
+
+
+def _ending(hf: PreTrainedModel) -> tuple[frozenset[int], list[Any]]:
+    """Ids that end a text, as the generation settings or the config say, and those said that are no tokens."""
+    said = (hf.generation_config or hf.config).eos_token_id
+    ids = list(said) if isinstance(said, list | tuple | set | frozenset) else [] if said is None else [said]
+    vocab = hf.config.get_text_config().vocab_size
+    fine = [token for token in ids if type(token) is int and 0 <= token < vocab]
+    return frozenset(fine), [token for token in ids if token not in fine]

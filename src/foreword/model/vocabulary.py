@@ -10,22 +10,33 @@ from pathlib import Path
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from foreword.errors import ModelError, VocabularyMismatch, words
+from foreword.model import hub
+from foreword.model.config import CONFIG, read_json, untrusted
 
 Tokenizer = PreTrainedTokenizerBase
 
 
-def load_tokenizer(source: str | Path) -> Tokenizer:
-    """The tokenizer of a checkpoint. Raises ModelError when there is none."""
+FILES = ("tokenizer.json", "tokenizer_config.json")
+
+
+def load_tokenizer(source: str | Path, *, trust_remote_code: bool = False) -> Tokenizer:
+    """The tokenizer of a checkpoint; code from its folder runs only where that is trusted.
+
+    Raises ModelError when there is none, or it is damaged.
+    """
+    if hub.lost(source):
+        raise ModelError(f"{source} has no tokenizer that can be loaded: there is no such folder")
     try:
-        return AutoTokenizer.from_pretrained(source)
-    except (OSError, ValueError, KeyError) as error:
-        why = "there is no such folder" if lost(source) else words(error)
-        raise ModelError(f"{source} has no tokenizer that can be loaded: {why}") from error
-
-
-def lost(source: str | Path) -> bool:
-    """Whether this can only be a folder, and there is none: the hub would say that it is no good as an id."""
-    return str(source).startswith(("/", ".", "~")) and not Path(source).expanduser().exists()
+        return AutoTokenizer.from_pretrained(
+            source, trust_remote_code=trust_remote_code, local_files_only=hub.local_only(source)
+        )
+    except ModelError:
+        raise
+    except Exception as error:
+        config, *_ = [read_json(source, name) for name in reversed(FILES)]  # which of them is no JSON object, if one is
+        if refused := untrusted(source, error, {**(read_json(source, CONFIG) or {}), **(config or {})}):
+            raise refused from error
+        raise ModelError(f"{source} has no tokenizer that can be loaded: {words(error)}") from error
 
 
 def check_same(target: Tokenizer, draft: Tokenizer) -> None:

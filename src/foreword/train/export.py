@@ -13,13 +13,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
-from transformers import AutoConfig
 
 from foreword.disk import appearing
 from foreword.draft import usual
 from foreword.draft.parcel import ENGINES, FOLDER, TARGET, Parcel
 from foreword.errors import InvalidRequest, ModelError, words
 from foreword.model.checkpoint import Checkpoint
+from foreword.model.config import read_config
 from foreword.model.parts import HFConfig
 from foreword.train.students import STUDENTS
 
@@ -66,8 +66,8 @@ def _pack(method: str, source: str | Path, engine: str) -> Pack:
 
 def _config(target: str | Path) -> HFConfig:
     try:
-        return AutoConfig.from_pretrained(target)
-    except (OSError, ValueError) as error:
+        return read_config(target)
+    except ModelError as error:
         raise ModelError(
             f"cannot read the config of {str(target)!r}: {words(error)}. Give the target that it was made for"
         ) from error

@@ -13,12 +13,14 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
+from transformers import AutoModelForCausalLM, PreTrainedConfig
 
 from foreword.draft.parcel import SGLANG, SPECULATORS, VLLM, Parcel, sglang, unserved, vllm
-from foreword.errors import InvalidRequest, ModelError, words
+from foreword.errors import InvalidRequest, ModelError
 from foreword.model import HFModel, check_same, load_tokenizer
 from foreword.model.checkpoint import Checkpoint
+from foreword.model.config import read_config
+from foreword.model.loading import load_weights
 from foreword.model.names import INNER, head_dim
 from foreword.model.parts import HFConfig
 from foreword.train.losses import agreement, compare, overlap
@@ -130,12 +132,7 @@ def _beginning(setting: Setting, student: SmallModel) -> HFModel:
 
 def load(source: str | Path, dtype: torch.dtype) -> HFModel:
     """A causal model as transformers makes it, on the CPU. Raises ModelError when it cannot be had."""
-    try:
-        return AutoModelForCausalLM.from_pretrained(source, dtype=dtype)
-    except (OSError, ValueError, KeyError) as error:
-        raise ModelError(
-            f"cannot load a model from {str(source)!r}: {words(error)}. Give a folder or a hub id"
-        ) from error
+    return load_weights(source, read_config(source), dtype)
 
 
 def smaller(config: PreTrainedConfig, layers: int = 1, hidden: int | None = None) -> PreTrainedConfig:
@@ -168,10 +165,7 @@ def smaller(config: PreTrainedConfig, layers: int = 1, hidden: int | None = None
 
 def new(target: str | Path, *, layers: int = 1, hidden: int | None = None, seed: int = 0) -> HFModel:
     """A draft with random weights of the target's kind, float32."""
-    try:
-        config = AutoConfig.from_pretrained(target)
-    except (OSError, ValueError) as error:
-        raise ModelError(f"cannot read the config of {str(target)!r}; give a folder or a hub id") from error
+    config = read_config(target)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return AutoModelForCausalLM.from_config(smaller(config, layers, hidden), dtype=torch.float32)
