@@ -24,6 +24,7 @@ SAYS = {
     "quickstart": "+ was guessed and agreed to",
     "drop_in": "enable(): same text True",
     "batch": "the same texts one by one: True",
+    "asynchronous": "the same text: True",
     "online": "held out, after",
 }
 """What an example must print; those that are not named here need only print something."""
