@@ -9,14 +9,17 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from numbers import Integral, Real
-from typing import Any, cast
-
-from jaxtyping import Float, Int
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, cast
 
 from foreword.errors import InvalidRequest
 
-LogitsProcessor = Callable[[Int[Tensor, "1 length"], Float[Tensor, "1 vocab"]], Float[Tensor, "1 vocab"]]
+if TYPE_CHECKING:  # the command line checks its options before it loads torch
+    from jaxtyping import Float, Int
+    from torch import Tensor
+
+    LogitsProcessor = Callable[[Int[Tensor, "1 length"], Float[Tensor, "1 vocab"]], Float[Tensor, "1 vocab"]]
+else:
+    LogitsProcessor = Callable[..., Any]
 """Takes the tokens before a position and its logits, returns new logits; the protocol of transformers."""
 
 

@@ -71,13 +71,13 @@ class Here:
     patch: pytest.MonkeyPatch
     capture: pytest.CaptureFixture[str]
 
-    def __call__(self, *arguments: str, typed: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    def __call__(self, *arguments: str, typed: str | None = "", **environment: str) -> subprocess.CompletedProcess[str]:
         with self.patch.context() as patch, warnings.catch_warnings():
             patch.chdir(self.folder)
             for name, value in {"HF_HUB_OFFLINE": "1", "COLUMNS": "100", **environment}.items():
                 patch.setenv(name, value)
             patch.setattr(sys, "argv", ["foreword", *arguments])
-            patch.setattr(sys, "stdin", io.StringIO(typed))
+            patch.setattr(sys, "stdin", None if typed is None else io.StringIO(typed, newline=""))
             patch.setattr(os, "environ", os.environ.copy())  # the program sets some of its own
             self.capture.readouterr()
             with pytest.raises(SystemExit) as ended:

@@ -88,6 +88,72 @@ def test_what_cannot_be_done_is_one_line(here, words, code, said):
     assert said in found.stderr
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n", ""])
+def test_last_line_end_of_a_file_is_not_part_of_the_turn(here, end):
+    words = ("--temperature", "0", "--max-tokens", "12", "--no-stats")
+    (here.folder / "prompt.txt").write_bytes(f"Who wrote{end}Hamlet?{end}".encode())
+    said = here("generate", f"Who wrote{end}Hamlet?", *words).stdout
+    assert said.strip()
+    assert here("generate", "-", *words, typed=f"Who wrote{end}Hamlet?{end}").stdout == said
+    assert here("generate", "-f", "prompt.txt", *words).stdout == said
+
+
+def test_raw_text_is_taken_as_it_is(here):
+    words = ("--raw", "--json", "--max-tokens", "2", "--no-stats", "--seed", "1")
+    lengths = [
+        json.loads(here("generate", "-", *words, typed=text).stdout)["prompt_tokens"]
+        for text in ("one two", "one two\n")
+    ]
+    assert lengths[0] + 1 == lengths[1]
+
+
+def test_options_reach_the_request(here, llm):
+    words = (
+        *("--seed", "5", "--max-tokens", "16", "--min-tokens", "9", "--typical-p", "0.9", "--frequency-penalty", "0.5"),
+        *("--presence-penalty", "0.3", "--repetition-penalty", "1.1", "--logit-bias", "300=2.5", "--bad-word", "the"),
+        *("--ignore-eos", "--tenant", "me", "--prediction", "@said.txt", "--logprobs", "2", "--top-k", "50"),
+    )
+    (here.folder / "said.txt").write_text("a text that may come")
+    params = SamplingParams(
+        seed=5, max_tokens=16, min_tokens=9, typical_p=0.9, frequency_penalty=0.5, presence_penalty=0.3, top_k=50,
+        repetition_penalty=1.1, logit_bias={300: 2.5}, bad_words="the", ignore_eos=True, tenant="me", logprobs=2,
+    )  # fmt: skip
+    found = json.loads(here("generate", QUESTION, *words, "--json", "--no-stats").stdout)
+    expected = llm.chat([{"role": "user", "content": QUESTION}], params)
+    assert (found["text"], found["tokens"]) == (expected.text, expected.tokens)
+    usual = llm.chat([{"role": "user", "content": QUESTION}], SamplingParams(seed=5, max_tokens=16))
+    assert expected.tokens != usual.tokens
+    assert [one["token"] for one in found["logprobs"]] == expected.tokens
+    assert {len(one["top"]) for one in found["logprobs"]} == {2}
+
+
+def test_several_answers_have_seeds_one_after_another(here, llm):
+    words = ("--seed", "5", "--max-tokens", "8", "--n", "2", "--json", "--no-stats")
+    found = [json.loads(line) for line in here("generate", QUESTION, *words).stdout.splitlines()]
+    assert [one["seed"] for one in found] == [5, 6]
+    expected = [llm.chat([{"role": "user", "content": QUESTION}], SamplingParams(seed=s, max_tokens=8)) for s in (5, 6)]
+    assert [one["tokens"] for one in found] == [one.tokens for one in expected]
+
+
+def test_what_ended_an_answer_is_told_apart(here):
+    words = ("generate", "Define the word gasolene.", "-t", "0", "--max-tokens", "200")
+    whole = json.loads(here(*words, "--json", "--no-stats").stdout)
+    assert (whole["finish_reason"], whole["stop_reason"]) == ("stop", None)
+    stop = whole["text"][5:9]
+    assert "ended by end of text" in here(*words).stderr
+    cut = here(*words, "--stop", "\x00", "--stop", stop, "--json")
+    assert json.loads(cut.stdout)["stop_reason"] == stop
+    assert f"ended by stop string {stop!r}" in cut.stderr
+    assert "ended by length" in here("generate", "x", "--max-tokens", "1").stderr
+
+
+@pytest.mark.parametrize("command", [("generate", "-"), ("chat",)])
+def test_closed_standard_input_is_said(here, command):
+    found = here(*command, typed=None)
+    assert (found.returncode, found.stdout) == (2, "")
+    assert "cannot read standard input: it is closed" in found.stderr
+
+
 def test_a_traceback_is_there_for_who_asks(shell):
     assert "Traceback" in shell("--debug", "generate", "x", "--temperature", "-1").stderr
 

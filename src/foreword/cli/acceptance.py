@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from foreword.cli import edge, options, show
+from foreword.cli import early, edge, options, show
 from foreword.cli.data import Files, Target
 
 
@@ -18,7 +18,9 @@ def acceptance(
     target: Target = None,
     draft: options.DraftName = None,
     data: Files,
-    out: Annotated[Path, typer.Option(help="Folder for the odds.", metavar="DIR")],
+    out: Annotated[
+        Path, typer.Option(help="Folder for the odds.", metavar="DIR", callback=options.checked(early.folder))
+    ],
     tokens: Annotated[int, typer.Option(help="Tokens to learn from, about.", min=1000, metavar="N")] = 40_000,
     length: Annotated[int, typer.Option(help="Tokens in a block of records.", min=2, metavar="N")] = 512,
     seed: Annotated[int, typer.Option(help="Which records are held out.", min=0, metavar="N")] = 0,

@@ -12,13 +12,10 @@ from dataclasses import asdict, dataclass, field, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, cast
 
-from foreword.types import Clock, Delta, FinishReason, Origin, SamplingParams
+from foreword.types import Clock, Delta, FinishReason, Origin, SamplingParams, TokenLogprob
 
 if TYPE_CHECKING:
     from foreword.llm import LLM, Prompt
-
-MAX_TOKENS = 256
-"""Length of an answer when nobody says how long it may be; less where the context is nearly full."""
 
 
 @dataclass(slots=True)
@@ -29,7 +26,10 @@ class Answer:
     tokens: list[int] = field(default_factory=list)
     pieces: list[tuple[str, Origin]] = field(default_factory=list)
     """The text of each token, and where the token came from."""
+    logprobs: list[TokenLogprob] = field(default_factory=list)
     finish_reason: FinishReason = "abort"
+    stop_reason: str | int | None = None
+    """The stop string or the stop token that ended it; None where the end-of-text token or its length did."""
     seconds: float = 0.0
     """From the request to its end, the reading of the prompt included."""
     figures: Figures = field(default_factory=lambda: Figures())
@@ -47,6 +47,7 @@ class Answer:
         """Take note of one round and of what it cost."""
         self.figures.add(delta, clock)
         self.tokens += delta.tokens
+        self.logprobs += delta.logprobs
         self.pieces += zip(delta.pieces, delta.origins, strict=True)
         self.finish_reason = delta.finish_reason or "abort"
 
@@ -58,6 +59,7 @@ class Answer:
             "text": self.text,
             "tokens": self.tokens,
             "finish_reason": self.finish_reason,
+            "stop_reason": self.stop_reason,
             "seed": self.seed,
             "seconds": self.seconds,
             "stats": {**asdict(figures), **ratios},
@@ -65,6 +67,7 @@ class Answer:
                 {"token": token, "text": text, "origin": origin}
                 for token, (text, origin) in zip(self.tokens, self.pieces, strict=True)
             ],
+            **({"logprobs": [asdict(one) for one in self.logprobs]} if self.logprobs else {}),
         }
 
 
@@ -124,9 +127,16 @@ def follow(llm: LLM, prompt: Prompt, params: SamplingParams, show: Callable[[Del
     except KeyboardInterrupt:
         pass
     answer.seconds = perf_counter() - started
+    answer.stop_reason = stop_reason(llm, params, answer.tokens, answer.finish_reason)
     return answer
 
 
-def fitting(llm: LLM, prompt: list[int], max_tokens: int | None) -> int:
-    """How long an answer may be: as asked for; else the default, or what the context still holds."""
-    return max_tokens if max_tokens is not None else max(1, min(MAX_TOKENS, llm.target.context - len(prompt)))
+def stop_reason(llm: LLM, params: SamplingParams, tokens: list[int], ended: FinishReason) -> str | int | None:
+    """Which stop string or stop token ended an answer; None where something else did."""
+    if ended != "stop":
+        return None
+    if tokens[-1] in params.stop_token_ids:
+        return tokens[-1]
+    text = str(llm.tokenizer.decode(tokens, skip_special_tokens=params.skip_special_tokens))
+    found = [(text.find(stop) + len(stop), stop) for stop in params.stop if stop in text]
+    return min(found)[1] if found else None

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json as encode
+from collections.abc import Callable
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from foreword.cli import edge, options, show
-from foreword.disk import writable
+from foreword.cli import early, edge, options, show
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -27,32 +27,57 @@ HEATS, BUDGETS = (0.3, 0.7, 1.0, 1.3), (4, 8, 16, 32, 64)
 """Temperatures and numbers of guesses that rules are compared at."""
 
 
-def _option(help: str, *names: str, least: int | None = None, metavar: str = "N") -> typer.models.OptionInfo:
-    return typer.Option(*names, help=help, min=least, metavar=metavar, rich_help_panel=MEASURE)
+def _option(
+    help: str,
+    *names: str,
+    least: int | None = None,
+    metavar: str = "N",
+    check: Callable[[Any], None] = lambda _: None,
+) -> typer.models.OptionInfo:
+    callback = options.checked(check)
+    return typer.Option(*names, help=help, min=least, metavar=metavar, rich_help_panel=MEASURE, callback=callback)
 
 
-def _tried(file: Path | None) -> Path | None:
-    """The same. Measuring takes minutes, so nobody should learn after it that its figures have no place to go."""
-    if file not in (None, STDOUT):
-        writable(file)
-    return file
+def _tried(file: Path | None) -> None:
+    """Measuring takes minutes, so nobody should learn after it that its figures have no place to go."""
+    if file != STDOUT:
+        early.file(file)
+
+
+def _rows(methods: list[str] | None) -> None:
+    for name in methods or ():
+        early.row(name)
+
+
+def _engines(peers: list[str] | None) -> None:
+    for name in peers or ():
+        early.known("engine", name, (*early.names("bench.engines", "ENGINES"), "all"))
 
 
 Quick = Annotated[bool, typer.Option("--quick", help="Few prompts: a minute on two cores.", rich_help_panel=MEASURE)]
 Inflate = Annotated[
-    str | None,
+    options.SHAPES | None,
     _option("Give the family the cost of a llama-110m, llama-350m, llama-1b or llama-8b. Same text.", metavar="SHAPE"),
 ]
 Temperatures = Annotated[
     list[float] | None, _option("May be given again. Default: 0 and 1.", "--temperature", "-t", metavar="T")
 ]
 Rows = Annotated[
-    list[str] | None, _option("A row of the table; may be given again. Default: all.", "--method", metavar="NAME")
+    list[str] | None,
+    _option("A row of the table; may be given again. Default: all.", "--method", metavar="NAME", check=_rows),
 ]
-Wide = Annotated[str | None, _option("What decides how much is guessed; docs/widths.md.", "--width", metavar="NAME")]
+Wide = Annotated[
+    str | None,
+    _option("What decides how much is guessed; docs/widths.md.", "--width", metavar="NAME", check=early.width),
+]
 Peers = Annotated[
     list[str] | None,
-    _option("Beside transformers also openvino, llamacpp or all; needs foreword\\[peers].", "--peers", metavar="NAME"),
+    _option(
+        "Beside transformers also openvino, llamacpp or all; needs foreword\\[peers].",
+        "--peers",
+        metavar="NAME",
+        check=_engines,
+    ),
 ]
 Kind = Annotated[Literal["in-domain", "out-of-domain"], _option("in-domain or out-of-domain.", metavar="KIND")]
 Sources = Annotated[
@@ -65,7 +90,7 @@ Repeats = Annotated[int, _option("Times each prompt is run.", least=1)]
 Seed = Annotated[int, _option("Of the first request; the others count on from it.", least=0)]
 Json = Annotated[
     Path | None,
-    typer.Option(help="Write the figures here; - is stdout.", rich_help_panel=WRITE, callback=_tried),
+    typer.Option(help="Write the figures here; - is stdout.", rich_help_panel=WRITE, callback=options.checked(_tried)),
 ]
 Limit = Annotated[
     bool, typer.Option("--limit", help="Forwards beside the limit of the memory instead.", rich_help_panel=MEASURE)
@@ -76,9 +101,16 @@ Rules = Annotated[
 ]
 Budgets = Annotated[list[int] | None, _option("With --rules: guesses in a round. Default: 4 to 64.", "--budget")]
 Context = Annotated[int, _option("With --limit: tokens before the ones that are checked.", least=1)]
-Device = Annotated[str, _option("With --limit: cpu, cuda, cuda:1 …; built and measured there.", metavar="DEVICE")]
+Device = Annotated[
+    str, _option("With --limit: cpu, cuda, cuda:1 …; built and measured there.", metavar="DEVICE", check=early.device)
+]
 Plot = Annotated[
-    Path | None, typer.Option(help="Draw them here (PNG; needs foreword\\[bench]).", rich_help_panel=WRITE)
+    Path | None,
+    typer.Option(
+        help="Draw them here (PNG; needs foreword\\[bench]).",
+        rich_help_panel=WRITE,
+        callback=options.checked(early.file),
+    ),
 ]
 
 

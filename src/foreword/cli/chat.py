@@ -5,16 +5,13 @@ from __future__ import annotations
 import sys
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 from foreword.cli import edge, options, show
-from foreword.disk import makeable
+from foreword.cli.bundles import Driving, Guessing, Sampling, bundled
 from foreword.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from foreword.llm import LLM
     from foreword.types import SamplingParams
 
@@ -22,25 +19,14 @@ LEAVE = ("/exit", "/quit")
 COMMANDS = "/reset forgets the conversation · /seed N makes it repeatable · /seed forgets the seed · /exit leaves"
 
 
+@bundled
 def chat(
     *,
     model: options.ModelName = None,
-    draft: options.DraftName = None,
-    dtype: options.DtypeName = "auto",
-    device: options.Device = "auto",
-    way: options.Way = None,
-    method: options.MethodName = None,
-    rule: options.RuleName = "match",
-    width: options.WidthName = None,
-    nodes: options.Nodes = None,
+    loading: Driving,
+    guessing: Guessing,
     learn: options.Learn = None,
-    temperature: options.Temperature = 1.0,
-    top_p: options.TopP = 1.0,
-    top_k: options.TopK = 0,
-    min_p: options.MinP = 0.0,
-    max_tokens: options.MaxTokens = None,
-    seed: options.Seed = None,
-    stop: options.Stop = None,
+    sampling: Sampling,
     system: options.System = None,
     color: options.Colour = None,
     stats: options.Statistics = True,
@@ -49,34 +35,18 @@ def chat(
 
     Ctrl-C stops an answer and keeps what is there; at the prompt it leaves. Commands: /reset, /seed N, /exit, /help.
     """
-    from foreword import LLM, SamplingParams
+    edge.stdin()
+    from foreword import LLM
 
-    params = SamplingParams(
-        temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p, seed=seed, stop=tuple(stop or ())
-    )
-    if max_tokens is not None:
-        params = replace(params, max_tokens=max_tokens)
-    learns = _new(learn)
-    guessing = partial(LLM, draft=draft, method=method, rule=rule, width=width, nodes=nodes, learn=learns)
-    llm = guessing(model, dtype=dtype, device=device, way=way)
+    llm = LLM(model, **loading.how, **guessing.how, learn=learn is not None)
     if not llm.tokenizer.chat_template:
         raise InvalidRequest(f"{llm.target.name} has no chat template; use `foreword generate --raw`")
     told = [{"role": "system", "content": system}] if system is not None else []
-    colour = show.wants_colour(color)
-    talk = Talk(llm, params, max_tokens, told, colour, stats)
+    talk = Talk(llm, sampling, sampling.params(), told, show.wants_colour(color), stats)
     talk.run()
     if learn is not None:
         llm.save_draft(learn)
         edge.note(f"{learn} holds the draft model with what it has learnt; --draft {learn} serves it")
-
-
-def _new(folder: Path | None) -> bool:
-    """Whether there is to be such a folder. Raises InvalidRequest where it is there already, or cannot be made."""
-    if folder is not None and folder.exists():
-        raise InvalidRequest(f"{folder} exists already; give --learn the name of a new folder")
-    if folder is not None:
-        makeable(folder)
-    return folder is not None
 
 
 @dataclass(slots=True)
@@ -84,8 +54,8 @@ class Talk:
     """A conversation while it goes on."""
 
     llm: LLM
+    sampling: Sampling
     params: SamplingParams
-    max_tokens: int | None
     told: list[dict[str, str]]
     """What every conversation begins with."""
     colour: bool
@@ -129,12 +99,12 @@ class Talk:
             edge.note(f"seed {argument}" if argument else "a new seed for each answer")
 
     def _answer(self, text: str) -> None:
-        from foreword.cli.answer import fitting, follow
+        from foreword.cli.answer import follow
 
         self.said.append({"role": "user", "content": text})
         try:
             ids = self.llm.render([*self.told, *self.said])
-            params = replace(self.params, max_tokens=fitting(self.llm, ids, self.max_tokens))
+            params = self.sampling.fitting(self.llm, self.params, ids)
             writer = show.Writer(self.colour)
             answer = follow(self.llm, ids, params, writer)
         except InvalidRequest as error:  # a conversation that has grown too long must not end the program

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from foreword.cli import edge, options
+from foreword.cli import early, edge, options
+from foreword.cli.bundles import Loading, bundled
 from foreword.cli.options import examples
 
 if TYPE_CHECKING:
@@ -20,10 +21,21 @@ data = typer.Typer(name="data", no_args_is_help=True, rich_markup_mode="rich", h
 
 Files = Annotated[
     list[Path],
-    typer.Option("--data", help="JSON lines (.gz too): messages or text. May be given again.", metavar="FILE"),
+    typer.Option(
+        "--data",
+        help="JSON lines (.gz too): messages or text. May be given again.",
+        metavar="FILE",
+        callback=options.checked(early.data),
+    ),
 ]
 Target = Annotated[
-    str | None, typer.Option("--target", help="Folder or hub id. Default: the family that ships.", metavar="MODEL")
+    str | None,
+    typer.Option(
+        "--target",
+        help="Folder or hub id. Default: the family that ships.",
+        metavar="MODEL",
+        callback=options.checked(early.model),
+    ),
 ]
 
 
@@ -33,19 +45,24 @@ Target = Annotated[
         "foreword data regenerate --target path/or/hub-id --data chats.jsonl --out answers.jsonl -t 0.7",
     )
 )
+@bundled
 def regenerate(
     *,
     target: Target = None,
     data: Files,
-    out: Annotated[Path, typer.Option(help="JSON lines; a run that was interrupted goes on.", metavar="FILE")],
+    out: Annotated[
+        Path,
+        typer.Option(
+            help="JSON lines; a run that was interrupted goes on.", metavar="FILE", callback=options.checked(early.file)
+        ),
+    ],
     temperature: options.Temperature = 1.0,
     max_tokens: Annotated[int, typer.Option(help="Longer answers are cut.", min=1, metavar="N")] = 256,
     batch: Annotated[int, typer.Option(help="Records answered together.", min=1, metavar="N")] = 32,
     limit: Annotated[int | None, typer.Option(help="Only the first so many records.", min=1, metavar="N")] = None,
     seed: Annotated[int, typer.Option(help="Same seed, same answers.", min=0, metavar="N")] = 0,
     draft: options.DraftName = None,
-    dtype: options.DtypeName = "auto",
-    device: options.Device = "auto",
+    loading: Loading,
     as_json: options.AsJson = False,
 ) -> None:
     """Let the target say every answer again: a draft learns best from what its target really says."""
@@ -56,7 +73,7 @@ def regenerate(
     from foreword.train.regenerate import Wishes, regenerate
 
     wishes = Wishes(temperature=temperature, max_tokens=max_tokens, batch=batch, seed=seed)
-    llm = LLM(target, draft=draft, dtype=dtype, device=device, slots=min(batch, 16))
+    llm = LLM(target, draft=draft, **loading.how, slots=min(batch, 16))
 
     def progress(tally: Tally) -> None:
         edge.note(f"{tally.records:,} of {len(records):,} records, {tally.tokens:,} tokens")

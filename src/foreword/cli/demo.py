@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.live import Live
 
-from foreword.cli import edge, options, show
+from foreword.cli import early, edge, options, show
 from foreword.cli.scene import Scene, picture, table
-from foreword.disk import writable
 
 if TYPE_CHECKING:
     from foreword.bench.prompts import Prompt
@@ -33,7 +32,10 @@ def demo(
     temperature: options.Temperature = 0.0,
     seed: Annotated[int, typer.Option(min=0, help="Same seed, same text.", metavar="N")] = 0,
     svg: Annotated[
-        Path | None, typer.Option(dir_okay=False, help="Save the answers and the table as a picture.")
+        Path | None,
+        typer.Option(
+            dir_okay=False, help="Save the answers and the table as a picture.", callback=options.checked(early.file)
+        ),
     ] = None,
 ) -> None:
     """Watch the small models that ship write, plain and ahead, and see how much sooner.
@@ -45,8 +47,6 @@ def demo(
     from foreword.bench.prompts import load
     from foreword.draft import PLAIN, WITH_DRAFT, WITHOUT_DRAFT
 
-    if svg is not None:
-        writable(svg)
     found = {prompt.id: prompt for prompt in load("in-domain")}
     prompts = [found[name] for name in PROMPTS[: 2 if quick else None]]
     with show.stderr().status("loading the models and warming up"):

@@ -9,6 +9,7 @@ import gc
 import os
 import sys
 import warnings
+from typing import TextIO
 
 import typer
 
@@ -51,12 +52,20 @@ def prepare(*, debug: bool) -> None:
         os.environ.setdefault(name, value)
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         if reconfigure := getattr(stream, "reconfigure", None):
-            reconfigure(encoding="utf-8", errors="strict" if stream is sys.stdin else "replace")
+            as_it_is = {"errors": "strict", "newline": ""}  # line ends too
+            reconfigure(encoding="utf-8", **(as_it_is if stream is sys.stdin else {"errors": "replace"}))
     if not sys.warnoptions:
         warnings.filterwarnings("ignore", module=r"(torch|transformers|huggingface_hub|tokenizers)\b")
         for category in (DeprecationWarning, FutureWarning):
             warnings.simplefilter("ignore", category)
     warnings.showwarning = _warn
+
+
+def stdin() -> TextIO:
+    """Standard input. Raises InvalidRequest where it is closed."""
+    if sys.stdin is None:
+        raise InvalidRequest("cannot read standard input: it is closed. Open it, or give the text as an argument")
+    return sys.stdin
 
 
 def version(wanted: bool) -> None:

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from foreword.cli import edge, options
+from foreword.cli import early, edge, options
 
 
 class Engine(StrEnum):
@@ -22,10 +22,17 @@ class Engine(StrEnum):
 
 
 def export(
-    draft: Annotated[str, typer.Argument(help="A draft model or a trained head: folder or hub id.")],
+    draft: Annotated[
+        str,
+        typer.Argument(
+            help="A draft model or a trained head: folder or hub id.", callback=options.checked(early.model)
+        ),
+    ],
     *,
     engine: Annotated[Engine, typer.Option("--for", help="Who is to read it. speculators: `vllm serve FOLDER` alone.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="New folder.", metavar="DIR")],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="New folder.", metavar="DIR", callback=options.checked(early.new))
+    ],
     model: options.ModelName = None,
     as_json: options.AsJson = False,
 ) -> None:

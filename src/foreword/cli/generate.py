@@ -1,8 +1,9 @@
-"""`foreword generate`: one prompt in, one completion out. Knows where the prompt comes from and where the text goes."""
+"""`foreword generate`: a prompt in, a completion out, or many. Knows where prompts come from and where texts go."""
 
 from __future__ import annotations
 
 import json
+import secrets
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from foreword.cli import edge, options, show
+from foreword.cli import early, edge, options, show
+from foreword.cli.bundles import Driving, Guessing, Sampling, bundled
 from foreword.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -21,8 +23,30 @@ PromptFile = Annotated[
     Path | None, typer.Option("--prompt-file", "-f", exists=True, dir_okay=False, help="Read the prompt from a file.")
 ]
 Chat = Annotated[
-    bool | None, typer.Option("--chat/--raw", help="Use the model's chat template, or not. Default: if it has one.")
+    bool | None,
+    typer.Option(
+        "--chat/--raw",
+        help="Use the model's chat template (one last line end of a file or of standard input is left out), or take "
+        "the text as it is. Default: the template, if there is one.",
+    ),
 ]
+Count = Annotated[
+    int, typer.Option("--n", "-n", help="Answers to each prompt, with seeds counted up.", min=1, metavar="N")
+]
+Logprobs = Annotated[
+    int | None,
+    typer.Option(
+        "--logprobs", help="With --json: log-probabilities, and of the N likeliest.", metavar="N",
+        rich_help_panel=options.OUTPUT,
+    ),
+]  # fmt: skip
+Prediction = Annotated[
+    str,
+    typer.Option(
+        "--prediction", help="A text that the answer is likely to hold, for drafters to copy.", metavar="TEXT|@FILE",
+        rich_help_panel=options.GUESSING,
+    ),
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,28 +58,28 @@ class Output:
     as_json: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A prompt as it was given, and without the line end that closes a file."""
+
+    whole: str
+    closed: str
+
+
+@bundled
 def generate(
     prompt: Annotated[str | None, typer.Argument(help="Text to answer; - reads standard input.")] = None,
     prompt_file: PromptFile = None,
     *,
     chat: Chat = None,
+    n: Count = 1,
     model: options.ModelName = None,
-    draft: options.DraftName = None,
-    dtype: options.DtypeName = "auto",
-    device: options.Device = "auto",
-    way: options.Way = None,
-    method: options.MethodName = None,
-    rule: options.RuleName = "match",
-    width: options.WidthName = None,
-    nodes: options.Nodes = None,
-    temperature: options.Temperature = 1.0,
-    top_p: options.TopP = 1.0,
-    top_k: options.TopK = 0,
-    min_p: options.MinP = 0.0,
-    max_tokens: options.MaxTokens = None,
-    seed: options.Seed = None,
-    stop: options.Stop = None,
+    loading: Driving,
+    guessing: Guessing,
+    sampling: Sampling,
+    prediction: Prediction = "",
     system: options.System = None,
+    logprobs: Logprobs = None,
     color: options.Colour = None,
     stats: options.Statistics = True,
     as_json: options.AsJson = False,
@@ -64,51 +88,77 @@ def generate(
 
     The text streams to stdout as it is found, and nothing else goes there: notes and figures are on stderr.
     """
-    text = _prompt(prompt, prompt_file)
-    if not text.strip():
-        raise InvalidRequest("the prompt is empty; give some text to answer")
+    params = replace(sampling.params(), logprobs=logprobs, prediction=predicted(prediction))
     if system is not None and chat is False:
-        raise typer.BadParameter("--system needs the chat template; leave --raw out")
-    from foreword import LLM, SamplingParams
-    from foreword.cli.answer import fitting
+        raise InvalidRequest("--system needs the chat template; leave --raw out")
+    if logprobs is not None and not as_json:
+        raise InvalidRequest("--logprobs are written with --json only; add it")
+    text = _prompt(prompt, prompt_file)
+    if not text.whole.strip():
+        raise InvalidRequest("the prompt is empty; give some text to answer")
+    from foreword import LLM
 
-    params = SamplingParams(
-        temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p, seed=seed, stop=tuple(stop or ())
-    )
-    if max_tokens is not None:
-        params = replace(params, max_tokens=max_tokens)
-    llm = LLM(
-        model, draft=draft, method=method, rule=rule, width=width, nodes=nodes, dtype=dtype, device=device, way=way
-    )
-    ids = _read(llm, text, chat, system)
-    params = replace(params, max_tokens=fitting(llm, ids, max_tokens))
-    _write(llm, ids, params, Output(show.wants_colour(color), stats, as_json))
+    llm = LLM(model, **loading.how, **guessing.how)
+    ids = read(llm, text, chat, system)
+    output = Output(show.wants_colour(color), stats, as_json)
+    params = sampling.fitting(llm, params, ids)
+    for seed in seeds(params.seed, n):
+        _write(llm, ids, replace(params, seed=seed), output)
 
 
-def _prompt(argument: str | None, file: Path | None) -> str:
-    """The text to answer. Raises BadParameter where there is none, or two, or no text."""
+def predicted(given: str) -> str:
+    """The text that is expected, or that of a file: @FILE."""
+    if not given.startswith("@"):
+        return given
+    early.there(given[1:])
+    return _decoded(Path(given[1:]).read_bytes(), "the prediction")
+
+
+def seeds(first: int | None, count: int) -> list[int]:
+    """Of each answer: counted up from the first, which is drawn where none is given."""
+    start = secrets.randbits(32) if first is None else first  # short enough to type again
+    return [(start + number) % 2**63 for number in range(count)]
+
+
+def _prompt(argument: str | None, file: Path | None) -> Text:
+    """The text to answer. Raises InvalidRequest where there is none, or two, or no text."""
     if argument is not None and file is not None:
-        raise typer.BadParameter("give a prompt or --prompt-file, not both")
+        raise InvalidRequest("give a prompt or --prompt-file, not both")
+    if argument is not None and argument != "-":
+        return Text(argument, argument)
+    if file is not None:
+        text = _decoded(file.read_bytes(), "the prompt")
+    else:
+        stdin = edge.stdin()
+        if argument is None and stdin.isatty():
+            raise InvalidRequest('give a prompt: foreword generate "…", or - for standard input')
+        try:
+            text = stdin.read()
+        except UnicodeDecodeError as error:
+            raise _not_text("the prompt", error) from error
+    closed = text.removesuffix("\n")
+    return Text(text, closed.removesuffix("\r") if closed != text else text)
+
+
+def _decoded(held: bytes, what: str) -> str:
     try:
-        if file is not None:
-            return file.read_text(encoding="utf-8")
-        if argument is not None and argument != "-":
-            return argument
-        if argument is None and sys.stdin.isatty():
-            raise typer.BadParameter('give a prompt: foreword generate "…", or - for standard input')
-        return sys.stdin.read()
+        return held.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise typer.BadParameter(f"the prompt is not UTF-8 text: {error.reason} at byte {error.start}") from error
+        raise _not_text(what, error) from error
 
 
-def _read(llm: LLM, text: str, chat: bool | None, system: str | None) -> list[int]:
+def _not_text(what: str, error: UnicodeDecodeError) -> InvalidRequest:
+    return InvalidRequest(f"{what} is not UTF-8 text: {error.reason} at byte {error.start}")
+
+
+def read(llm: LLM, text: Text, chat: bool | None, system: str | None) -> list[int]:
     """The prompt's token ids, in the chat template or as they are."""
     if chat is None:
         chat = system is not None or bool(llm.tokenizer.chat_template)
     if not chat:
-        return llm.tokenizer(text)["input_ids"]
+        return llm.tokenizer(text.whole)["input_ids"]
     told = [{"role": "system", "content": system}] if system is not None else []
-    return llm.render([*told, {"role": "user", "content": text}])
+    return llm.render([*told, {"role": "user", "content": text.closed}])
 
 
 def _write(llm: LLM, ids: list[int], params: SamplingParams, output: Output) -> None:

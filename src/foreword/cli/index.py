@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from foreword.cli import edge, options, show
+from foreword.cli import early, edge, options, show
 from foreword.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -30,7 +30,12 @@ FORMATS = '{"messages": […]}, {"text": "…"} or {"prompt": …, "completion":
 Files = Annotated[
     list[Path], typer.Argument(help="JSONL, plain text or source files, .gz too; folders with all in them.")
 ]
-Out = Annotated[Path, typer.Option("--out", "-o", help="New folder for the datastore.", metavar="DIR")]
+Out = Annotated[
+    Path,
+    typer.Option(
+        "--out", "-o", help="New folder for the datastore.", metavar="DIR", callback=options.checked(early.new)
+    ),
+]
 
 
 def index(files: Files, *, out: Out, model: options.ModelName = None, as_json: options.AsJson = False) -> None:
@@ -39,8 +44,6 @@ def index(files: Files, *, out: Out, model: options.ModelName = None, as_json: o
     A line of JSONL holds a chat (messages, or prompt and completion), which is put into the model's chat template, or a
     text. The datastore is for one tokenizer: that of the model. The folder appears when it is complete.
     """
-    if out.exists():
-        raise InvalidRequest(f"{out} exists already; remove it or name another folder")
     found, skipped = collected(files)
     from foreword import family
     from foreword.draft.datastore import build

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from foreword.cli import options, show
+from foreword.cli.bundles import Driving, bundled
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -17,20 +16,19 @@ if TYPE_CHECKING:
     from foreword.model.cost import Cost
 
 
+@bundled
 def inspect(
-    model: Annotated[str | None, typer.Argument(help="Folder or hub id. Default: the family that ships.")] = None,
+    model: options.ModelArgument = None,
     *,
     draft: options.DraftName = None,
-    dtype: options.DtypeName = "auto",
-    device: options.Device = "auto",
-    way: options.Way = None,
+    loading: Driving,
     as_json: options.AsJson = False,
 ) -> None:
     """Load a model and say which way it can be driven, why, and what guesses would cost."""
     from foreword import LLM
     from foreword.draft import PLAIN, RETOLD, SHARED, WITH_DRAFT, WITHOUT_DRAFT
 
-    llm = LLM(model, method=PLAIN, dtype=dtype, device=device, way=way)
+    llm = LLM(model, method=PLAIN, **loading.how)
     guessed = WITH_DRAFT if draft is not None or model is None else WITHOUT_DRAFT
     facts = _model(llm) | {"default method": guessed}
     if draft is not None:

@@ -110,6 +110,19 @@ def summary(answer: Answer) -> str:
         f"{stats.tokens_per_pass:.2f} tokens per pass",
         f"{stats.acceptance:.0%} of {stats.drafted} guesses accepted" if stats.drafted else "no guesses",
         f"seed {answer.seed}",
-        "interrupted" if answer.interrupted else f"ended by {answer.finish_reason}",
+        _end(answer),
     ]
     return " · ".join(filter(None, parts))
+
+
+def _end(answer: Answer) -> str:
+    if answer.interrupted:
+        return "interrupted"
+    if answer.finish_reason == "length":
+        return "ended by length"
+    said = answer.stop_reason
+    return (
+        "ended by end of text"
+        if said is None
+        else f"ended by stop {'token' if isinstance(said, int) else 'string'} {said!r}"
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from collections.abc import Callable
@@ -14,9 +15,10 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
-from foreword.cli import edge, options, show
+from foreword.cli import early, edge, options, show
 from foreword.cli.data import Files, Target
 from foreword.cli.options import examples
+from foreword.errors import InvalidRequest
 from foreword.train.students import STUDENTS, Student
 
 if TYPE_CHECKING:
@@ -32,9 +34,24 @@ train = typer.Typer(name="train", no_args_is_help=True, rich_markup_mode="rich",
 
 
 def _option(
-    panel: str, help: str, names: str = "", least: float | None = None, metavar: str = "N"
+    panel: str,
+    help: str,
+    names: str = "",
+    least: float | None = None,
+    metavar: str = "N",
+    check: Callable[[Any], None] = lambda _: None,
 ) -> typer.models.OptionInfo:
-    return typer.Option(*names.split(), help=help, min=least, metavar=metavar, rich_help_panel=panel)
+    callback = options.checked(check)
+    return typer.Option(*names.split(), help=help, min=least, metavar=metavar, rich_help_panel=panel, callback=callback)
+
+
+def _loss(name: str) -> None:
+    early.known("loss", name, early.names("train.losses", "LOSSES"))
+
+
+def _above_0(value: float) -> None:
+    if not 0 < value < math.inf:
+        raise InvalidRequest(f"learning_rate must be above 0, got {value}")
 
 
 def _many() -> bool:
@@ -46,21 +63,25 @@ def _shared(
     *,
     target: Target = None,
     data: Files,
-    out: Annotated[Path, _option(RUN, "Gets what was trained, checkpoints, log and report.", metavar="DIR")],
+    out: Annotated[
+        Path, _option(RUN, "Gets what was trained, checkpoints, log and report.", metavar="DIR", check=early.folder)
+    ],
     resume: Annotated[bool, typer.Option("--resume", help="Go on where a run ended.", rich_help_panel=RUN)] = False,
     length: Annotated[int, _option(DATA, "Tokens in a block of records.", least=2)] = 512,
     held_out: Annotated[int, _option(DATA, "Records, about, to measure on.", least=0)] = 256,
     loss: Annotated[
-        str, _option(LEARNING, "forward-kl, reverse-kl, tv, log-acceptance, hybrid …", metavar="NAME")
+        str, _option(LEARNING, "forward-kl, reverse-kl, tv, log-acceptance, hybrid …", metavar="NAME", check=_loss)
     ] = "hybrid",
     temperature: Annotated[float, _option(LEARNING, "What both laws are taken at.", metavar="T")] = 1.0,
     steps: Annotated[int, _option(LEARNING, "Steps of the optimiser.", least=1)] = 1000,
     batch: Annotated[int, _option(LEARNING, "Blocks in a forward, on each device.", least=1)] = 8,
     accumulate: Annotated[int, _option(LEARNING, "Forwards in a step.", least=1)] = 1,
-    learning_rate: Annotated[float, _option(LEARNING, "At its height.", "--learning-rate --lr", metavar="X")] = 1e-3,
+    learning_rate: Annotated[
+        float, _option(LEARNING, "At its height.", "--learning-rate --lr", metavar="X", check=_above_0)
+    ] = 1e-3,
     warmup: Annotated[int, _option(LEARNING, "Steps until then.", least=0)] = 50,
     optimizer: Annotated[
-        str, _option(LEARNING, "adamw, or muon: more in a step of many tokens.", metavar="NAME")
+        options.OPTIMIZERS, _option(LEARNING, "adamw, or muon: more in a step of many tokens.", metavar="NAME")
     ] = "adamw",
     seed: Annotated[int, _option(LEARNING, "Same seed, same draft.", least=0)] = 0,
     evaluate: Annotated[int, _option(RUN, "Steps between measurements.", least=1)] = 100,
@@ -87,7 +108,7 @@ def _command(kind: type[Student]) -> Callable[..., None]:
             wish.name,
             Parameter.KEYWORD_ONLY,
             default=wish.default,
-            annotation=Annotated[hints[wish.name], _option(kind.method, **wish.metadata)],
+            annotation=Annotated[hints[wish.name], _option(kind.method, **wish.metadata, check=_check(wish.name))],
         )
         for wish in fields(kind)
     ]
@@ -96,6 +117,11 @@ def _command(kind: type[Student]) -> Callable[..., None]:
     command.__annotations__ = {option.name: option.annotation for option in (*shared, *own)}
     command.__doc__ = kind.summary
     return command
+
+
+def _check(name: str) -> Callable[[Any], None]:
+    """What a student begins with is a model or a head."""
+    return early.model if name == "draft" else lambda _: None
 
 
 for _kind in STUDENTS:

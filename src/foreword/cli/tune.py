@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from foreword.cli import edge, options, show
+from foreword.cli import early, edge, options, show
+from foreword.cli.bundles import Loading, bundled
 from foreword.cli.options import examples
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ Data = Annotated[
         help="JSON lines (.gz too): messages or text, like those it shall serve; may be given again. Default: the "
         "benchmark's prompts, public test sets that are there to measure on.",
         metavar="FILE",
+        callback=options.checked(early.data),
     ),
 ]
 
@@ -39,19 +41,24 @@ Data = Annotated[
         "foreword generate - --model path/or/hub-id --method layers --draft mask.json",
     )
 )
+@bundled
 def layers(
     *,
     model: options.ModelName = None,
     data: Data = None,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Gets the mask, for --draft.", metavar="FILE")],
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out", "-o", help="Gets the mask, for --draft.", metavar="FILE", callback=options.checked(early.file)
+        ),
+    ],
     trials: Annotated[int, typer.Option(help="Masks to try, earlier ones included.", min=1, metavar="N")] = 200,
     prompts: Annotated[int, typer.Option(help="Searched on; as many again are timed, twice.", min=1, metavar="N")] = 12,
     max_tokens: Annotated[int, typer.Option(help="At most this long answers.", min=2, metavar="N")] = 64,
     temperature: options.Temperature = 0.0,
     seed: Annotated[int, typer.Option(help="Of the answers and of the search.", min=0, metavar="N")] = 0,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the trials kept beside --out.")] = False,
-    dtype: options.DtypeName = "auto",
-    device: options.Device = "auto",
+    loading: Loading,
     as_json: options.AsJson = False,
 ) -> None:
     """Find attentions and MLPs of a model to leave out while it guesses for itself (--method layers).
@@ -65,7 +72,7 @@ def layers(
 
     asked = Asked(
         out=out, target=model, trials=trials, prompts=prompts, tokens=max_tokens, temperature=temperature, seed=seed,
-        resume=resume, dtype=dtype, device=device,
+        resume=resume, **loading.how,
     )  # fmt: skip
     check(asked)
     found_in = _prompts(model, data, HANDS * prompts)

@@ -1,0 +1,144 @@
+"""A wrong option is refused before torch is imported: no command makes anybody wait to be told of a slip."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+import foreword
+from foreword.bench.engines import ENGINES
+from foreword.bench.inflate import SHAPES
+from foreword.bench.lineup import CONTENDERS
+from foreword.cli import early, options
+from foreword.draft import METHODS
+from foreword.engine import NODES
+from foreword.errors import InvalidRequest
+from foreword.model.probe import known_way
+from foreword.train.losses import LOSSES
+from foreword.train.optimizers import KINDS
+from foreword.verify import GUARANTEES, RULES
+from foreword.width import WIDTHS
+
+PROGRAM = """
+import io, json, sys
+from contextlib import redirect_stderr, redirect_stdout
+from foreword.cli import main
+found = []
+for words in json.load(sys.stdin):
+    sys.argv, err = ["foreword", *words], io.StringIO()
+    try:
+        with redirect_stderr(err), redirect_stdout(err):
+            main()
+    except SystemExit as ended:
+        found.append((ended.code, " ".join(err.getvalue().split()), "torch" in sys.modules))
+print(json.dumps(found))
+"""
+ASKED = ("generate", "x")
+TRAINED = ("train", "lm", "--data", "data.jsonl", "--out", "new")
+WRONG: dict[tuple[str, ...], str] = {
+    (*ASKED, "--method", "sufix"): "Did you mean 'suffix'?",
+    (*ASKED, "--method", "fuse(suffix, ml)"): "there is no method 'ml'",
+    (*ASKED, "--method", "lm("): "cannot read the method 'lm('",
+    (*ASKED, "--rule", "machen"): "Did you mean 'match'?",
+    (*ASKED, "--width", "measure"): "Did you mean 'measured'?",
+    (*ASKED, "--width", "acceptance:nowhere"): "there is no file or folder nowhere",
+    (*ASKED, "--nodes", "65"): "nodes must be",
+    (*ASKED, "--nodes", "2", "--width", "measured"): "give one",
+    (*ASKED, "--temperature", "-1"): "temperature must be in [0, 100]",
+    (*ASKED, "--temperature", "nan"): "temperature must be in [0, 100]",
+    (*ASKED, "--top-p", "0"): "top_p must be in (0, 1]",
+    (*ASKED, "--min-p", "2"): "min_p must be in [0, 1]",
+    (*ASKED, "--top-k", "-1"): "top_k must be",
+    (*ASKED, "--max-tokens", "0"): "max_tokens must be",
+    (*ASKED, "--seed", "-1"): "seed must be",
+    (*ASKED, "--stop", ""): "stop must be non-empty",
+    (*ASKED, "--dtype", "float64"): "float64",
+    (*ASKED, "--device", "gpu"): "'gpu'",
+    (*ASKED, "--device", "cuda:one"): "'cuda:one'",
+    (*ASKED, "--way", "fast"): "fast",
+    (*ASKED, "--model", "./nowhere"): "./nowhere",
+    (*ASKED, "--draft", "./nowhere"): "./nowhere",
+    ("chat", "--temperature", "101"): "temperature must be",
+    ("chat", "--method", "sufix"): "Did you mean 'suffix'?",
+    ("chat", "--learn", "data.jsonl/new"): "cannot be made",
+    ("inspect", "./nowhere"): "./nowhere",
+    ("inspect", "--way", "fast"): "fast",
+    ("doctor", "./nowhere"): "./nowhere",
+    ("doctor", "--method", "sufix"): "Did you mean 'suffix'?",
+    ("bench", "--method", "sufix"): "Did you mean 'suffix'?",
+    ("bench", "--width", "measure"): "Did you mean 'measured'?",
+    ("bench", "--inflate", "llama-9b"): "llama-9b",
+    ("bench", "--peers", "vllm"): "vllm",
+    ("bench", "--draft", "./nowhere"): "./nowhere",
+    ("bench", "--plot", "nowhere/new.png"): "cannot be written",
+    ("demo", "--temperature", "-1"): "temperature must be",
+    ("index", "data.jsonl", "--out", "data.jsonl/new"): "cannot be made",
+    ("index", "data.jsonl", "--out", "new", "--model", "./nowhere"): "./nowhere",
+    ("export", "./nowhere", "--for", "vllm", "--out", "new"): "./nowhere",
+    ("export", "head", "--for", "vllm", "--out", "data.jsonl"): "exists already",
+    ("train", "lm", "--data", "nothing.jsonl", "--out", "new"): "there is no file nothing.jsonl",
+    ("train", "lm", "--data", "data.jsonl", "--out", "data.jsonl/new"): "cannot be made",
+    (*TRAINED, "--loss", "tvv"): "Did you mean 'tv'?",
+    (*TRAINED, "--optimizer", "adam"): "adam",
+    (*TRAINED, "--lr", "0"): "learning_rate must be above 0",
+    (*TRAINED, "--device", "gpu"): "'gpu'",
+    (*TRAINED, "--target", "./nowhere"): "./nowhere",
+    (*TRAINED, "--draft", "./nowhere"): "./nowhere",
+    ("train", "acceptance", "--data", "nothing.jsonl", "--out", "new"): "there is no file nothing.jsonl",
+    ("train", "acceptance", "--data", "data.jsonl", "--out", "data.jsonl/new"): "cannot be made",
+    ("data", "regenerate", "--data", "nothing.jsonl", "--out", "new"): "there is no file nothing.jsonl",
+    ("data", "regenerate", "--data", "data.jsonl", "--out", "nowhere/new"): "cannot be written",
+    ("data", "regenerate", "--data", "data.jsonl", "--out", "new", "-t", "-1"): "temperature must be",
+    ("tune", "layers", "--out", "nowhere/mask.json"): "cannot be written",
+    ("tune", "layers", "--out", "mask.json", "-t", "-1"): "temperature must be",
+    ("tune", "layers", "--out", "mask.json", "--data", "nothing.jsonl"): "there is no file nothing.jsonl",
+}
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, ...], tuple[int, str, bool]]:
+    """All the wrong commands, one after the other in one process that has imported nothing else."""
+    folder = tmp_path_factory.mktemp("early")
+    (folder / "data.jsonl").write_text('{"text": "A text to learn from."}\n')
+    source = str(Path(foreword.__file__).parents[1])
+    found = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        input=json.dumps([*WRONG]),
+        cwd=folder,
+        env={"PYTHONPATH": source, "HF_HUB_OFFLINE": "1", "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert [path.name for path in folder.iterdir()] == ["data.jsonl"]
+    return dict(zip(WRONG, json.loads(found.stdout), strict=True))
+
+
+@pytest.mark.parametrize("words", WRONG, ids=" ".join)
+def test_a_wrong_option_is_refused_without_torch(told, words):
+    code, said, loaded = told[words]
+    assert code in (1, 2)
+    assert WRONG[words] in said
+    assert "Traceback" not in said
+    assert "--debug" not in said
+    assert not loaded
+
+
+def test_the_names_that_are_read_are_those_of_the_registries():
+    assert early.names("draft", "METHODS") == tuple(METHODS)
+    assert (*early.names("verify", "RULES"), *early.names("verify", "Keeps")) == (*RULES, *GUARANTEES)
+    assert early.names("width", "WIDTHS") == tuple(WIDTHS)
+    assert early.names("train.losses", "LOSSES") == tuple(LOSSES)
+    assert early.names("bench.engines", "ENGINES") == tuple(ENGINES)
+    assert early.names("engine", "NODES") == NODES
+    assert set(early.rows()) >= {*CONTENDERS, *METHODS}
+
+
+def test_the_names_that_options_list_are_those_of_the_library():
+    with pytest.raises(InvalidRequest, match=", ".join(get_args(options.WAYS))):
+        known_way("fast")
+    assert get_args(options.SHAPES) == ("family", *SHAPES)
+    assert get_args(options.OPTIMIZERS) == KINDS
