@@ -2,7 +2,7 @@
 
 import pytest
 
-from foreword.disk import appearing, makeable, writable
+from foreword.disk import appearing, makeable, replacing, writable
 from foreword.errors import InvalidRequest
 
 
@@ -98,3 +98,16 @@ def test_a_folder_that_cannot_be_made_is_refused(places, guarded, name):
 def test_a_folder_that_cannot_appear_is_refused_before_it_is_filled(places):
     with pytest.raises(InvalidRequest, match="cannot be made"), appearing(places / "file" / "new"):
         pytest.fail("there is nothing to fill")
+
+
+def test_file_is_replaced_whole_or_not_at_all(tmp_path):
+    file = tmp_path / "made" / "file"
+    for text in ("one", "two"):
+        with replacing(file) as begun:
+            begun.write_text(text)
+            assert not file.exists() or file.read_text() == "one"
+        assert file.read_text() == text
+    with pytest.raises(FileNotFoundError), replacing(file):
+        pass  # nothing was written
+    assert file.read_text() == "two"
+    assert list(file.parent.iterdir()) == [file]

@@ -1,4 +1,4 @@
-"""Folders that are there whole or not at all, whenever one is killed; places that are tried before work begins.
+"""Files and folders that are there whole or not at all, whenever one is killed; places tried before work begins.
 
 Knows files only.
 """
@@ -36,6 +36,35 @@ def appearing(folder: Path) -> Iterator[Path]:
         except OSError as error:
             raise (taken if folder.exists() else error) from error
     sync(folder.parent)
+
+
+@contextmanager
+def replacing(file: Path) -> Iterator[Path]:
+    """Yield a new path to write; afterwards that file, on the disk, takes the place of `file` in one step.
+
+    The folder of `file` is made where it is missing, for its owner alone.
+    """
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix=f".{file.name}-", dir=file.parent) as around:
+        begun = Path(around) / file.name
+        yield begun
+        sync(begun)
+        begun.replace(file)
+    sync(file.parent)
+
+
+def cache() -> Path:
+    """Return the folder of what may be made anew: $XDG_CACHE_HOME/foreword, or ~/.cache/foreword.
+
+    The XDG specification says to ignore a relative path. Raises OSError where the user has no home either.
+    """
+    named = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    if named.is_absolute():
+        return named / "foreword"
+    home = Path(os.path.expanduser("~"))  # noqa: PTH111 - Path.home raises an error that is no OSError
+    if not home.is_absolute():
+        raise FileNotFoundError("this user has no home folder; set XDG_CACHE_HOME to an absolute path")
+    return home / ".cache" / "foreword"
 
 
 def writable(file: Path) -> None:

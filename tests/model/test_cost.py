@@ -131,6 +131,9 @@ def test_another_number_of_threads_is_another_machine(model, cache, monkeypatch)
         lambda held: json.dumps(held | {"key": {}}),
         lambda held: json.dumps(held | {"seconds": {"1": -3}}),
         lambda held: json.dumps(held | {"seconds": [1, 2]}),
+        lambda held: json.dumps(held | {"seconds": {"1": 10**400}}),
+        lambda held: "[" * 100_000,
+        lambda held: "\0" * 500,
         lambda held: json.dumps(held | {"surprise": 1}),
         lambda held: json.dumps({name: held[name] for name in held if name != "context"}),
     ],
@@ -151,3 +154,15 @@ def test_a_file_that_is_damaged_or_foreign_is_measured_again(model, tmp_path, da
 def test_a_folder_that_cannot_be_written_costs_a_measurement_only(model, tmp_path):
     (tmp_path / "file").write_text("in the way")
     assert known(model, {}, tmp_path / "file" / "costs").seconds[1] > 0
+
+
+def test_relative_cache_is_ignored(model, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    assert known(model, {}).seconds[1] > 0
+    assert [file.name for file in tmp_path.iterdir()] == ["home"]
+    assert len(list((tmp_path / "home" / ".cache" / "foreword" / "costs").iterdir())) == 1
+    monkeypatch.setenv("HOME", "nowhere")
+    assert known(model, {}).seconds[1] > 0
+    assert not (tmp_path / "nowhere").exists()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any, cast
 import torch
 from transformers import LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
-from foreword.disk import appearing
+from foreword.disk import appearing, cache
 from foreword.errors import InvalidRequest, ModelError
 
 WRITERS = 1
@@ -89,4 +88,4 @@ def converted(kind: str, what: Source, write: Callable[[Path], None], note: Call
 
 def folder() -> Path:
     """Where they are kept: $XDG_CACHE_HOME/foreword/peers, or ~/.cache/foreword/peers. All of it may be deleted."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "foreword" / "peers"
+    return cache() / "peers"

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import tempfile
 from bisect import bisect_left
 from collections.abc import Mapping
 from contextlib import suppress
@@ -22,6 +20,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 
+from foreword.disk import cache, replacing
 from foreword.model.driver import Driver, Mode
 from foreword.model.plan import Read
 from foreword.native.openmp import threads
@@ -134,12 +133,14 @@ def known(model: Readable, about: Mapping[str, Any], folder: Path | None = None)
     """
     key = json.loads(json.dumps({**_machine(), **about}, sort_keys=True, default=str))
     digest = sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
-    file = (folder or _folder()) / f"{digest}.json"
-    found = _read(file, key)
+    found = None
+    with suppress(OSError):
+        folder = folder or cache() / "costs"
+        found = _read(folder / f"{digest}.json", key)
     if found is None or _outdone(found, model):
         found = measured(model)
         with suppress(OSError):
-            _write(file, {"key": key, **asdict(found)})
+            _write((folder or cache() / "costs") / f"{digest}.json", {"key": key, **asdict(found)})
     return found
 
 
@@ -208,11 +209,6 @@ def _machine() -> dict[str, Any]:
     }
 
 
-def _folder() -> Path:
-    """Where tables are kept: $XDG_CACHE_HOME/foreword/costs, or ~/.cache/foreword/costs."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "foreword" / "costs"
-
-
 def _read(file: Path, key: Mapping[str, Any]) -> Cost | None:
     try:
         held = json.loads(file.read_text(encoding="utf-8"))
@@ -220,13 +216,10 @@ def _read(file: Path, key: Mapping[str, Any]) -> Cost | None:
             return None
         held["seconds"] = {int(rows): float(seconds) for rows, seconds in held["seconds"].items()}
         return Cost(**held)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         return None
 
 
 def _write(file: Path, table: Mapping[str, Any]) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=file.parent) as folder:
-        made = Path(folder) / file.name
+    with replacing(file) as made:
         made.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
-        made.replace(file)  # in one step, so that another process never reads half a table
