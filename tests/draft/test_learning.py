@@ -16,6 +16,7 @@ from foreword.errors import InvalidRequest
 from foreword.model import Model
 from foreword.model.weights import copied, replace
 from foreword.native.llama import library
+from foreword.types import Scores
 from running import Request, engine, finish, plain, prompts, target
 
 FAST = "float32" if isinstance(library(), str) else "bfloat16"
@@ -310,3 +311,21 @@ def test_what_was_learnt_is_saved_and_served_again(tmp_path):
         llm.save_draft(tmp_path / "learnt")
     with pytest.raises(InvalidRequest, match="no draft model"):
         LLM(method="ngram").save_draft(tmp_path / "none")
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
+def test_laws_that_are_not_finite_teach_nothing(bad):
+    """One text with such logits is left out; what others say is learnt, examined and served."""
+
+    class Spoiling(Learner):
+        def observe(self, batch, draft, verdict, scores):
+            logits = [one.clone() for one in scores.logits]
+            logits[0][:, 5:] = bad
+            super().observe(batch, draft, verdict, Scores(tuple(logits)))
+
+    spoilt = Spoiling(LanguageModelDrafter(harmed()), target(FAST), ASKED)
+    study(spoilt, range(3))
+    assert spoilt.progress.steps > 0
+    assert spoilt.progress.exams > 0
+    assert 0 < spoilt.progress.serving < 1
+    assert all(bool(weight.isfinite().all()) for weight in spoilt._course.module.parameters())

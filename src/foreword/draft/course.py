@@ -17,6 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.func import functional_call
 
+from foreword.draft.evidence import finite
 from foreword.draft.lessons import Lesson, Lessons, foreseen
 from foreword.model import Model
 from foreword.model.weights import copied, replace
@@ -99,8 +100,9 @@ class Course:
         self._since += 1
         for group in self._optimizer.param_groups:
             group["lr"] = self._rate * min(1.0, self._since / WARMUP)
-        torch.nn.utils.clip_grad_norm_(self.module.parameters(), 1.0)
-        self._optimizer.step()
+        length = torch.nn.utils.clip_grad_norm_(self.module.parameters(), 1.0)
+        if finite(float(length)):  # else every weight would be NaN, and no examination would ever be passed
+            self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
         self._progress.steps += 1
         yield 0

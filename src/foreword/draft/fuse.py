@@ -11,6 +11,7 @@ from collections.abc import Sequence as List
 from functools import reduce
 
 from foreword.draft.base import Drafter
+from foreword.draft.evidence import finite
 from foreword.draft.parts import EAGER, Hope, Parts
 from foreword.types import Batch, Draft, Sequence, Tree
 
@@ -100,7 +101,8 @@ class FusedDrafter(Parts):
                 gained[part] += math.log(share / mean)
             standing = {part: children[part][token] for part in speaking if token in children[part]}
         for part, gain in gained.items():
-            self._worth[part] = FADE * self._worth[part] + gain
+            if finite(gain):
+                self._worth[part] = FADE * self._worth[part] + gain
 
     def _weigh_first(self, batch: Batch, sequence: Sequence, others: Mapping[int, Tree], joined: Tree) -> None:
         """Learn what the first part added to what others promise; or saved, so sure that nobody else was asked."""

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from foreword.draft.base import Drafter
 from foreword.draft.course import Course, Progress
+from foreword.draft.evidence import finite
 from foreword.draft.lessons import WINDOW, Lessons
 from foreword.draft.recipe import Recipe
 from foreword.errors import InvalidRequest, named
@@ -122,7 +123,7 @@ class Learner(Drafter):
 
     def rest(self, took: float) -> None:
         self.drafter.rest(took)
-        earned = self.settings.share * took
+        earned = self.settings.share * took if finite(took) else 0.0
         self._credit = min(self._credit + earned, SAVED_UP)
         self._ear = min(self._ear + HEARING * earned, SAVED_UP)
         self._listen(self._lessons.settle)

@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from foreword.draft.evidence import finite
 from foreword.types import Sequence
 
 KEPT = 32
@@ -113,6 +114,8 @@ class Lessons:
                 self._cut(text)
                 text.start = start
             said = min(len(names), len(sequence.tokens) - start)  # a text may end within what was decided
+            if not finite(float(values.sum())):  # nothing can be learnt from such a law, and all weights would be lost
+                said = 0
             text.likeliest.append(names[:said])
             text.logs.append(values[:said])
             text.count += said

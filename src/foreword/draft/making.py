@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from foreword.draft.evidence import finite, steadied
+
 DECAY = 0.95
 """Weight of the past, per round."""
 
@@ -22,7 +24,11 @@ class Making:
     both: float = 0.0
 
     def learn(self, made: int, seconds: float) -> None:
-        """One round."""
+        """One round. One that took far longer than those before says little, so it counts little."""
+        known = self.made >= self.weight  # where hardly any were made, nobody knows what to expect of many
+        seconds = steadied(seconds, self.start + self.each * made if known else 0.0)
+        if not finite(seconds):
+            return
         self.weight = DECAY * self.weight + 1
         self.made = DECAY * self.made + made
         self.seconds = DECAY * self.seconds + seconds

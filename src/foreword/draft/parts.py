@@ -15,6 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from foreword.draft.base import Drafter
+from foreword.draft.evidence import finite, steadied
 from foreword.draft.making import Making
 from foreword.draft.trust import Earned, Trust
 from foreword.errors import InvalidRequest
@@ -47,6 +48,8 @@ class Hope:
 
     def learn(self, tokens: float) -> None:
         """It was asked, and promised, or added, so much."""
+        if not finite(tokens):
+            return
         self._seen, self._weight = FADE * self._seen + tokens, FADE * self._weight + 1
         self._belief *= FADE
 
@@ -105,7 +108,7 @@ class Parts(Drafter):
                 drafter.hear(sequence, start, torch.cat([states[layer] for layer in drafter.wants], -1))
 
     def rest(self, took: float) -> None:
-        self._spare = min(self._spare + SHARE * took, RAREST * max(self._took))
+        self._spare = min(self._spare + SHARE * steadied(took, 0.0), RAREST * max(self._took))
         if self._scored is not None:
             self._scoring.learn(self._scored, took - self._spent)
         self._met, self._asked = self._asked, [set() for _ in self.parts]
@@ -194,7 +197,8 @@ class Parts(Drafter):
         self._spent += took
         self._tried, self._spare = 0.0, self._spare - self._tried * took
         if ids <= self._met[part] or took < self._took[part]:
-            self._took[part] += (0.1 if self._took[part] else 1.0) * (took - self._took[part])
+            usual = self._took[part]
+            self._took[part] += (0.1 if usual else 1.0) * (steadied(took, usual) - usual)
             self._making[part].learn(sum(map(len, draft.trees)), took)
         return draft
 

@@ -13,6 +13,7 @@ from heapq import heappop, heappush
 from itertools import count, pairwise
 
 from foreword.draft.base import Drafter
+from foreword.draft.evidence import finite
 from foreword.types import Batch, Draft, Scores, Sequence, Tree, Verdict
 
 SUCCESSORS = 8
@@ -198,7 +199,8 @@ class RecyclingDrafter(Drafter):
             kept = (0, *(node + 1 for node in verdict.kept[row]))
             # The last to write stays: the text itself, before it the likelier guesses.
             for column in (*reversed(range(len(successors))), *kept):
-                memory.adjacency.write(read[column], successors[column], values[column], sequence.id)
+                if finite(*values[column]):
+                    memory.adjacency.write(read[column], successors[column], values[column], sequence.id)
 
     def _remember(self, tenant: str, vocab: int) -> _Memory:
         """The memory of a tenant, a new one if there is none."""

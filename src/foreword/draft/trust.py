@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
+from foreword.draft.evidence import finite
+
 STEADINESS = 4.0
 """Outcomes that the first belief is worth."""
 MEMORY = 0.99
@@ -42,6 +44,8 @@ class Earned:
 
     def promise(self, guesses: float) -> None:
         """So many are expected to come true in this round; earlier ones count less from now on."""
+        if not finite(guesses):
+            return
         self._promised, self._came = 0.98 * self._promised + guesses, 0.98 * self._came
 
     def keep(self, guesses: int) -> None:

@@ -57,4 +57,5 @@ class AdaEdl(Width):
         self._kept = MEMORY * self._kept + (1 - MEMORY) * outcome.accepted / outcome.drafted
         if outcome.drafted < self.most:
             moved = self.threshold + (STEP if self._kept < WANTED else -STEP)
-            self.threshold = INERTIA * self.threshold + (1 - INERTIA) * moved
+            # Beyond what a chance can be it would take as long to come back as it took to go there.
+            self.threshold = min(max(INERTIA * self.threshold + (1 - INERTIA) * moved, 0.0), 1.0)

@@ -9,8 +9,12 @@ import math
 from bisect import bisect_left
 from collections.abc import Mapping
 
+from foreword.draft.evidence import OUTLIER, steadied
+
 FAR = 0.02
 """How much a forward says about those of widths far from its own, in the long run."""
+LEAST = 1e-7
+"""Seconds that no forward takes less than; a coarse clock may show none at all."""
 
 
 class Costs:
@@ -44,9 +48,12 @@ class Costs:
         It says most about forwards of about as many rows: where few rows wait for the memory and many for the
         processor, other programs slow down the one and not the other.
         """
-        off = min(max(seconds / self.seconds(rows), 0.25), 4.0) - 1
+        expected = self.seconds(rows)
+        off = max(steadied(seconds, expected) / expected, 1 / OUTLIER)
         near = self._near.get(rows)
         if near is None:
             near = self._near[rows] = [0.2 * math.exp(-abs(math.log2(width / rows))) for width in self._rows]
-        self._base = [base * (1 + (self._far + weight) * off) for base, weight in zip(self._base, near, strict=True)]
+        # By the logarithm: else clocks that jump about would raise the widths that nobody runs, without end.
+        moved = (base * off ** (self._far + weight) for base, weight in zip(self._base, near, strict=True))
+        self._base = [max(base, LEAST) for base in moved]
         self._far = max(0.5 * self._far, FAR)

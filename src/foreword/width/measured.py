@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import product
 
+from foreword.draft.evidence import finite, steadied
 from foreword.draft.making import Making
 from foreword.draft.trust import Earned
 from foreword.types import Clock, Draft, Sequence
@@ -53,9 +55,16 @@ class _Record:
     """Rounds to go without guessing."""
     patience: int = PATIENCE
     """Length of the next pause at least; doubles each time guessing still loses, until a try wins."""
+    lost: float = 0.0
+    """Of a kind of texts: seconds that guesses have lost, less what they won and what they are allowed.
+
+    Beyond the purse nothing that loses is tried, so all texts together take little longer than without guesses.
+    """
 
     def add(self, outcome: Outcome, *, said: bool) -> None:
         """Learn from a round. Where guesses have said how likely they are, nobody asks how deep they were kept."""
+        if not finite(outcome.seconds):
+            return
         for depth in range(0 if said else LIMIT):
             self.scored[depth] *= DECAY
             self.kept[depth] *= DECAY
@@ -118,9 +127,12 @@ class Measured(Width):
         """Seconds of making all guesses of a round."""
         self._rest = self._bare = 0.0
         """Seconds of deciding and keeping, with guesses and without: several times as much on a small model."""
-        self._usual = {greedy: _Record() for greedy in (True, False)}
-        """Those of all texts, the likeliest apart from drawn ones: they repeat themselves, and are foreseen further."""
-        self._now = self._usual[True]
+        self._usual = {kind: _Record() for kind in product((True, False), repeat=2)}
+        """Those of all texts of a kind: the likeliest apart from drawn ones, for they are foreseen further, and those
+
+        with filters, penalties and the like apart: guesses take several times as long there, which others must not pay.
+        """
+        self._now = self._usual[True, True]
         """Those of texts like the one that was last asked about."""
         self._records: dict[int, _Record] = {}
         self._odds = _Odds()
@@ -130,11 +142,6 @@ class Measured(Width):
         """Some of them (in the last round) for a text that was not guessed at before: drafters read it all, once."""
         self._since = 0
         """Rounds with guesses since the last one without any."""
-        self._lost = 0.0
-        """Seconds that guesses have lost, less what they won and what they are allowed.
-
-        Beyond the purse nothing that loses is tried, so all texts together take little longer than without guesses.
-        """
         self._rows = 1
         """Sequences in this round."""
         self._plain = 0.0
@@ -184,6 +191,8 @@ class Measured(Width):
         return Draft(tree.pruned(range(count)) for tree, count in zip(draft.trees, kept, strict=True))
 
     def clocked(self, rows: int, clock: Clock) -> None:
+        if not finite(clock.total):
+            return
         after = clock.decide + clock.keep
         if self._asked:
             self._rest = _blend(self._rest, after)
@@ -192,7 +201,6 @@ class Measured(Width):
         ratio = self.costs.seconds(self._rows) / self.costs.seconds(rows)
         self._plain = clock.score * ratio + min(self._after_plain, after)
         self.costs.correct(rows, clock.score)
-        self._lost = max(self._lost - (0.0 if self._asked else SHARE * clock.total), 0.0)
         self._since, self._asked = self._since + 1 if self._asked else 0, False
         self._first, self._fresh = self._fresh, False
         if self._odds.made is not None and not self._first:
@@ -201,12 +209,15 @@ class Measured(Width):
 
     def learn(self, sequence: Sequence, outcome: Outcome) -> None:
         record = self._records.setdefault(sequence.id, _Record())
+        usual = self._usual[_kind(sequence)]
         if not outcome.asked:
+            usual.lost = max(usual.lost - SHARE * outcome.seconds / self._rows, 0.0)
             return
-        usual = self._usual[sequence.params.greedy]
         # The first guesses of a process take longer than any others will.
         gained = (outcome.accepted + 1) * self._plain - outcome.seconds + (not usual.spent) * outcome.guess
-        self._lost = max(self._lost - gained / self._rows, 0.0)
+        if finite(gained):
+            # One stall, of this process or its machine, is no reason to wait for hours.
+            usual.lost = min(max(usual.lost - gained / self._rows, 0.0), LONGEST * self._plain)
         if self._first:
             # What the drafter took to read the text is spent, whatever is done now.
             outcome = replace(outcome, seconds=outcome.seconds - outcome.guess + self._making)
@@ -225,9 +236,9 @@ class Measured(Width):
     def _wanted(self, sequence: Sequence, company: int) -> int:
         record = self._records.setdefault(sequence.id, _Record())
         self._rows = company + 1
-        self._now = self._usual[sequence.params.greedy]
+        self._now = self._usual[_kind(sequence)]
         plainly = self.costs.seconds(self._rows) + self._after_plain
-        empty = self._lost > PURSE * plainly and self._now.loses(plainly)
+        empty = self._now.lost > PURSE * plainly and self._now.loses(plainly)
         record.pause = max(record.pause - 1, 0)
         if record.pause or self._since >= REMINDER or (empty and not record.spent):
             return 0
@@ -267,4 +278,8 @@ class Measured(Width):
 
 
 def _blend(old: float, new: float) -> float:
-    return new if old == 0.0 else 0.9 * old + 0.1 * new
+    return old + 0.1 * (steadied(new, old) - old) if old else steadied(new, old)
+
+
+def _kind(sequence: Sequence) -> tuple[bool, bool]:
+    return sequence.params.greedy, sequence.params.plain

@@ -1,0 +1,166 @@
+"""No estimator that lives across requests takes in what is not finite, or is thrown for ever by one stall."""
+
+import math
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
+from random import Random
+
+import pytest
+import torch
+
+from foreword.draft.evidence import finite, steadied
+from foreword.draft.making import Making
+from foreword.draft.parts import Hope
+from foreword.draft.recycle import RecyclingDrafter
+from foreword.draft.trust import Earned
+from foreword.draws import KeyedDraws
+from foreword.types import Batch, Clock, Draft, SamplingParams, Scores, Sequence, Tree, Verdict
+from foreword.width import AdaEdl, Costs, Measured, Outcome
+from running import Request, prompts, target
+
+BAD = (math.nan, math.inf, -math.inf)
+TABLE = {1: 0.01, 4: 0.012, 16: 0.02}
+
+
+def numbers(of: object) -> list[float]:
+    """All that an estimator holds."""
+    if isinstance(of, float | int):
+        return [float(of)]
+    if isinstance(of, dict):
+        return [number for value in of.values() for number in numbers(value)]
+    if isinstance(of, list | tuple):
+        return [number for value in of for number in numbers(value)]
+    if is_dataclass(of):
+        return numbers([getattr(of, field.name) for field in fields(of)])
+    names = getattr(type(of), "__slots__", ()) or getattr(of, "__dict__", {})
+    return numbers([getattr(of, name) for name in names])
+
+
+def measured() -> Measured:
+    width = Measured(TABLE)
+    for _ in range(20):
+        round_(width, 0.001)
+    return width
+
+
+def round_(width: Measured, guess: float, *, drafted: int = 4, score: float = 0.012) -> int:
+    """One round of one text, of which three guesses are kept; returns how many were asked for."""
+    one = Sequence(1, [1, 2, 3], 3, SamplingParams(), seed=0)
+    asked = width.nodes(one, 0)
+    drafted = min(asked, drafted)
+    clock = Clock(guess if asked else 0.0, score, 0.0001, 0.0001)
+    width.clocked(1 + drafted, clock)
+    width.learn(one, Outcome(asked, drafted, min(drafted, 3), clock.guess, clock.total))
+    return asked
+
+
+def costs() -> Costs:
+    return Costs(TABLE)
+
+
+def test_what_is_finite() -> None:
+    assert finite()
+    assert finite(0.0, -1e300)
+    for bad in BAD:
+        assert not finite(1.0, bad)
+        assert steadied(bad, 2.0) == 2.0
+    assert [steadied(seen, 1.0) for seen in (0.0, 3.0, 4.0, 1e9)] == [0.0, 3.0, 4.0, 4.0]
+    assert steadied(1e9, 0.0) == 1e9, "nothing was expected yet"
+
+
+LEARNERS: dict[str, tuple[Callable[[], object], Callable[..., object]]] = {
+    "making": (Making, lambda one, bad: one.learn(3, bad)),
+    "earned": (Earned, lambda one, bad: one.promise(bad)),
+    "hope": (Hope, lambda one, bad: one.learn(bad)),
+    "costs": (costs, lambda one, bad: one.correct(4, bad)),
+    "guessing": (measured, lambda one, bad: round_(one, bad)),
+    "scoring": (measured, lambda one, bad: round_(one, 0.001, score=bad)),
+}
+
+
+@pytest.mark.parametrize("bad", BAD)
+@pytest.mark.parametrize("name", LEARNERS)
+def test_nothing_that_is_not_finite_is_taken_in(name: str, bad: float) -> None:
+    make, teach = LEARNERS[name]
+    one = make()
+    for _ in range(3):
+        teach(one, bad)
+    assert all(map(math.isfinite, numbers(one)))
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_times_of_zero_break_nothing(name: str) -> None:
+    make, teach = LEARNERS[name]
+    one = make()
+    for _ in range(2000):
+        teach(one, 0.0)
+    assert all(map(math.isfinite, numbers(one)))
+    if isinstance(one, Costs):
+        for _ in range(200):
+            one.correct(4, 0.012)
+        assert one.seconds(4) == pytest.approx(0.012, rel=0.1)
+
+
+def test_one_stall_in_guessing_is_forgotten_within_a_few_rounds() -> None:
+    making = Making()
+    for turn in range(50):
+        making.learn(4 + turn % 3, 0.001 * (4 + turn % 3))
+    before = making.each
+    making.learn(5, 60.0)
+    assert making.each < 4 * before
+    assert making.start < 0.1
+
+
+def test_after_a_stall_guesses_are_tried_again_before_long() -> None:
+    """A minute in which the process stood still in the middle of guessing, while rounds take hundredths of a second."""
+    width = measured()
+    round_(width, 60.0)
+    asked = [round_(width, 0.001) for _ in range(20_000)]
+    assert any(asked[:15_000])
+    assert sum(map(bool, asked[-100:])) > 90
+
+
+def test_what_guesses_lose_with_filters_is_not_held_against_plain_texts() -> None:
+    """There they take many times as long."""
+    width = Measured(TABLE)
+    filtered = Sequence(1, [1, 2, 3], 3, SamplingParams(top_p=0.9), seed=0)
+    for _ in range(200):
+        asked = width.nodes(filtered, 0)
+        clock = Clock(0.2 if asked else 0.0, 0.012, 0.0001, 0.0001)
+        width.clocked(1 + asked, clock)
+        width.learn(filtered, Outcome(asked, asked, 0, clock.guess, clock.total))
+    assert not width.nodes(Sequence(2, [1], 1, SamplingParams(top_p=0.9), seed=0), 0)
+    for id, params in ((3, SamplingParams()), (4, SamplingParams(temperature=0))):
+        assert width.nodes(Sequence(id, [1], 1, params, seed=0), 0)
+
+
+def test_clocks_that_jump_about_do_not_change_the_cost_of_widths_that_nobody_runs() -> None:
+    table, rng = costs(), Random(0)
+    for _ in range(3000):
+        table.correct(4, 0.012 * math.exp(rng.gauss(0, 0.8)))
+    assert table.seconds(4) == pytest.approx(0.012, rel=0.5)
+    assert table.seconds(1) / table.seconds(4) == pytest.approx(10 / 12, rel=0.5)
+
+
+def test_a_threshold_comes_back_from_texts_that_nobody_can_foresee() -> None:
+    one, text = AdaEdl(), Sequence(1, [1], 1, SamplingParams(), seed=0)
+    for _ in range(20_000):
+        one.learn(text, Outcome(4, 4, 0, 0.0, 0.0))
+    assert one.threshold <= 1
+    for _ in range(700):
+        one.learn(text, Outcome(4, 4, 4, 0.0, 0.0))
+    assert one.threshold < 0.5
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_a_memory_keeps_no_row_of_logits_that_is_not_finite(bad: float) -> None:
+    drafter, vocab = RecyclingDrafter(), target().vocab
+    one = Request(prompts()[0], SamplingParams(temperature=0.8)).sequence(frozenset())
+    batch = Batch((one,), KeyedDraws(vocab, shared=True))
+    verdict = Verdict([[]], [5], 0)
+    for logits in (torch.randn(1, vocab), torch.full((1, vocab), bad), torch.randn(1, vocab)):
+        drafter.observe(batch, Draft([Tree()]), verdict, Scores((logits,)))
+        one.rounds += 1
+        (tree,) = drafter.propose(batch, [4]).trees
+        assert tree.tokens
+        assert all(map(math.isfinite, tree.chances))
