@@ -130,12 +130,14 @@ class TranslatingDriver:
     def _make_room(self, read: Read, start: int) -> None:
         """Give a text that outgrows its room a larger one; of one that outgrows the context, forget the beginning."""
         text = self._texts[read.id]
-        whole = len(text.ids) + sum(map(len, text.nodes)) + (0 if read.held else MARGIN)
+        spare = min(MARGIN, self._context // 2)
+        size = len(text.ids) + sum(map(len, text.nodes))
+        whole = size + (0 if read.held else spare)
         if text.begin <= start and whole - text.begin <= text.room:
             return
         if read.held:
             raise ModelError(f"a tree of guesses after sequence {read.id} outgrew its room of {text.room} draft tokens")
-        text.begin = max(0, whole - self._context // 2) if whole > self._context else 0
+        text.begin = size - (self._context - spare) // 2 if whole > self._context else 0
         text.room = min(self._context, 2 * (whole - text.begin))
         self._driver.close(read.id)
         self._driver.open(read.id, text.room)

@@ -1,0 +1,51 @@
+"""A draft model of another vocabulary whose context is far shorter than the text goes on drafting."""
+
+import copy
+from dataclasses import replace
+
+import pytest
+
+from foreword.draft.base import Drafter
+from foreword.draft.pairing import Pair, PairDrafter
+from foreword.draft.slem import RetellingDrafter
+from foreword.draft.tli import IntersectionDrafter
+from foreword.types import SamplingParams
+from running import Request, engine, finish, plain, prompts, target
+from strangers import NEAR, pair
+
+LONG = prompts()[3] * 12
+
+
+def short(context: int) -> Pair:
+    """The pair of models whose draft reads this many tokens at most."""
+    known = pair(NEAR)
+    model = copy.copy(known.model)
+    model.context = context
+    return replace(known, model=model)
+
+
+def check(drafter: Drafter, length: int, nodes: int, heat: float) -> int:
+    params = SamplingParams(temperature=heat, seed=1, max_tokens=24, ignore_eos=True)
+    asked = [Request(LONG[:length], params)]
+    loop = engine(target(), drafter, nodes)
+    got = finish(loop, asked)
+    assert loop.failed is None
+    assert [one.said for one in got] == [one.said for one in plain(target(), asked)]
+    return got[0].sequence.stats.accepted
+
+
+@pytest.mark.parametrize("heat", [0.0, 1.0])
+@pytest.mark.parametrize(("context", "length"), [(128, 1), (128, 127), (128, 300), (512, 250), (512, 512)])
+def test_shared_tokens_are_drafted_beyond_the_draft_context(context, length, heat):
+    accepted = check(IntersectionDrafter(short(context)), length, 16, heat)
+    assert accepted > (5 if length > 1 and not heat else 0)
+
+
+@pytest.mark.parametrize("enough", [0.0, 1.0])
+def test_pair_goes_on_beyond_the_draft_context(enough):
+    check(PairDrafter(short(128), enough), 300, 8, 0.0)
+
+
+def test_retold_text_beyond_the_draft_context_is_not_drafted():
+    assert check(RetellingDrafter(short(128)), 300, 8, 0.0) == 0
+    assert check(RetellingDrafter(short(128)), 40, 8, 0.0) > 0
