@@ -1,9 +1,17 @@
 """A folder is there whole or not at all."""
 
+import resource
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from foreword.disk import appearing, makeable, replacing, writable
-from foreword.errors import InvalidRequest
+from foreword.errors import DiskError, InvalidRequest
+from foreword.train import checkpoint
 
 
 def test_it_has_its_name_when_it_is_complete(tmp_path):
@@ -111,3 +119,51 @@ def test_file_is_replaced_whole_or_not_at_all(tmp_path):
         pass  # nothing was written
     assert file.read_text() == "two"
     assert list(file.parent.iterdir()) == [file]
+
+
+@pytest.fixture
+def little_room() -> Iterator[None]:
+    """No file may have more than 64 KiB; writers are told the same as on a full disk, with another number."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2**16, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+WRITERS: dict[str, Callable[[Path], object]] = {
+    "text": lambda path: path.write_text("x" * 2**17),
+    "numpy": lambda path: np.zeros(2**17, np.uint8).tofile(path),
+    "torch": lambda path: torch.save(torch.zeros(2**17), path),
+    "safetensors": lambda path: save_file({"x": torch.zeros(2**17)}, path),
+}
+
+
+@pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS)
+def test_full_disk_is_an_error_of_ours_and_what_was_there_stays(tmp_path, little_room, write):
+    def fill() -> None:
+        with appearing(tmp_path / "book") as begun:
+            write(begun / "page")
+
+    with pytest.raises(DiskError, match=r"cannot write .*/book: the disk is full.*Free some space"):
+        fill()
+    assert list(tmp_path.iterdir()) == []
+    checkpoint.save(tmp_path, 1, lambda folder: (folder / "page").write_text("early"))
+    with pytest.raises(DiskError, match="the disk is full"):
+        checkpoint.save(tmp_path, 2, lambda folder: write(folder / "page"))
+    assert [path.name for path in tmp_path.iterdir()] == ["step-000000001"]
+
+
+def test_other_errors_are_left_as_they_are(tmp_path):
+    with pytest.raises(OSError, match="Is a directory"), appearing(tmp_path / "book") as begun:
+        begun.write_text("words")
+
+
+def test_files_may_be_read_by_whoever_may_read_new_ones(tmp_path):
+    with appearing(tmp_path / "book") as begun:
+        save_file({"x": torch.zeros(4)}, begun / "model.safetensors")
+        (begun / "program").write_text("words")
+        (begun / "program").chmod(0o700)
+    (tmp_path / "usual").write_text("words")
+    usual = (tmp_path / "usual").stat().st_mode
+    assert (tmp_path / "book" / "model.safetensors").stat().st_mode == usual
+    assert (tmp_path / "book" / "program").stat().st_mode == usual | 0o100

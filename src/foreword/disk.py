@@ -6,12 +6,48 @@ Knows files only.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from foreword.errors import InvalidRequest
+from foreword.errors import DiskError, InvalidRequest, words
+
+FULL = re.compile(
+    r"no space left|file too large|quota exceeded"
+    r"|\d+ requested and \d+ written"  # numpy
+    r"|inline_container\S+ \. unexpected pos",  # torch
+    re.IGNORECASE,
+)
+"""What is said where a disk takes no more; not all of those who write raise an OSError with a number."""
+
+
+@contextmanager
+def room(place: Path) -> Iterator[None]:
+    """Around what writes to a file or a folder: raises DiskError, with its name, where the disk is full."""
+    try:
+        yield
+    except DiskError:
+        raise
+    except Exception as error:
+        if not FULL.search(str(error)):
+            raise
+        raise DiskError(
+            f"cannot write {place}: the disk is full, or a limit is reached ({words(error)}). "
+            "Free some space and try again, or name another place"
+        ) from error
+
+
+@contextmanager
+def filling(folder: Path, name: Path | None = None) -> Iterator[None]:
+    """The same for a folder that is filled; its files get the modes that new files get (safetensors gives 0600)."""
+    with room(name or folder):
+        yield
+    usual = folder.stat().st_mode & 0o666
+    for path in folder.rglob("*"):
+        if path.is_file():
+            path.chmod(path.stat().st_mode & ~0o666 | usual)
 
 
 @contextmanager
@@ -28,7 +64,8 @@ def appearing(folder: Path) -> Iterator[Path]:
     with TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as around:  # for its owner's eyes alone
         begun = Path(around) / folder.name
         begun.mkdir()
-        yield begun
+        with filling(begun, folder):
+            yield begun
         for path in (*begun.rglob("*"), begun):
             sync(path)
         try:

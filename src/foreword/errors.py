@@ -5,7 +5,8 @@
     ├── UnknownMethod       a drafting method or rule that does not exist (also a ValueError)
     ├── ModelError          a model that cannot be loaded or driven
     │   └── VocabularyMismatch   target and drafter do not share one tokenizer
-    └── DraftError          a drafter that failed; the target carries on alone
+    ├── DraftError          a drafter that failed; the target carries on alone
+    └── DiskError           a disk without room for what is to be written (also an OSError)
 
 Each message says what was wrong and what to do next.
 """
@@ -33,6 +34,10 @@ class VocabularyMismatch(ModelError):
 
 class DraftError(ForewordError, RuntimeError):
     """A drafter failed. The engine turns it off and carries on with the target alone."""
+
+
+class DiskError(ForewordError, OSError):
+    """A disk has no room for what is to be written."""
 
 
 def words(error: BaseException) -> str:

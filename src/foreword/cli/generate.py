@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import secrets
 import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from time import perf_counter
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -33,6 +36,24 @@ Chat = Annotated[
 Count = Annotated[
     int, typer.Option("--n", "-n", help="Answers to each prompt, with seeds counted up.", min=1, metavar="N")
 ]
+Batch = Annotated[
+    Path | None,
+    typer.Option(
+        "--batch",
+        help='Answer every line of a file: {"prompt": "…"} or {"messages": […]}, with an id and sampling parameters '
+        "if you like; of a .txt file, every line as it is. JSON lines come out as they are done; 1 if any failed.",
+        metavar="FILE",
+        callback=options.checked(lambda file: file and early.data([file])),
+    ),
+]
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        "--out", "-o", help="With --batch: write here, after the answers that are there. Default: stdout.",
+        metavar="FILE", callback=options.checked(early.file),
+    ),
+]  # fmt: skip
+Slots = Annotated[int | None, typer.Option("--slots", help="With --batch: so many at a time, by default 8.", min=1)]
 Logprobs = Annotated[
     int | None,
     typer.Option(
@@ -47,6 +68,10 @@ Prediction = Annotated[
         rich_help_panel=options.GUESSING,
     ),
 ]  # fmt: skip
+
+
+SLOTS = 8
+"""Prompts of a batch that run at a time when nobody says how many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +96,9 @@ def generate(
     prompt: Annotated[str | None, typer.Argument(help="Text to answer; - reads standard input.")] = None,
     prompt_file: PromptFile = None,
     *,
+    batch: Batch = None,
+    out: Out = None,
+    slots: Slots = None,
     chat: Chat = None,
     n: Count = 1,
     model: options.ModelName = None,
@@ -84,26 +112,89 @@ def generate(
     stats: options.Statistics = True,
     as_json: options.AsJson = False,
 ) -> None:
-    """Write what follows a prompt.
+    """Write what follows a prompt, or every prompt of a file.
 
     The text streams to stdout as it is found, and nothing else goes there: notes and figures are on stderr.
     """
     params = replace(sampling.params(), logprobs=logprobs, prediction=predicted(prediction))
     if system is not None and chat is False:
         raise InvalidRequest("--system needs the chat template; leave --raw out")
-    if logprobs is not None and not as_json:
+    if logprobs is not None and not (as_json or batch):
         raise InvalidRequest("--logprobs are written with --json only; add it")
+    if batch is not None:
+        if prompt is not None or prompt_file is not None:
+            raise InvalidRequest("give a prompt or --batch, not both")
+        many = Many(batch, model, out, slots or SLOTS, n, quiet=as_json or not stats)
+        _batch(many, sampling, params, (chat, system), partial(_load, model, loading, guessing))
+        return
+    if out is not None or slots is not None:
+        raise InvalidRequest("--out and --slots go with --batch; leave them out, or give a file of prompts")
     text = _prompt(prompt, prompt_file)
     if not text.whole.strip():
         raise InvalidRequest("the prompt is empty; give some text to answer")
-    from foreword import LLM
-
-    llm = LLM(model, **loading.how, **guessing.how)
+    llm = _load(model, loading, guessing)
     ids = read(llm, text, chat, system)
     output = Output(show.wants_colour(color), stats, as_json)
     params = sampling.fitting(llm, params, ids)
     for seed in seeds(params.seed, n):
         _write(llm, ids, replace(params, seed=seed), output)
+
+
+def _load(model: str | None, loading: Driving, guessing: Guessing, **more: Any) -> LLM:
+    from foreword import LLM
+
+    return LLM(model, **loading.how, **guessing.how, **more)
+
+
+@dataclass(frozen=True, slots=True)
+class Many:
+    """A file of prompts, and where its answers go."""
+
+    batch: Path
+    model: str | None
+    out: Path | None
+    slots: int
+    n: int
+    quiet: bool
+
+
+def _batch(
+    many: Many,
+    sampling: Sampling,
+    params: SamplingParams,
+    template: tuple[bool | None, str | None],
+    load: Callable[..., LLM],
+) -> None:
+    """Answer every line of a file. Raises Exit(1) where one failed, Exit(130) after Ctrl-C; what is written stays."""
+    from foreword.cli.batch import Prompt, Runner, done, jobs, writer
+
+    text = _decoded(many.batch.read_bytes(), str(many.batch))
+    wanted = jobs(text, many.batch.name, params, partial(seeds, count=many.n), (many.model, template))
+    there = done(many.out, wanted) if many.out else set()
+    left = [job for job in wanted if job.key not in there]
+    llm = load(slots=many.slots)
+
+    def ids(prompt: Prompt) -> list[int]:
+        if isinstance(prompt, str):
+            return read(llm, Text(prompt, prompt), *template)
+        told = [{"role": "system", "content": template[1]}] if template[1] is not None else []
+        return llm.render([*told, *prompt])
+
+    begun = perf_counter()
+    with show.bar(quiet=many.quiet) as shown:
+        task = shown.add_task("answers", total=len(wanted), completed=len(there))
+        write = writer(many.out)
+
+        def noted(said: Mapping[str, Any]) -> None:
+            write(said)
+            shown.update(task, advance=1)
+
+        tally = Runner(llm, ids, partial(sampling.fitting, llm)).run(left, noted, many.slots)
+    if not many.quiet:
+        rate = tally.tokens / (perf_counter() - begun)
+        edge.note(f"{tally.answers} answers, {tally.failed} failed · {tally.tokens} tokens · {rate:.0f} tok/s")
+    if tally.failed:
+        raise typer.Exit(1)
 
 
 def predicted(given: str) -> str:

@@ -17,6 +17,8 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
+    from rich.progress import Progress
+
     from foreword.cli.answer import Answer
     from foreword.types import Delta, Origin
 
@@ -99,6 +101,15 @@ class Writer:
         """The answer is over."""
         sys.stdout.write("\n")
         sys.stdout.flush()
+
+
+def bar(*, quiet: bool = False) -> Progress:
+    """Bars with the time that is left, on stderr; none where that is no terminal, or where nobody wants one."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    console = stderr()
+    return Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal)
 
 
 def summary(answer: Answer) -> str:

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from foreword.disk import sync
+from foreword.disk import filling, sync
 
 KEEP = 2
 PREFIX, PARTIAL = "step-", ".partial-"
@@ -21,7 +21,12 @@ def save(folder: Path, step: int, write: Callable[[Path], None]) -> Path:
     clean(folder)
     partial, whole = folder / f"{PARTIAL}{step}", folder / f"{PREFIX}{step:09d}"
     partial.mkdir()
-    write(partial)
+    try:
+        with filling(partial, folder):
+            write(partial)
+    except Exception:
+        shutil.rmtree(partial)  # a full disk needs the room, and older checkpoints stay
+        raise
     for path in (*partial.rglob("*"), partial):
         sync(path)
     if whole.exists():

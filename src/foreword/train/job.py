@@ -16,7 +16,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from foreword import family
-from foreword.disk import makeable
+from foreword.disk import filling, makeable
 from foreword.errors import InvalidRequest
 from foreword.model import HFModel, Tokenizer, load_tokenizer
 from foreword.model.linear import fast_bfloat16
@@ -121,7 +121,8 @@ def run(
     rows = trainer.run(resume=resume)
     if devices.rank:
         return None
-    pupil.save(job.out)
+    with filling(job.out):
+        pupil.save(job.out)
     note("measuring the draft at its work")
     asked = [(record.source, encode.prompt(record)) for record in held_out]
     about = {"method": job.student.method, "parameters": pupil.parameters, "settings": trainer.settings}

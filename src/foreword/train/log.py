@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from foreword.disk import sync
+from foreword.disk import room, sync
 
 
 @dataclass(slots=True)
@@ -56,7 +56,7 @@ class Log:
         """One more row."""
         self.rows.append(row)
         if self.writes:
-            with self.path.open("a", encoding="utf-8") as file:
+            with room(self.path), self.path.open("a", encoding="utf-8") as file:
                 file.write(_line(row))
 
     def sync(self) -> None:
