@@ -29,7 +29,8 @@ from foreword.draft.pairing import load_anyhow
 from foreword.draft.recipe import Sources, shipped
 from foreword.engine import NODES, Engine
 from foreword.errors import InvalidRequest, VocabularyMismatch
-from foreword.model import Mode, Model, load_tokenizer, measure
+from foreword.model import Mode, Tokenizer, load_tokenizer, measure
+from foreword.model.given import Given, check_given, opened
 from foreword.model.weights import save
 from foreword.params import whole
 from foreword.prompts import Prompt, is_list, listed, token_ids, turns
@@ -58,16 +59,16 @@ class LLM:
     >>> llm = LLM()                                              # the small family that ships with Foreword
     >>> llm.generate("The capital of France is", SamplingParams(temperature=0, max_tokens=16))[0].text
 
-    target, draft: folder or hub id; a draft model in memory is ours to change from then on. Without a draft model the
-        prompt itself is searched for guesses; `method` names another way (`foreword methods` lists them) and "none"
+    target, draft: folder, hub id or model in memory; a draft in memory is ours to change, a target is not. With
+        no draft the prompt is searched for guesses; `method` names another way (`foreword methods` lists them), "none"
         decodes plainly. A draft of another tokenizer is translated, unless `method` says "lm"; a head says what it is.
     rule: how guesses are judged. "match" gives the same text as plain decoding with the same seed; the others the same
         distribution. Or what is to be kept, "same-text" or "same-distribution", by the rule that keeps most guesses.
     width: what decides how much is guessed; docs/widths.md has the names.  nodes: instead, so many in every round.
     learn: keep distilling the draft model from what the target says, between rounds (docs/online.md): True, or Learning
         with its share of the time. No text depends on it.
-    dtype, device, way: see `Model.load`; the way is the target's.  slots: sequences that run at a time.  chunk: prompt
-        tokens read in one round.
+    dtype, device, way, trust_remote_code: see `Model.load`.  tokenizer: if not that of the target's folder.  slots:
+        sequences that run at a time.  chunk: prompt tokens read in one round.
 
     Threads may share one LLM: their requests run together, round by round, and one thread at a time runs a round. An
     error of one request, such as a processor that raises, ends that request alone, and whoever reads it gets the error.
@@ -75,8 +76,9 @@ class LLM:
 
     def __init__(
         self,
-        target: str | Path | None = None,
+        target: Given | None = None,
         *,
+        tokenizer: Tokenizer | str | Path | None = None,
         draft: Sources = None,
         method: str | None = None,
         rule: str = "match",
@@ -88,6 +90,7 @@ class LLM:
         slots: int = 8,
         chunk: int = 512,
         learn: bool | Learning = False,
+        trust_remote_code: bool = False,
     ) -> None:
         scheduler, _ = Scheduler(slots=slots, chunk=chunk), find_rule(rule)  # a wrong name is refused at once
         decides = policy(width, whole(0, NODES, optional=True)("nodes", nodes))
@@ -95,15 +98,16 @@ class LLM:
             target = family.target()
             named = method or WITH_DRAFT
             draft = shipped(find_method(named), named) if draft is None else draft
+        how = dict(dtype=dtype, device=device, way=way, trust_remote_code=trust_remote_code)
+        check_given(target, draft, tokenizer, **how)
         self.method = method or usual(draft)
         drafter = find_method(self.method)
         if drafter.needs and draft is None:
             raise InvalidRequest(f"the method {self.method} needs {drafter.takes}: give draft='folder or hub id'")
         settings = teaching(learn, drafter, self.method)
         if drafter.takes == MODEL and isinstance(draft, str | Path):
-            load_tokenizer(draft)  # what is missing is missed in a moment, not after a large target was read
-        self.target = Model.load(target, dtype=dtype, device=device, way=way)
-        self.tokenizer = load_tokenizer(target)
+            load_tokenizer(draft, trust_remote_code=trust_remote_code)  # what is missing is missed in a moment
+        self.target, self.tokenizer = opened(target, tokenizer, **how)
         wide = Fixed(0) if self.method == PLAIN else decides(partial(measure, self.target))
         made = self._drafter(drafter, draft, settings, anyhow=method is None)
         found = find_rule(rule, draws=drafter.draws, trees=self.target.mode is Mode.TREE)
