@@ -114,6 +114,7 @@ def test_the_core_stays_small():
             "checkpoint",
             "config",
             "experts",
+            "given",
             "graph",
             "hub",
             "intact",

@@ -19,7 +19,8 @@ from foreword.draft.learning import Learner, Learning, teaching
 from foreword.draft.recipe import Sources, shipped
 from foreword.engine import NODES, Engine
 from foreword.errors import InvalidRequest
-from foreword.model import Model, load_tokenizer
+from foreword.model import Tokenizer, load_tokenizer
+from foreword.model.given import Given, check_given, opened
 from foreword.model.weights import save
 from foreword.params import whole
 from foreword.prompts import Prompt, listed, per_prompt
@@ -37,16 +38,16 @@ class LLM:
     >>> llm = LLM()                                              # the small family that ships with Foreword
     >>> llm.generate("The capital of France is", SamplingParams(temperature=0, max_tokens=16))[0].text
 
-    target, draft: folder or hub id; a draft model in memory is ours to change from then on. Without a draft model the
-        prompt itself is searched for guesses; `method` names another way (`foreword methods` lists them) and "none"
+    target, draft: folder, hub id or model in memory; a draft in memory is ours to change, a target is not. With
+        no draft the prompt is searched for guesses; `method` names another way (`foreword methods` lists them), "none"
         decodes plainly. A draft of another tokenizer is translated, unless `method` says "lm"; a head says what it is.
     rule: how guesses are judged. "match" gives the same text as plain decoding with the same seed; the others the same
         distribution. Or what is to be kept, "same-text" or "same-distribution", by the rule that keeps most guesses.
     width: what decides how much is guessed; docs/widths.md has the names.  nodes: instead, so many in every round.
     learn: keep distilling the draft model from what the target says, between rounds (docs/online.md): True, or Learning
         with its share of the time. No text depends on it.
-    dtype, device, way: see `Model.load`; the way is the target's.  slots: sequences that run at a time.  chunk: prompt
-        tokens read in one round.
+    dtype, device, way, trust_remote_code: see `Model.load`.  tokenizer: if not that of the target's folder.  slots:
+        sequences that run at a time.  chunk: prompt tokens read in one round.
 
     Requests may choose a method, a rule and a width of their own (`SamplingParams`); where several methods draft with
     something, `draft` gives it by the method's name: {"lm": folder, …}. The first is the usual one.
@@ -57,8 +58,9 @@ class LLM:
 
     def __init__(
         self,
-        target: str | Path | None = None,
+        target: Given | None = None,
         *,
+        tokenizer: Tokenizer | str | Path | None = None,
         draft: Sources = None,
         method: str | None = None,
         rule: str = "match",
@@ -70,6 +72,7 @@ class LLM:
         slots: int = 8,
         chunk: int = 512,
         learn: bool | Learning = False,
+        trust_remote_code: bool = False,
     ) -> None:
         scheduler, _ = Scheduler(slots=slots, chunk=chunk), find_rule(rule)  # a wrong name is refused at once
         decides = policy(width, whole(0, NODES, optional=True)("nodes", nodes))
@@ -78,6 +81,8 @@ class LLM:
             target = family.target()
             named = method or WITH_DRAFT
             draft = shipped(find_method(named), named) if draft is None else draft
+        how = dict(dtype=dtype, device=device, way=way, trust_remote_code=trust_remote_code)
+        check_given(target, draft, tokenizer, **how)
         self.method = method or (next(iter(draft), WITH_DRAFT) if isinstance(draft, Mapping) else usual(draft))
         drafter = find_method(self.method)
         for name in draft if isinstance(draft, Mapping) else ():
@@ -87,9 +92,8 @@ class LLM:
             raise InvalidRequest(f"the method {self.method} needs {drafter.takes}: give draft='folder or hub id'")
         settings = teaching(learn, drafter, self.method)
         if drafter.takes == MODEL and isinstance(own, str | Path):
-            load_tokenizer(own)  # what is missing is missed in a moment, not after a large target was read
-        self.target = Model.load(target, dtype=dtype, device=device, way=way)
-        self.tokenizer = load_tokenizer(target)
+            load_tokenizer(own, trust_remote_code=trust_remote_code)  # what is missing is missed in a moment
+        self.target, self.tokenizer = opened(target, tokenizer, **how)
         self._speculators = Speculators(
             self.target, self.tokenizer, draft, method=self.method, rule=rule, decides=decides
         )

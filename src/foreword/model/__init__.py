@@ -4,7 +4,7 @@ from transformers import PreTrainedModel as HFModel
 
 from foreword.model.cost import measure
 from foreword.model.driver import Mode
-from foreword.model.model import Model, borrow
+from foreword.model.model import Model, borrow, options
 from foreword.model.plan import Read
 from foreword.model.probe import Capability
 from foreword.model.vocabulary import Tokenizer, check_same, load_tokenizer
@@ -20,4 +20,5 @@ __all__ = [
     "check_same",
     "load_tokenizer",
     "measure",
+    "options",
 ]
