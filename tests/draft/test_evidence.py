@@ -130,8 +130,8 @@ def test_what_guesses_lose_with_filters_is_not_held_against_plain_texts() -> Non
         width.clocked(1 + asked, clock)
         width.learn(filtered, Outcome(asked, asked, 0, clock.guess, clock.total))
     assert not width.nodes(Sequence(2, [1], 1, SamplingParams(top_p=0.9), seed=0), 0)
-    for id, params in ((3, SamplingParams()), (4, SamplingParams(temperature=0))):
-        assert width.nodes(Sequence(id, [1], 1, params, seed=0), 0)
+    for number, params in ((3, SamplingParams()), (4, SamplingParams(temperature=0))):
+        assert width.nodes(Sequence(number, [1], 1, params, seed=0), 0)
 
 
 def test_clocks_that_jump_about_do_not_change_the_cost_of_widths_that_nobody_runs() -> None:
