@@ -16,14 +16,13 @@ from torch import Tensor
 from foreword.commit import commit
 from foreword.draft.base import Drafter
 from foreword.model import Model, Read
+from foreword.params import NODES
 from foreword.sampling import logprobs
 from foreword.scheduler import Scheduler, Turn
-from foreword.speculator import NODES, Part, Speculator
+from foreword.speculator import Part, Speculator
 from foreword.types import Clock, Delta, Draft, Origin, Sequence
 from foreword.verify import Rule
 from foreword.width import Width
-
-__all__ = ["NODES", "Engine"]
 
 
 class Engine:

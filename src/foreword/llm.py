@@ -17,12 +17,12 @@ from foreword.draft import method as find_method
 from foreword.draft.course import Progress
 from foreword.draft.learning import Learner, Learning, teaching
 from foreword.draft.recipe import Sources, shipped
-from foreword.engine import NODES, Engine
+from foreword.engine import Engine
 from foreword.errors import InvalidRequest
 from foreword.model import Tokenizer, load_tokenizer
 from foreword.model.given import Given, check_given, opened
 from foreword.model.weights import save
-from foreword.params import whole
+from foreword.params import NODES, whole
 from foreword.prompts import Prompt, listed, per_prompt
 from foreword.requests import Message, Requests
 from foreword.scheduler import Scheduler

@@ -22,6 +22,9 @@ else:
     LogitsProcessor = Callable[..., Any]
 """Takes the tokens before a position and its logits, returns new logits; the protocol of transformers."""
 
+NODES = 64
+"""Draft tokens of one sequence in one round, at most; the target keeps room for them beyond a sequence's own tokens."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
@@ -242,7 +245,7 @@ _CHECKS: dict[str, Check] = {
     "method": _name,
     "rule": _name,
     "width": _name,
-    "nodes": whole(0, 64, optional=True),
+    "nodes": whole(0, NODES, optional=True),
 }
 
 PARAMETER_NAMES = tuple(f.name for f in fields(SamplingParams))

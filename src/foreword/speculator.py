@@ -22,13 +22,12 @@ from foreword.draft.base import Drafter, first_chain
 from foreword.draws import KeyedDraws
 from foreword.errors import named
 from foreword.model import Mode, Model
+from foreword.params import NODES
 from foreword.scheduler import Turn
 from foreword.types import Batch, Clock, Draft, Scores, Sequence, Tree, Verdict
 from foreword.verify import Rule
 from foreword.width import Outcome, Width
 
-NODES = 64
-"""Draft tokens of one sequence in one round, at most; the target keeps room for them beyond a sequence's own tokens."""
 FAULTS = 3
 """Faults without a clean stretch between them that pause a drafter for all requests."""
 CLEAN = 64

@@ -89,8 +89,9 @@ def width(name: str | None) -> None:
 
 def nodes(count: int | None) -> None:
     """A fixed number of guesses."""
-    if count is not None and not 0 <= count <= (most := names("engine", "NODES") or count):
-        raise InvalidRequest(f"nodes must be a whole number in [0, {most}], got {count}")
+    from foreword.params import SamplingParams
+
+    SamplingParams(nodes=count)
 
 
 def device(name: str) -> None:
