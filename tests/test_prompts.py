@@ -42,7 +42,8 @@ def test_padding_of_an_encoding_is_removed(kind, side):
     [
         np.array([1.0, 2.0]), torch.tensor([1.5]), np.array([True, False]), torch.tensor([True]), np.array(5),
         torch.tensor(5), np.zeros((1, 1, 1), int), {}, {"input_ids": None}, BatchEncoding({"attention_mask": [1]}),
-        [[True]], [[1.0]], {"input_ids": [1, 2], "attention_mask": [1]}, {"input_ids": [[1, 2]], "attention_mask": [[1, "a"]]},
+        [[True]], [[1.0]], {"input_ids": [1, 2], "attention_mask": [1]},
+        {"input_ids": [[1, 2]], "attention_mask": [[1, "a"]]},
     ],
 )  # fmt: skip
 def test_what_is_no_prompt_is_refused(wrong):
