@@ -51,7 +51,7 @@ def test_none_is_nothing(name):
         ("stop", (5, ("",), "", (5,), b"no", {"a": 1}), "non-empty strings"),
         ("bad_words", (5, ("a", ""), "", (None,), b"no"), "non-empty strings"),
         ("stop_token_ids", (5, "5", b"5", {5: 1}), "a list of token ids"),
-        ("stop_token_ids", ((-1,), (True,), (1.0,), ("a",), (None,), torch.tensor([1])), "a whole number >= 0"),
+        ("stop_token_ids", ((-1,), (True,), (1.0,), ("a",), (None,), torch.tensor([1.0])), "a whole number >= 0"),
         ("bad_word_ids", (5, "5"), "a list of lists of token ids"),
         ("bad_word_ids", ((5, 6), ["ab"]), "a list of token ids"),
         ("bad_word_ids", (((),), ((1,), None), ((1,), [])), "empty word"),
@@ -122,3 +122,41 @@ def test_a_whole_number_says_its_range():
         whole(1)("slots", 0)
     with pytest.raises(InvalidRequest, match=r"^nodes must be None or a whole number in \[0, 4\], got 5$"):
         whole(0, 4, optional=True)("nodes", 5)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("make", [np.array, torch.tensor, np.float32, np.float64])
+def test_numbers_of_numpy_and_torch_are_numbers(make):
+    params = SamplingParams(temperature=make(0.5))
+    assert (params.temperature, type(params.temperature)) == (0.5, float)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("make", [np.array, torch.tensor, np.int32])
+def test_whole_numbers_of_numpy_and_torch_are_whole_numbers(make):
+    params = SamplingParams(max_tokens=make(5), seed=make(7), stop_token_ids=[make(3)], temperature=make(1))
+    assert (params.max_tokens, params.seed, params.stop_token_ids) == (5, 7, (3,))
+    assert {type(params.max_tokens), type(params.seed), type(params.stop_token_ids[0])} == {int}
+    assert SamplingParams(stop_token_ids=np.array([3, 4])).stop_token_ids == (3, 4)
+    assert SamplingParams(stop_token_ids=torch.tensor([3, 4])).stop_token_ids == (3, 4)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("make", [np.array, torch.tensor])
+def test_arrays_that_are_no_numbers_are_refused(make):
+    for name in ("max_tokens", "temperature", "top_k", "seed", "logprobs"):
+        for value in (make([5]), make([1, 2]), make([[1.0]]), make(True), make(1j), make([])):
+            with pytest.raises(InvalidRequest, match=f"{name} must"):
+                SamplingParams(**{name: value})
+    for value in (make(5.0), make(5.5)):
+        with pytest.raises(InvalidRequest, match="max_tokens must"):
+            SamplingParams(max_tokens=value)
+    for name in ("stop_token_ids", "bad_word_ids", "stop", "bad_words", "processors", "prediction"):
+        with pytest.raises(InvalidRequest, match=f"{name} must"):
+            SamplingParams(**{name: make(5)})
+
+
+@pytest.mark.parametrize("name", ["stop", "bad_words", "prediction"])
+def test_lone_surrogates_are_refused(name):
+    with pytest.raises(InvalidRequest, match=f"{name} must be valid Unicode"):
+        SamplingParams(**{name: "a\ud800" if name == "prediction" else ("a\ud800",)})

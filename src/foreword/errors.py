@@ -50,3 +50,13 @@ def named(error: BaseException) -> str:
     """The same after the error's name, where that is needed to make sense of it."""
     name, said = type(error).__name__, words(error)
     return name if said == name else f"{name}: {said}"
+
+
+def check_unicode(name: str, text: str) -> str:
+    """The text. Raises InvalidRequest where it holds half of a pair of surrogates, which no tokenizer can read."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        found = text[error.start]
+        raise InvalidRequest(f"{name} must be valid Unicode, and holds the lone surrogate {found!a}") from None
+    return text

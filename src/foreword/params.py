@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, cast
 
-from foreword.errors import InvalidRequest
+from foreword.errors import InvalidRequest, check_unicode
 
 if TYPE_CHECKING:  # the command line checks its options before it loads torch
     from jaxtyping import Float, Int
@@ -125,6 +125,11 @@ Check = Callable[[str, Any], Any]
 """Takes the name and the value of a parameter; returns the value to keep, or raises InvalidRequest."""
 
 
+def scalar(value: Any) -> Any:
+    """The number in an array or tensor without dimensions; anything else as it is."""
+    return value.item() if _alone(value) and hasattr(value, "item") else value
+
+
 def whole(low: int, high: float = math.inf, shown: str | None = None, *, optional: bool = False) -> Check:
     """The check of a whole number, or None where it is optional. True and False are no numbers."""
     span = f">= {low}" if high == math.inf else f"in {shown or f'[{low}, {high}]'}"
@@ -133,19 +138,21 @@ def whole(low: int, high: float = math.inf, shown: str | None = None, *, optiona
     def check(name: str, value: Any) -> int | None:
         if optional and value is None:
             return None
-        if isinstance(value, bool) or not isinstance(value, Integral) or not low <= int(value) <= high:
+        number = scalar(value)
+        if isinstance(number, bool) or not isinstance(number, Integral) or not low <= int(number) <= high:
             raise InvalidRequest(f"{name} must be {wanted}, got {value!r}")
-        return int(value)
+        return int(number)
 
     return check
 
 
 def _number(low: float, high: float, shown: str) -> Check:
     def check(name: str, value: Any) -> float:
-        known = isinstance(value, Real) and not isinstance(value, bool)
-        if not (known and low <= cast("float", value) <= high):  # never true of NaN
+        number = scalar(value)
+        known = isinstance(number, Real) and not isinstance(number, bool)
+        if not (known and low <= cast("float", number) <= high):  # never true of NaN
             raise InvalidRequest(f"{name} must be in {shown}, got {value!r}")
-        return float(value)
+        return float(number)
 
     return check
 
@@ -160,22 +167,27 @@ def _listed(name: str, value: Any, of: str) -> tuple[Any, ...]:
     """The items of a list; None stands for an empty one."""
     if value is None:
         return ()
-    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable) or _alone(value):
         raise InvalidRequest(f"{name} must be a list of {of}, got {value!r}")
     return tuple(value)
+
+
+def _alone(value: object) -> bool:
+    """An array or tensor without dimensions: Python says that it can be iterated over, and it cannot."""
+    return getattr(value, "shape", None) == ()
 
 
 def _texts(name: str, value: Any) -> tuple[str, ...]:
     texts = (value,) if isinstance(value, str) else _listed(name, value, "non-empty strings")
     if not all(isinstance(text, str) and text for text in texts):
         raise InvalidRequest(f"{name} must be non-empty strings, got {value!r}")
-    return texts
+    return tuple(check_unicode(name, text) for text in texts)
 
 
 def _text(name: str, value: Any) -> str:
     if not isinstance(value, str):
         raise InvalidRequest(f"{name} must be a string, got {value!r}")
-    return value
+    return check_unicode(name, value)
 
 
 def _name(name: str, value: Any) -> str | None:
@@ -185,7 +197,7 @@ def _name(name: str, value: Any) -> str | None:
 
 
 def _text_or_ids(name: str, value: Any) -> str | tuple[int, ...]:
-    return value if isinstance(value, str) else _ids(name, value)
+    return check_unicode(name, value) if isinstance(value, str) else _ids(name, value)
 
 
 def _ids(name: str, value: Any) -> tuple[int, ...]:

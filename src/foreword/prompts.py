@@ -1,4 +1,7 @@
-"""What a prompt may be: a text or a list of token ids, one or many; and a chat. Knows kinds of values, no tokenizer."""
+"""What a prompt may be: a text or a list of token ids, one or many; and a chat. Knows kinds of values, no tokenizer.
+
+Arrays and tensors are lists here, and what a tokenizer returns is the ids in it, without their padding.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,9 @@ from collections.abc import Sequence as List
 from numbers import Integral
 from typing import TypeGuard, TypeVar, cast
 
-from foreword.errors import InvalidRequest
+from torch import Tensor
+
+from foreword.errors import InvalidRequest, check_unicode
 
 Prompt = str | List[int]
 """Text, or its token ids."""
@@ -18,11 +23,14 @@ P = TypeVar("P")
 
 def listed(prompts: Prompt | List[Prompt]) -> List[Prompt]:
     """All prompts, where one may have been given without a list around it."""
-    if isinstance(prompts, str) or (is_list(prompts) and prompts and all(isinstance(p, Integral) for p in prompts)):
+    prompts = cast("Prompt | List[Prompt]", _lists(prompts))
+    if isinstance(prompts, str):
+        return [_text(prompts)]
+    if is_list(prompts) and prompts and all(isinstance(p, Integral) for p in prompts):
         return [cast("Prompt", prompts)]
     if not is_list(prompts):
         raise _refusal(prompts)
-    return cast("List[Prompt]", prompts)
+    return [_text(prompt) if isinstance(prompt, str) else prompt for prompt in cast("List[Prompt]", prompts)]
 
 
 def per_prompt(prompts: List[Prompt], params: P | List[P]) -> list[tuple[Prompt, P]]:
@@ -35,6 +43,7 @@ def per_prompt(prompts: List[Prompt], params: P | List[P]) -> list[tuple[Prompt,
 
 def token_ids(prompt: object) -> list[int]:
     """Token ids as plain ints; those of numpy are welcome in a list."""
+    prompt = _lists(prompt)
     if not is_list(prompt) or not all(isinstance(token, Integral) and not isinstance(token, bool) for token in prompt):
         raise _refusal(prompt)
     return [int(token) for token in cast("List[int]", prompt)]
@@ -45,12 +54,45 @@ def turns(messages: object) -> list[dict[str, str]]:
     if not is_list(messages) or not messages or not all(isinstance(message, Mapping) for message in messages):
         shown = reprlib.repr(messages)
         raise InvalidRequest(f'a chat is a list of messages, {{"role": "user", "content": "…"}} each, not {shown}')
-    return [dict(message) for message in cast("List[Mapping[str, str]]", messages)]
+    said = [dict(message) for message in cast("List[Mapping[str, str]]", messages)]
+    for message in said:
+        content = message.get("content")
+        if content is not None and not isinstance(content, str) and not is_list(content):  # some templates take parts
+            raise InvalidRequest(f"cannot read a message: `content` must be a string, not {reprlib.repr(content)}")
+        for value in message.values():
+            if isinstance(value, str):
+                check_unicode("a message", value)
+    return said
 
 
 def is_list(value: object) -> TypeGuard[List[object]]:
     """A list or a tuple, but no text."""
     return isinstance(value, List) and not isinstance(value, str | bytes | bytearray)
+
+
+def _lists(value: object) -> object:
+    """Arrays and tensors as lists, and the ids of what a tokenizer returned; anything else as it is."""
+    if isinstance(value, Mapping):
+        ids, mask = _lists(value.get("input_ids")), _lists(value.get("attention_mask"))
+        return ids if mask is None else _unpadded(value, ids, mask)
+    if hasattr(value, "shape") and hasattr(value, "tolist"):
+        return cast("Tensor", value).tolist()
+    return value
+
+
+def _unpadded(encoding: object, ids: object, mask: object) -> list[object]:
+    """The ids that the mask keeps, of one text or of several."""
+    if not (is_list(ids) and is_list(mask) and len(ids) == len(mask)):
+        raise _refusal(encoding)
+    if any(map(is_list, mask)):
+        return [_unpadded(encoding, _lists(row), _lists(kept)) for row, kept in zip(ids, mask, strict=True)]
+    if not all(kept in (0, 1) for kept in mask):
+        raise _refusal(encoding)
+    return [token for token, kept in zip(ids, mask, strict=True) if kept]
+
+
+def _text(prompt: str) -> str:
+    return check_unicode("a prompt", prompt)
 
 
 def _refusal(prompt: object) -> InvalidRequest:

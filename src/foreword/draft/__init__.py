@@ -60,6 +60,8 @@ def method(name: str) -> type[Drafter] | Recipe:
 
     Raises UnknownMethod with the nearest names, or InvalidRequest for a name that cannot be read.
     """
+    if not isinstance(name, str) or not name.strip():
+        raise InvalidRequest(f"cannot use method={name!r}: it is no name. Methods: {', '.join(METHODS)}")
     written = re.fullmatch(r"\s*([\w-]+)\s*(?:\((.*)\))?\s*", name)
     if written is None:
         raise InvalidRequest(f"cannot read the method {name!r}; write a name, or one that joins others: name(one, two)")
@@ -72,6 +74,9 @@ def method(name: str) -> type[Drafter] | Recipe:
     found = getattr(import_module(module), attribute)
     if issubclass(found, Parts):
         parts = _arguments(inside) if inside is not None else list(JOINED)
+        twice = [part for at, part in enumerate(parts) if part in parts[:at]]
+        if twice:
+            raise InvalidRequest(f"cannot join {twice[0]} twice: both would draft the same tokens. Name it once")
         return Recipe(found, tuple((part, method(part)) for part in parts))
     if inside is not None:
         raise InvalidRequest(f"{head} joins no other methods; leave out ({inside})")

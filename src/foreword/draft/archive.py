@@ -69,7 +69,10 @@ class Archive:
                 del histories[next(iter(histories))]
 
     def save(self, path: Path) -> None:
-        """Write everything to one safetensors file; whoever reads the path meanwhile finds the old file or the new."""
+        """Write everything to one safetensors file; whoever reads the path meanwhile finds the old file or the new.
+
+        Raises OSError where it cannot be written.
+        """
         texts = {
             _TENANT + tenant: torch.tensor(history.tokens(), dtype=torch.int32)
             for tenant, history in self._histories.items()
@@ -78,6 +81,8 @@ class Archive:
         try:
             save_file(texts, fresh, {"format": FORMAT, "version": VERSION, "vocab": str(self.vocab)})
             fresh.replace(path)
+        except SafetensorError as error:  # its own name for a full disk or a folder that is gone
+            raise OSError(str(error)) from error
         finally:
             fresh.unlink(missing_ok=True)
 

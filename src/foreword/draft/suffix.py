@@ -5,6 +5,7 @@ Knows the tokens of each sequence; needs no model. After SuffixDecoding (Oliaro 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence as List
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -54,6 +55,7 @@ class SuffixDrafter(Drafter):
         """
         self.archive = archive
         self._path, self._unsaved = path, 0
+        self._warned = False
         self._texts: dict[int, _Text] = {}
         self._ask = polls() if ask is None else ask
 
@@ -98,7 +100,17 @@ class SuffixDrafter(Drafter):
         self.archive.add(sequence.params.tenant, written)
         self._unsaved += len(written)
         if self._path and self._unsaved * SAVED >= len(self.archive):
+            self._try_save()
+
+    def _try_save(self) -> None:
+        """Save the history; where that fails, warn once and try again after the next request."""
+        try:
             self.save()
+        except OSError as error:
+            if not self._warned:
+                self._warned = True
+                said = f"cannot save the history to {self._path}: {error}. Past answers are kept in memory meanwhile"
+                warnings.warn(said, RuntimeWarning, stacklevel=2)
 
     def _guess(self, batch: Batch, sequence: Sequence, budget: int) -> Tree:
         """At most `budget` guesses, none after an end-of-text token."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Literal, get_args
 
-from foreword.errors import UnknownMethod
+from foreword.errors import InvalidRequest, UnknownMethod
 from foreword.types import Lists, Tree, Verify
 from foreword.verify.block import block
 from foreword.verify.kseq import kseq
@@ -87,11 +87,13 @@ def rule(name: str, *, draws: bool = False, trees: bool = True) -> Rule:
     docs/rules.md coupled trees keep about as much as drawn ones and are cheaper to grow and to judge; where only chains
     can be judged, drawn ones keep more, under `block`. Raises UnknownMethod, with the names there are, for other names.
     """
+    names = (*RULES, *GUARANTEES)
+    if not isinstance(name, str):
+        raise InvalidRequest(f"cannot use rule={name!r}: it is no name. Choose one of {', '.join(names)}")
     if name in GUARANTEES:
         return RULES["block" if name == "same-distribution" and draws and not trees else "match"]
     if name in RULES:
         return RULES[name]
-    names = (*RULES, *GUARANTEES)
     close = get_close_matches(name, names, n=1)
     hint = f"did you mean {close[0]!r}? " if close else ""
     raise UnknownMethod(f"there is no verification rule {name!r}; {hint}choose one of {', '.join(names)}")

@@ -58,7 +58,10 @@ def policy(asked: str | Width | None = None, nodes: int | None = None) -> Callab
         return lambda _: Fixed(nodes)
     if isinstance(asked, Width):
         return lambda _: asked
-    name, _, source = (asked or USUAL).partition(":")
+    asked = USUAL if asked is None else asked
+    if not isinstance(asked, str):
+        raise InvalidRequest(f"cannot use width={asked!r}: it is no name. Choose one of {', '.join(WIDTHS)}")
+    name, _, source = asked.partition(":")
     if name not in WIDTHS:
         close = get_close_matches(name, WIDTHS, n=1)
         hint = f"did you mean {close[0]!r}? " if close else ""

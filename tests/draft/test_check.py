@@ -1,0 +1,39 @@
+"""Distributions that are none are refused before they are used."""
+
+import math
+
+import pytest
+import torch
+
+from foreword.draft.check import check_probs
+from foreword.guesses import Draft, Tree
+
+TREES = [Tree([1, 2], [-1, 0]), Tree([0], [-1])]
+
+
+def probs() -> torch.Tensor:
+    return torch.tensor([[[0.5, 0.5, 0.0], [0.0, 0.25, 0.75]], [[1.0, 0.0, 0.0], [9.0, -9.0, math.nan]]])
+
+
+def test_distributions_are_accepted_whatever_their_padding_holds():
+    check_probs(Draft(TREES, probs()))
+    check_probs(Draft(TREES))
+    check_probs(Draft([Tree(), Tree()], probs()[:, :0]))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ([1.5, 0.5, -1.0], "negative"),
+        ([0.5, 0.5, math.nan], "NaN"),
+        ([math.inf, 0.5, 0.5], "sum to 1"),
+        ([0.2, 0.2, 0.2], "sum to 1"),
+        ([0.0, 0.0, 0.0], "sum to 1"),
+        ([0.5, 0.0, 0.5], "above 0"),
+    ],
+)
+def test_what_is_no_distribution_is_refused(wrong, said):
+    held = probs()
+    held[0, 0] = torch.tensor(wrong)
+    with pytest.raises(ValueError, match=said):
+        check_probs(Draft(TREES, held))

@@ -1,0 +1,59 @@
+"""A method, rule or width that is no name is refused, with the names there are."""
+
+import pytest
+
+from foreword import InvalidRequest, UnknownMethod
+from foreword.draft import method
+from foreword.draft.archive import Archive
+from foreword.draft.suffix import SuffixDrafter
+from foreword.types import SamplingParams
+from foreword.verify import rule
+from foreword.width import policy
+from running import Request, engine, finish, plain, prompts, target
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("wrong", [3, "", True, [], {}, b"lm"])
+def test_method_that_is_no_name_is_refused(wrong):
+    with pytest.raises((InvalidRequest, UnknownMethod), match=r"cannot use method=.*ngram"):
+        method(wrong)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("wrong", [3, None, "", [], b"match"])
+def test_rule_that_is_no_name_is_refused(wrong):
+    with pytest.raises((InvalidRequest, UnknownMethod), match="match, rejection"):
+        rule(wrong)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("wrong", [3, "", 0, [], b"measured", False])
+def test_width_that_is_no_name_is_refused(wrong):
+    with pytest.raises((InvalidRequest, UnknownMethod), match="measured, heuristic"):
+        policy(wrong)
+
+
+@pytest.mark.parametrize(
+    "twice", ["fuse(ngram, ngram)", "cascade(suffix, lm, suffix)", "fuse(cascade(ngram, lm),cascade(ngram, lm))"]
+)
+def test_method_that_joins_one_with_itself_is_refused(twice):
+    with pytest.raises(InvalidRequest, match="twice"):
+        method(twice)
+
+
+def test_history_that_cannot_be_saved_is_said_once_and_requests_go_on(tmp_path):
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    drafter = SuffixDrafter.load(folder / "history", target(), None)
+    folder.rmdir()
+    asked = [Request(prompt, SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)) for prompt in prompts()]
+    loop = engine(target(), drafter, 4)
+    with pytest.warns(RuntimeWarning, match="cannot save the history") as said:
+        got = finish(loop, asked)
+    assert len(said) == 1
+    assert loop.failed is None
+    assert [one.said for one in got] == [one.said for one in plain(target(), asked)]
+    assert sum(one.sequence.stats.accepted for one in got) > 0
+    folder.mkdir()
+    finish(loop, asked[:1])
+    assert len(Archive.load(folder / "history", target().vocab)) > 0
