@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
+import architectures
 import starter
+from foreword import LLM
+from foreword.cli.inspect import _model
 from foreword.errors import ModelError
 from foreword.model import Model, load_tokenizer
 
@@ -113,3 +116,13 @@ def test_a_tokenizer_without_its_parts_is_an_error_of_ours(copied, text):
     (copied / "tokenizer.json").write_text(text)
     with pytest.raises(ModelError, match="has no tokenizer that can be loaded"):
         load_tokenizer(copied)
+
+
+@pytest.mark.filterwarnings("ignore:.*runs in mode")
+def test_a_model_whose_config_names_no_context_has_no_limit(tmp_path):
+    architectures.build("mamba").save_pretrained(tmp_path)
+    shutil.copy(starter.draft() / "tokenizer.json", tmp_path)
+    shutil.copy(starter.draft() / "tokenizer_config.json", tmp_path)
+    llm = LLM(tmp_path, dtype="float32", method="none")
+    assert _model(llm, as_json=False)["context"] == "no limit"
+    assert _model(llm, as_json=True)["context"] is None

@@ -239,3 +239,9 @@ def test_what_cannot_be_viewed_is_refused():
     strange = Model(architectures.build("gpt2"))
     with pytest.raises(InvalidRequest, match="no list of layers"):
         view(strange, skip=SOME)
+
+
+@pytest.mark.filterwarnings("ignore:.*runs in mode")
+def test_a_model_that_cannot_leave_out_halves_is_told_why():
+    with pytest.raises(InvalidRequest, match=r"cannot leave out halves of layers of .*: only backends.*not pool: "):
+        view(Model(architectures.build("bloom")), skip=Skip())

@@ -30,7 +30,7 @@ def inspect(
 
     llm = LLM(model, method=PLAIN, **loading.how)
     guessed = WITH_DRAFT if draft is not None or model is None else WITHOUT_DRAFT
-    facts = _model(llm) | {"default method": guessed}
+    facts = _model(llm, as_json=as_json) | {"default method": guessed}
     if draft is not None:
         same, why = _vocabulary(llm, draft)
         facts |= {"draft": draft, "same vocabulary": same, "vocabulary": why}
@@ -44,7 +44,9 @@ def inspect(
     show.stdout().print(_table(cost))
 
 
-def _model(llm: LLM) -> dict[str, object]:
+def _model(llm: LLM, *, as_json: bool) -> dict[str, object]:
+    from foreword.model.model import NO_LIMIT
+
     target = llm.target
     return {
         "model": target.name,
@@ -52,7 +54,7 @@ def _model(llm: LLM) -> dict[str, object]:
         "parameters": target.parameters,
         "dtype": str(target.dtype).removeprefix("torch."),
         "device": str(target.device),
-        "context": target.context,
+        "context": target.context if target.context < NO_LIMIT else None if as_json else "no limit",
         "vocabulary size": target.vocab,
         "chat template": bool(llm.tokenizer.chat_template),
         "mode": target.mode.value,

@@ -99,7 +99,7 @@ def _finite(tensor: Tensor) -> bool:
     """A sum is several times faster than a look at each number; only one that is not finite needs that look."""
     if tensor.element_size() == 1:
         tensor = tensor.float()
-    return bool(torch.isfinite(tensor.sum(dtype=torch.float32))) or bool(torch.isfinite(tensor).all())
+    return bool(torch.isfinite(tensor.sum())) or bool(torch.isfinite(tensor).all())
 
 
 def _text(model: PreTrainedModel) -> set[int] | None:

@@ -79,7 +79,8 @@ def view(target: Model, *, skip: Skip | None = None, bits: int = 16, spare: int 
         )
     else:
         raise InvalidRequest(
-            f"{target.name} is driven the way '{target.capability.way}', which cannot leave out halves of layers"
+            f"cannot leave out halves of layers of {target.name}: only backends 'native' and 'pool' can, and it runs "
+            f"on '{target.capability.way}' ({target.capability.reason}). Use another method"
         )
     driver._pool.spare = max(driver._pool.spare, spare)
     twin = copy(target)
@@ -170,7 +171,10 @@ def _decoder_layers(model: nn.Module) -> List[nn.Module]:
     if not isinstance(layers, nn.ModuleList) or not all(
         hasattr(layer, "self_attn") and hasattr(layer, "mlp") for layer in layers
     ):
-        raise InvalidRequest(f"{type(model).__name__} has no list of layers with self_attn and mlp to leave out")
+        raise InvalidRequest(
+            f"cannot leave out halves of layers of {type(model).__name__}: it has no list of layers with self_attn and "
+            "mlp. Use another method"
+        )
     return list(layers)
 
 
