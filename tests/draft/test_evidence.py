@@ -130,8 +130,8 @@ def test_what_guesses_lose_with_filters_is_not_held_against_plain_texts() -> Non
         width.clocked(1 + asked, clock)
         width.learn(filtered, Outcome(asked, asked, 0, clock.guess, clock.total))
     assert not width.nodes(Sequence(2, [1], 1, SamplingParams(top_p=0.9), seed=0), 0)
-    for number, params in ((3, SamplingParams()), (4, SamplingParams(temperature=0))):
-        assert width.nodes(Sequence(number, [1], 1, params, seed=0), 0)
+    for one, params in ((3, SamplingParams()), (4, SamplingParams(temperature=0))):
+        assert width.nodes(Sequence(one, [1], 1, params, seed=0), 0)
 
 
 def test_clocks_that_jump_about_do_not_change_the_cost_of_widths_that_nobody_runs() -> None:
@@ -164,3 +164,27 @@ def test_a_memory_keeps_no_row_of_logits_that_is_not_finite(bad: float) -> None:
         (tree,) = drafter.propose(batch, [4]).trees
         assert tree.tokens
         assert all(map(math.isfinite, tree.chances))
+
+
+def test_what_promises_are_worth_is_forgotten_while_nothing_is_promised() -> None:
+    """Else a drafter whose promises came to nothing would not be let promise again."""
+    earned = Earned()
+    for _ in range(200):
+        earned.promise(10.0)
+    assert earned.share == 0.2
+    for _ in range(600):
+        earned.promise(0.0)
+    assert earned.share == pytest.approx(1.0, abs=0.05)
+
+
+def test_a_floor_stays_within_what_a_chance_can_be() -> None:
+    """Above it nothing is drafted, so nothing would be learnt that lowers it."""
+    width, one = Measured(TABLE), Sequence(1, [1, 2, 3], 3, SamplingParams(), seed=0)
+    promising = Draft([Tree([5, 6, 7, 8], [-1, 0, 1, 2], [0.9, 0.8, 0.7, 0.6])])
+    for draft in [promising] * 20 + [Draft([Tree()])] * 100:
+        asked = width.nodes(one, 0)
+        drafted = len(width.trim(draft).trees[0]) if asked else 0
+        clock = Clock(0.05 if asked else 0.0, 0.012, 0.0001, 0.0001)
+        width.clocked(1 + drafted, clock)
+        width.learn(one, Outcome(asked, drafted, 0, clock.guess, clock.total))
+        assert 0 <= width.floor <= 0.5

@@ -11,6 +11,8 @@ from foreword.draft.evidence import finite
 
 STEADINESS = 4.0
 """Outcomes that the first belief is worth."""
+BELIEF = 0.5
+"""Promised draft tokens that are always believed to have come true: what was learnt fades where nothing is promised."""
 MEMORY = 0.99
 """Weight of the past, per outcome: about a hundred are remembered."""
 
@@ -40,7 +42,7 @@ class Earned:
     __slots__ = ("_came", "_promised")
 
     def __init__(self) -> None:
-        self._promised = self._came = 5.0
+        self._promised = self._came = 5.0 - BELIEF
 
     def promise(self, guesses: float) -> None:
         """So many are expected to come true in this round; earlier ones count less from now on."""
@@ -55,4 +57,4 @@ class Earned:
     @property
     def share(self) -> float:
         """What a promised chance is to be multiplied by."""
-        return min(max(self._came / self._promised, 0.2), 1.2)
+        return min(max((self._came + BELIEF) / (self._promised + BELIEF), 0.2), 1.2)

@@ -35,6 +35,8 @@ PURSE = 8
 """Rounds whose time guesses may lose beforehand: they are given a chance."""
 SHARE = 0.02
 """Share of the time without guesses that they may lose when they are tried again."""
+HIGHEST = 0.5
+"""The highest floor. Where no chance reaches it nothing is drafted, so nothing is learnt that lowers it."""
 REMINDER = 64
 """Rounds with guesses after which one without shows again what plain decoding costs."""
 
@@ -157,7 +159,8 @@ class Measured(Width):
         odds = self._odds
         if not odds.known:
             return 0.0
-        return self.pace * (0.5 * self.costs.slope(1, odds.most) + odds.making.each) / odds.earned.share
+        earns = self.pace * (0.5 * self.costs.slope(1, odds.most) + odds.making.each) / odds.earned.share
+        return min(earns, HIGHEST)
 
     @property
     def pace(self) -> float:
@@ -178,6 +181,7 @@ class Measured(Width):
     def trim(self, draft: Draft) -> Draft:
         if not (draft.nodes and draft.weighed):
             self._odds.made = 0 if self._odds.known else None
+            self._odds.earned.promise(0.0)
             return draft
         rows = [tree.chances for tree in draft.trees]
         chances = sorted((chance for row in rows for chance in row), reverse=True)
