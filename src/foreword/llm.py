@@ -32,7 +32,7 @@ from foreword.errors import InvalidRequest, VocabularyMismatch
 from foreword.model import Mode, Model, load_tokenizer, measure
 from foreword.model.weights import save
 from foreword.params import whole
-from foreword.prompts import Prompt, is_list, listed, token_ids, turns
+from foreword.prompts import Prompt, is_list, known_roles, listed, token_ids, turns
 from foreword.reader import TextReader
 from foreword.scheduler import Scheduler
 from foreword.types import Completion, Delta, SamplingParams, Sequence, TokenLogprob
@@ -176,6 +176,7 @@ class LLM:
         if not self.tokenizer.chat_template:
             raise InvalidRequest(f"{self.target.name} has no chat template; use generate with a text prompt")
         given = turns(messages)
+        known_roles(given, str(self.tokenizer.chat_template), self.tokenizer.apply_chat_template)
         try:
             ids = self.tokenizer.apply_chat_template(given, add_generation_prompt=True, return_dict=True)
         except Exception as error:  # a template is a program of others
