@@ -62,6 +62,33 @@ def test_a_conversation_is_answered_in_the_models_template():
     assert answer.text.strip()
 
 
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("content", [1, None, ["Hi"], {"text": "Hi"}])
+def test_content_must_be_a_string(content):
+    with pytest.raises(InvalidRequest, match="cannot render message 2: content must be a string, not"):
+        llm().render([{"role": "user", "content": "Hi"}, {"role": "user", "content": content}])
+
+
+NAMING = (
+    "{% for m in messages %}{% if m['role'] == 'user' or m.role in ['assistant', 'tool'] %}"
+    "<{{ m.role }}>{{ m.content }}{% endif %}{% endfor %}"
+)
+
+
+def test_role_that_the_template_leaves_out_is_refused(monkeypatch):
+    monkeypatch.setattr(llm().tokenizer, "chat_template", NAMING)
+    assert llm().render([{"role": "tool", "content": "Hi"}])
+    with pytest.raises(
+        InvalidRequest, match=r"leaves out messages of the role 'wizard'; it knows assistant, .*tool, user"
+    ):
+        llm().render([{"role": "user", "content": "Hi"}, {"role": "wizard", "content": "Hi"}])
+
+
+def test_role_that_the_template_does_not_name_is_warned_of():
+    with pytest.warns(UserWarning, match="does not name the role 'wizard'"):
+        assert llm().render([{"role": "wizard", "content": "Hi"}])
+
+
 @pytest.mark.parametrize("messages", ["Hi", [], ["Hi"], None, 5, {"role": "user", "content": "Hi"}])
 def test_what_is_no_conversation_is_refused(messages):
     with pytest.raises(InvalidRequest, match="a chat is a list of messages"):
@@ -73,9 +100,10 @@ def test_a_chat_needs_a_message():
         llm().chat([], GREEDY)
 
 
-def test_what_the_template_cannot_take_is_refused_with_its_reason():
-    with pytest.raises(InvalidRequest, match=r"the chat template of .* refuses these messages: .*content"):
-        llm().chat([{"role": "user"}], GREEDY)
+def test_what_the_template_cannot_take_is_refused_with_its_reason(monkeypatch):
+    monkeypatch.setattr(llm().tokenizer, "chat_template", "{{ raise_exception('roles must alternate') }}")
+    with pytest.raises(InvalidRequest, match=r"the chat template of .* refuses these messages: roles must alternate"):
+        llm().chat([{"role": "user", "content": "Hi"}], GREEDY)
 
 
 # ---- seeds

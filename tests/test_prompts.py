@@ -63,5 +63,5 @@ def test_lone_surrogates_are_refused(text):
 
 @pytest.mark.parametrize("content", [5, b"Hi", 1.5, True])
 def test_content_of_a_message_must_be_text(content):
-    with pytest.raises(InvalidRequest, match="`content` must be a string"):
+    with pytest.raises(InvalidRequest, match="content must be a string"):
         turns([{"role": "user", "content": content}])

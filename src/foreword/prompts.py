@@ -5,8 +5,10 @@ Arrays and tensors are lists here, and what a tokenizer returns is the ids in it
 
 from __future__ import annotations
 
+import re
 import reprlib
-from collections.abc import Mapping
+import warnings
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as List
 from numbers import Integral
 from typing import TypeGuard, TypeVar, cast
@@ -15,6 +17,10 @@ from torch import Tensor
 
 from foreword.errors import InvalidRequest, check_unicode
 
+ROLES = ("system", "user", "assistant")
+"""Roles that templates know without naming them."""
+MARK = "foreword-mark"
+"""A content that can be found again in what a template makes of it."""
 Prompt = str | List[int]
 """Text, or its token ids."""
 P = TypeVar("P")
@@ -50,19 +56,41 @@ def token_ids(prompt: object) -> list[int]:
 
 
 def turns(messages: object) -> list[dict[str, str]]:
-    """The messages of a conversation, copied; what must be in them, its chat template knows."""
+    """The messages of a conversation, copied; what else must be in them, its chat template knows."""
     if not is_list(messages) or not messages or not all(isinstance(message, Mapping) for message in messages):
         shown = reprlib.repr(messages)
         raise InvalidRequest(f'a chat is a list of messages, {{"role": "user", "content": "…"}} each, not {shown}')
-    said = [dict(message) for message in cast("List[Mapping[str, str]]", messages)]
-    for message in said:
-        content = message.get("content")
-        if content is not None and not isinstance(content, str) and not is_list(content):  # some templates take parts
-            raise InvalidRequest(f"cannot read a message: `content` must be a string, not {reprlib.repr(content)}")
+    given = [dict(message) for message in cast("List[Mapping[str, str]]", messages)]
+    for number, message in enumerate(given, 1):
+        said: object = message.get("content")
+        empty = said is None and "tool_calls" in message
+        if not isinstance(said, str) and not is_list(said) and not empty:  # some templates take a list of parts
+            raise InvalidRequest(f"cannot render message {number}: content must be a string, not {reprlib.repr(said)}")
+        if not isinstance(message.get("role"), str):
+            raise InvalidRequest(f"cannot render message {number}: role must be a string, such as 'user'")
         for value in message.values():
             if isinstance(value, str):
                 check_unicode("a message", value)
-    return said
+    return given
+
+
+def known_roles(messages: List[Mapping[str, str]], template: str, render: Callable[..., object]) -> None:
+    """Refuse messages of a role that the chat template leaves out; warn where it has no words of its own for one.
+
+    `template` is its source, `render` is `apply_chat_template`. It knows the roles that it names in comparisons.
+    """
+    named = re.findall(r"""role(?:['"]\]|\b)\s*(?:==|!=|in)\s*[\[(]?\s*((?:['"]\w+['"][\s,]*)+)""", template)
+    known = {*ROLES, *(role for some in named for role in re.findall(r"\w+", some))}
+    for role in sorted({message["role"] for message in messages} - known):
+        names = ", ".join(sorted(known))
+        tried = [{"role": "user", "content": "x"}, {"role": role, "content": MARK}]
+        try:
+            shown = MARK in str(render(tried, tokenize=False))
+        except Exception:  # noqa: BLE001 - a template that refuses a role says so itself when it is asked
+            continue
+        if not shown:
+            raise InvalidRequest(f"the chat template leaves out messages of the role {role!r}; it knows {names}")
+        warnings.warn(f"the chat template does not name the role {role!r}; it knows {names}", stacklevel=4)
 
 
 def is_list(value: object) -> TypeGuard[List[object]]:

@@ -16,7 +16,7 @@ from transformers import BatchEncoding
 
 from foreword.errors import InvalidRequest
 from foreword.model import Model, Tokenizer
-from foreword.prompts import Prompt, token_ids, turns
+from foreword.prompts import Prompt, known_roles, token_ids, turns
 from foreword.reader import TextReader
 from foreword.types import SamplingParams, Sequence
 
@@ -59,6 +59,7 @@ class Requests:
         if not self._tokenizer.chat_template:
             raise InvalidRequest(f"{self._target.name} has no chat template; use generate with a text prompt")
         given = turns(messages)
+        known_roles(given, str(self._tokenizer.chat_template), self._tokenizer.apply_chat_template)
         try:
             ids = self._tokenizer.apply_chat_template(given, add_generation_prompt=True, return_dict=True)
         except Exception as error:  # a template is a program of others

@@ -1,5 +1,6 @@
 """`foreword chat`: a conversation that remembers, obeys its commands and survives Ctrl-C."""
 
+import json
 import signal
 
 import pytest
@@ -33,6 +34,50 @@ def test_it_remembers_until_it_is_told_to_forget(shell, llm):
     assert (found.returncode, found.stdout) == (0, f"{first}\n{second}\n{third}\n")
     assert "there is no command /nonsense" in found.stderr
     assert "a seed is a whole number" in found.stderr
+
+
+def test_commands_change_the_conversation(here, llm):
+    lines = (
+        "/regen", "Who wrote Hamlet?", "/seed 5", "/regen", "/undo", "Say \\", "hello.", '"""', "Define", 'river"""',
+        "/system Be brief.", "Hello", "/stats", "/regn", "/save talk.json", "/save talk.md", "/save no/talk", "/help",
+    )  # fmt: skip
+    words = ("--seed", "4", "--max-tokens", "12", "--temperature", "0.9")
+    found = here("chat", *words, typed="\n".join(lines) + "\n")
+    answers: list[str] = []
+
+    def say(seed: int, text: str, *system: dict[str, str]) -> None:
+        params = SamplingParams(seed=seed, max_tokens=12, temperature=0.9)
+        said = llm.chat([*system, *kept, {"role": "user", "content": text}], params).text
+        answers.append(said)
+        kept.extend(({"role": "user", "content": text}, {"role": "assistant", "content": said}))
+
+    kept: list[dict[str, str]] = []
+    brief = {"role": "system", "content": "Be brief."}
+    say(4, "Who wrote Hamlet?")
+    kept.clear()
+    say(5, "Who wrote Hamlet?")
+    kept.clear()
+    say(5, "Say \nhello.")
+    say(5, "Define\nriver")
+    say(5, "Hello", brief)
+    assert (found.returncode, found.stdout) == (0, "".join(f"{answer}\n" for answer in answers))
+    assert answers[0] != answers[1]
+    for said in (
+        "there is no question yet",
+        "did you mean /regen?",
+        "taken back: Who wrote Hamlet?",
+        "cannot be written",
+    ):
+        assert said in found.stderr
+    saved = json.loads((here.folder / "talk.json").read_text())
+    assert saved == {"messages": [brief, *kept]}
+    assert "**user**\n\nHello\n\n**assistant**" in (here.folder / "talk.md").read_text()
+    say(4, "And you?", brief)
+    again = here("chat", *words, "--load", "talk.json", "--no-stats", typed="And you?")
+    assert (again.returncode, again.stdout) == (0, answers[-1] + "\n")
+    refused = here("chat", "--load", "talk.md")
+    assert refused.returncode == 2
+    assert "cannot load talk.md" in refused.stderr
 
 
 def test_a_request_that_cannot_be_served_does_not_end_the_talk(shell):

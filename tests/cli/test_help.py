@@ -1,5 +1,6 @@
 """Help answers before anything heavy is imported, for every command, with examples."""
 
+import os
 import re
 import subprocess
 import sys
@@ -64,3 +65,16 @@ def test_usage_errors_are_2_and_say_what(shell, words):
     assert found.stdout == ""
     assert words[-1] in found.stderr
     assert "Traceback" not in found.stderr
+
+
+@pytest.mark.parametrize("words", [("generate", "caf\udce9"), ("generate", "x", "--stop", "\ud800"), ("\udcff",)])
+def test_an_argument_that_is_no_text_is_refused(here, words):
+    found = here(*words)
+    assert (found.returncode, found.stdout) == (2, "")
+    assert f"cannot read argument {len(words)}: it is not UTF-8 text" in found.stderr
+
+
+def test_bytes_that_are_no_text_are_refused(shell):
+    found = shell("generate", os.fsdecode(b"caf\xe9"))
+    assert (found.returncode, found.stdout) == (2, "")
+    assert "cannot read argument 2: it is not UTF-8 text: caf\\udce9" in found.stderr

@@ -9,6 +9,7 @@ import signal
 import pytest
 
 from foreword import family
+from foreword.cli.course import Course
 from foreword.draft.datastore import Datastore
 from foreword.model import load_tokenizer
 
@@ -70,6 +71,29 @@ def test_what_it_built_is_said_in_words_too(here):
     assert found.returncode == 0, found.stderr
     assert re.search(r"^texts\s+1\s*$", found.stdout, re.MULTILINE)
     assert found.stderr == "", "no progress bar where nobody looks"
+
+
+def test_bars_are_for_people_at_a_terminal(here):
+    (here.folder / "words.txt").write_text("some words to look up")
+    assert "sorting" in here("index", "words.txt", "-o", "store", FORCE_COLOR="1").stderr
+    assert here("index", "words.txt", "-o", "other", "--json", FORCE_COLOR="1").stderr == ""
+    words = ("generate", "--batch", "words.txt", "--max-tokens", "2")
+    assert re.search(r"answers .*1/1", here(*words, FORCE_COLOR="1").stderr)
+    assert "answers ━" not in here(*words, "--json", FORCE_COLOR="1").stderr
+
+
+def test_a_line_that_counts_moves_the_bar(capsys, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    with Course() as course:
+        course("loading")
+        course("3 of 12: river")
+    said = capsys.readouterr().err
+    assert "loading" in said
+    assert re.search(r"river .*3/12", said)
+    monkeypatch.delenv("FORCE_COLOR")
+    with Course() as course:
+        course("3 of 12: river")
+    assert capsys.readouterr().err == "3 of 12: river\n"
 
 
 def test_long_files_are_cut_at_the_ends_of_lines(tmp_path):

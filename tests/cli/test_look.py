@@ -3,8 +3,12 @@
 import json
 import re
 
+import pytest
+
 from foreword import family
+from foreword.cli.inspect import _table
 from foreword.draft import METHODS, method
+from foreword.model.cost import Cost
 from foreword.model.probe import WAYS
 from foreword.native import draws, llama
 
@@ -50,7 +54,7 @@ def test_inspect_says_how_a_model_is_driven_and_why(here):
     assert facts["default_method"] == "lm"
     assert facts["milliseconds"]["1"] > 0
     assert facts["milliseconds_after"] > 0
-    assert facts["milliseconds_per_token_of_context"] >= 0
+    assert facts["milliseconds_per_token_of_context"] is None, "a context of 1,024 tokens has no room to measure it"
     assert facts["why"]
 
 
@@ -64,8 +68,14 @@ def test_a_way_can_be_asked_for(here):
 
 def test_inspect_shows_what_passes_cost(here):
     said = here("inspect", "--dtype", "float32").stdout
-    assert re.search(r"^tokens in a pass +ms +of one +ms after 1,128 tokens", said, re.MULTILINE)
+    assert re.search(r"^tokens in a pass +ms +of one *$", said, re.MULTILINE), "what was not measured is not shown"
     assert re.search(r"^ +1 +[\d.]+ +1\.00×", said, re.MULTILINE)
+
+
+@pytest.mark.parametrize(("context", "shown"), [(32_768, "1,128"), (1_100, "1,084")])
+def test_inspect_shows_what_a_longer_text_adds_within_the_context(context, shown):
+    cost = Cost({1: 0.001, 16: 0.002}, 128, per_token=1e-6)
+    assert [column.header for column in _table(cost, context).columns][-1] == f"ms after {shown} tokens"
 
 
 def test_inspect_counts_the_tokens_that_differ(here):

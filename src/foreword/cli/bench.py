@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from foreword.cli import early, edge, options, show
+from foreword.cli.course import Course
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -191,14 +192,16 @@ def _ways(asked: Options, json: Path | None, *, where: bool) -> None:
     from foreword.bench.run import run
     from foreword.bench.where import table
 
-    report = run(asked, edge.note)
+    with Course(quiet=json == STDOUT) as course:
+        report = run(asked, course)
     _write(report.as_json(), table(report) if where else report.table(), json)
 
 
 def _rules(asked: Options, budgets: tuple[int, ...], json: Path | None) -> None:
     from foreword.bench.rules import as_json, compare, table
 
-    rows = compare(asked, budgets, edge.note)
+    with Course(quiet=json == STDOUT) as course:
+        rows = compare(asked, budgets, course)
     _write(as_json(rows, asked), table(rows), json)
 
 

@@ -12,6 +12,7 @@ import typer
 
 from foreword.cli import early, edge, options
 from foreword.cli.bundles import Loading, bundled
+from foreword.cli.course import Course
 from foreword.cli.options import examples
 
 if TYPE_CHECKING:
@@ -75,10 +76,12 @@ def regenerate(
     wishes = Wishes(temperature=temperature, max_tokens=max_tokens, batch=batch, seed=seed)
     llm = LLM(target, draft=draft, **loading.how, slots=min(batch, 16))
 
-    def progress(tally: Tally) -> None:
-        edge.note(f"{tally.records:,} of {len(records):,} records, {tally.tokens:,} tokens")
+    with Course(quiet=as_json) as course:
 
-    tally = regenerate(llm, records, out, wishes, progress)
+        def progress(tally: Tally) -> None:
+            course(f"{tally.records:,} of {len(records):,} records, {tally.tokens:,} tokens")
+
+        tally = regenerate(llm, records, out, wishes, progress)
     if as_json:
         sys.stdout.write(json.dumps(asdict(tally)) + "\n")
         return

@@ -35,12 +35,23 @@ quarter of a second in the middle of a text, and more than half a second while a
 def run(app: typer.Typer) -> None:
     """Run the app, turn whatever it raises into one line on stderr and an exit code."""
     try:
+        _check(sys.argv[1:])
         app(prog_name="foreword")
     except Exception as error:  # the last place that can say it in words
         if _debugging():
             raise
         complain(_in_words(error))
         sys.exit(2 if isinstance(error, InvalidRequest | UnknownMethod) else 1)
+
+
+def _check(arguments: list[str]) -> None:
+    """Raises InvalidRequest for an argument that is no text: a model could read none of it, nor a terminal show it."""
+    for number, argument in enumerate(arguments, 1):
+        try:
+            argument.encode("utf-8")
+        except UnicodeEncodeError:
+            shown = ascii(argument).strip("'\"")
+            raise InvalidRequest(f"cannot read argument {number}: it is not UTF-8 text: {shown}") from None
 
 
 def prepare(*, debug: bool) -> None:

@@ -51,7 +51,7 @@ def index(files: Files, *, out: Out, model: options.ModelName = None, as_json: o
 
     tokenizer = load_tokenizer(model or family.target())
     template = tokenizer.apply_chat_template if tokenizer.chat_template else None
-    with _progress() as shown:
+    with _progress(quiet=as_json) as shown:
         reading = shown.add_task("reading", total=sum(path.stat().st_size for path in found))
         sorting = shown.add_task("sorting", total=1.0)
         corpus = Corpus(found, template, lambda read: shown.update(reading, advance=read))
@@ -162,12 +162,12 @@ def _is_text(path: Path) -> bool:
     return b"\0" not in start
 
 
-def _progress() -> Progress:
+def _progress(*, quiet: bool) -> Progress:
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
     columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn()
     console = show.stderr()
-    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    return Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal)
 
 
 def _write(out: Path, meta: Meta, skipped: list[Path], as_json: bool) -> None:

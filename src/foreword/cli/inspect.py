@@ -41,7 +41,7 @@ def inspect(
         sys.stdout.write(json.dumps(plain | _milliseconds(cost)) + "\n")
         return
     show.facts(facts)
-    show.stdout().print(_table(cost))
+    show.stdout().print(_table(cost, llm.target.context))
 
 
 def _model(llm: LLM, *, as_json: bool) -> dict[str, object]:
@@ -64,25 +64,34 @@ def _model(llm: LLM, *, as_json: bool) -> dict[str, object]:
 
 
 def _milliseconds(cost: Cost) -> dict[str, object]:
-    """Of a pass by the number of tokens it reads, and what a longer text adds."""
+    """Of a pass by the number of tokens it reads, and what a longer text adds; None where that was not measured."""
+    longer = _longer(cost)
     return {
         "milliseconds": {str(rows): 1000 * seconds for rows, seconds in cost.seconds.items()},
         "milliseconds_after": cost.context,
-        "milliseconds_per_token_of_context": 1000 * cost.per_token,
-        "milliseconds_per_token_of_context_and_token_read": 1000 * cost.per_token_and_row,
+        "milliseconds_per_token_of_context": 1000 * cost.per_token if longer else None,
+        "milliseconds_per_token_of_context_and_token_read": 1000 * cost.per_token_and_row if longer else None,
     }
 
 
-def _table(cost: Cost) -> Table:
+def _longer(cost: Cost) -> bool:
+    """What a longer text costs was measured, which a short context or a model that cannot go back does not let."""
+    return bool(cost.per_token or cost.per_token_and_row)
+
+
+def _table(cost: Cost, context: int) -> Table:
     from rich.table import Table
 
-    long = cost.context + 1000
+    long = min(cost.context + 1000, context - max(cost.seconds))
     table = Table(box=None, padding=(0, 2, 0, 0))
-    for column in ("tokens in a pass", "ms", "of one", f"ms after {long:,} tokens"):
+    heads = ["tokens in a pass", "ms", "of one"]
+    for column in [*heads, f"ms after {long:,} tokens"] if _longer(cost) else heads:
         table.add_column(column, justify="right")
     for rows, seconds in cost.seconds.items():
-        far = cost(rows - 1, 1, long)
-        table.add_row(str(rows), f"{1000 * seconds:.2f}", f"{seconds / cost(0):.2f}×", f"{1000 * far:.2f}")
+        row = [str(rows), f"{1000 * seconds:.2f}", f"{seconds / cost(0):.2f}×"]
+        if _longer(cost):
+            row.append(f"{1000 * cost(rows - 1, 1, long):.2f}")
+        table.add_row(*row)
     return table
 
 

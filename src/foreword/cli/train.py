@@ -145,7 +145,7 @@ def _train(kind: type[Student], asked: dict[str, Any]) -> None:
     parts = {"recipe": _filled(Recipe, asked), "questions": _filled(Questions, {"prompts": asked["prompts"]})}
     job = _filled(Job, asked | settled | parts)
     keep_freed()  # here and not in `run`: only a process that does nothing else should never give memory back
-    with Course(asked["steps"]) as course:
+    with Course(asked["steps"], quiet=asked["as_json"]) as course:
         report = run(job, resume=asked["resume"], watch=course, note=edge.note)
     if report is not None:
         _write(report, asked["out"], asked["as_json"])
@@ -159,12 +159,12 @@ def _filled(kind: type[Made], values: dict[str, Any]) -> Made:
 class Course:
     """The course of a training on stderr: a bar on a terminal, a line now and then in a pipe."""
 
-    def __init__(self, steps: int) -> None:
+    def __init__(self, steps: int, *, quiet: bool = False) -> None:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
         columns = (MofNCompleteColumn(), BarColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
         self._console = show.stderr()
-        self._bar = Progress(*columns, console=self._console, disable=not self._console.is_terminal)
+        self._bar = Progress(*columns, console=self._console, disable=quiet or not self._console.is_terminal)
         self._task = self._bar.add_task("", total=steps)
         self._said = ""
         self._tokens, self._since = 0, perf_counter()

@@ -76,7 +76,7 @@ def layers(
     )  # fmt: skip
     check(asked)
     found_in = _prompts(model, data, HANDS * prompts)
-    with Course(trials) as course:
+    with Course(trials, quiet=as_json) as course:
         found = search(asked, found_in, watch=course, note=edge.note)
     _write(found, out, as_json)
     if found.runoff is None:
@@ -107,12 +107,12 @@ class Course:
     EVERY = 50
     """Trials between two lines."""
 
-    def __init__(self, trials: int) -> None:
+    def __init__(self, trials: int, *, quiet: bool = False) -> None:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
         columns = (MofNCompleteColumn(), BarColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
         self._console = show.stderr()
-        self._bar = Progress(*columns, console=self._console, disable=not self._console.is_terminal)
+        self._bar = Progress(*columns, console=self._console, disable=quiet or not self._console.is_terminal)
         self._task = self._bar.add_task("", total=trials)
 
     def __enter__(self) -> Course:
