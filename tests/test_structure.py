@@ -23,7 +23,20 @@ CORE = """
 types params prompts errors noise draws nucleus candidates sampling model draft verify commit scheduler width engine
 reader llm
 """.split()
-SPINE = ("__init__", "base", "lm", "tree", "match", "rejection", "measured", "costs", "making")
+SPINE = (
+    "__init__",
+    "base",
+    "lm",
+    "tree",
+    "match",
+    "rejection",
+    "measured",
+    "costs",
+    "making",
+    "asking",
+    "company",
+    "record",
+)
 """Of the methods, rules and widths, what the loop itself needs to be of use."""
 COMMON_WORDS = {"none", "lm", "layers", "predicted", "quantized"}
 """Names of methods that are also words of everyday code; a search for them would say nothing."""

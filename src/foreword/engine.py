@@ -215,10 +215,9 @@ class Engine:
     def _account(self, turns: list[Turn], draft: Draft, verdict: Verdict, asked: list[int]) -> None:
         """Statistics of the round, and what the width learns from it."""
         guesses = sum(map(len, draft.trees))
-        rows = sum(turn.read for turn in turns if turn.writes) + guesses
-        only_decoding = all(turn.writes for turn in turns) and rows == len(turns) + guesses
-        if turns and only_decoding:
-            self.width.clocked(rows, self.clock)
+        wrote = sum(turn.writes for turn in turns)
+        if wrote:
+            self.width.clocked(wrote + guesses, self.clock, sum(turn.read for turn in turns) - wrote)
         for turn in turns:
             if not turn.writes:
                 turn.sequence.stats.prefill += self.clock.total
@@ -226,8 +225,7 @@ class Engine:
         for sequence, tree, path, wanted in zip(writers, draft.trees, verdict.kept, asked, strict=True):
             depth = max(tree.depths)
             sequence.stats.add(self.clock, len(tree), len(path), depth)
-            if only_decoding:
-                self.width.learn(sequence, Outcome(wanted, depth, len(path), self.clock.guess, self.clock.total))
+            self.width.learn(sequence, Outcome(wanted, depth, len(path), self.clock.guess, self.clock.total))
 
     def _retire(self, sequence: Sequence) -> None:
         self.scheduler.retire(sequence)
