@@ -23,7 +23,21 @@ CORE = """
 types params prompts errors noise draws nucleus candidates sampling model draft verify commit scheduler width
 speculator engine reader requests speculators llm async_llm
 """.split()
-SPINE = ("__init__", "base", "lm", "tree", "match", "rejection", "measured", "costs", "making")
+SPINE = (
+    "__init__",
+    "base",
+    "lm",
+    "tree",
+    "match",
+    "rejection",
+    "measured",
+    "costs",
+    "making",
+    "asking",
+    "company",
+    "record",
+    "odds",
+)
 """Of the methods, rules and widths, what the loop itself needs to be of use."""
 COMMON_WORDS = {"none", "lm", "layers", "predicted", "quantized"}
 """Names of methods that are also words of everyday code; a search for them would say nothing."""
@@ -138,7 +152,7 @@ def test_the_core_stays_small():
     }
     optional.add(SOURCE / "candidates.py")
     assert all(path.exists() for path in optional)
-    assert sum(map(written, core - optional)) <= 3900
+    assert sum(map(written, core - optional)) <= 3970
 
 
 @pytest.mark.skipif(not REGISTRY.exists(), reason="there are no drafting methods yet")

@@ -1,6 +1,8 @@
 """How much is guessed: nothing while it loses, much while it wins, never for good. Costs are given, not measured."""
 
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -317,7 +319,7 @@ def test_a_try_that_wins_ends_the_pause():
 def test_reading_a_text_first_is_not_held_against_guessing():
     """The first round of a text takes long to guess in, for the drafter has to read all of it."""
     width = Measured(FLAT)
-    for one in (sequence(1), sequence(2)):
+    for one in (Sequence(text, [1] * 100, 100, SamplingParams(), seed=0) for text in (1, 2)):
         play_sure(width, one, 1, kept=0.5, guess=2.0)
         assert all(play_sure(width, one, 9, kept=0.5, guess=0.02))
 
@@ -405,3 +407,94 @@ def test_an_hour_in_which_all_forwards_take_longer_is_not_held_against_guesses()
     width, one = Measured({rows: cost / 3 for rows, cost in FLAT.items()}), sequence()
     assert all(play(width, one, 30, kept=0.0, guess=0.001)[:3])
     assert width._usual[False, True].lost < 1.0, "a round of thirty, where the table lacks two thirds of each"
+
+
+@dataclass
+class Drafted:
+    """A drafter in numbers: seconds for each text, each draft token and each token that it reads; what comes true."""
+
+    text: float
+    token: float
+    reading: float
+    kept: float
+    prompt: int = 60
+
+
+def served(width: Width, drafter: Drafted, texts: int, together: int, cost: Mapping[int, float]) -> tuple[float, float]:
+    """Texts of 64 tokens, `together` at a time: seconds they take, and the share of the rounds that drafted."""
+    costs, spent, rounds, drafted = Costs(cost), 0.0, 0, 0
+    waiting = [
+        Sequence(1 + one, [1] * drafter.prompt, drafter.prompt, SamplingParams(max_tokens=64), 0)
+        for one in range(texts)
+    ]
+    running, read, carry = [], {}, {}
+    while waiting or running:
+        fresh = 0
+        while waiting and len(running) < together:
+            running.append(waiting.pop())
+            fresh += drafter.prompt - 1
+        asked = [min(width.nodes(one, len(running) - 1), 8) for one in running]
+        guess = sum(
+            drafter.text + drafter.token * count + drafter.reading * (len(one.tokens) - read.get(one.id, 0))
+            for one, count in zip(running, asked, strict=True)
+            if count
+        )
+        draft = Draft(
+            [
+                Tree([7] * count, list(range(-1, count - 1)), [drafter.kept**k for k in range(1, 1 + count)])
+                for count in asked
+            ]
+        )
+        if any(asked):
+            draft = width.trim(draft)
+        made = [len(tree) for tree in draft.trees]
+        rows = len(running) + sum(made)
+        clock = Clock(guess=guess, score=costs.seconds(rows + fresh), decide=1e-6 * len(running))
+        width.clocked(rows, clock, fresh)
+        spent, rounds, drafted = spent + clock.total, rounds + 1, drafted + any(made)
+        for one, count, wanted in zip(list(running), made, asked, strict=True):
+            owed = carry.get(one.id, 0.0) + sum(drafter.kept**k for k in range(1, 1 + count))
+            kept = min(int(owed), count)
+            carry[one.id] = owed - kept
+            one.tokens += [1] * min(1 + kept, one.room)
+            if wanted:
+                read[one.id] = len(one.tokens)
+            width.learn(one, Outcome(wanted, count, kept, clock.guess, clock.total))
+            if not one.room:
+                running.remove(one)
+                width.release(one)
+    return spent, drafted / rounds
+
+
+OWN = {1: 1.35e-3, 2: 1.35e-3, 4: 1.35e-3, 8: 1.54e-3, 12: 1.78e-3, 16: 2.3e-3, 32: 4.6e-3, 64: 9.2e-3}
+"""Seconds of a forward of the bundled target by its rows, on two cores."""
+LARGE = {rows: 20 * seconds for rows, seconds in OWN.items()}
+"""The same of a model twenty times as large, for the same drafter."""
+MODEL = Drafted(text=4e-4, token=1e-4, reading=3e-5, kept=0.8)
+"""About what the bundled draft model takes."""
+
+
+@pytest.mark.parametrize("cost", [OWN, LARGE], ids=["own", "large"])
+@pytest.mark.parametrize("together", [1, 4, 32])
+@pytest.mark.parametrize(
+    "drafter",
+    [
+        MODEL,
+        Drafted(text=4e-4, token=1e-4, reading=3e-5, kept=0.1),
+        Drafted(text=4e-4, token=1e-4, reading=1e-4, kept=0.5, prompt=2000),
+        Drafted(text=2e-5, token=1e-6, reading=1e-7, kept=0.3),
+    ],
+    ids=["model", "poor", "long", "copies"],
+)
+def test_drafting_never_takes_longer_in_company(cost, together, drafter):
+    plain = served(Fixed(0), drafter, 12 * together, together, cost)[0]
+    first = PURSE * Costs(cost).seconds(together) + 2 * drafter.reading * drafter.prompt  # what it takes to find out
+    assert served(Measured(cost), drafter, 12 * together, together, cost)[0] <= 1.02 * plain + first
+
+
+@pytest.mark.parametrize(("cost", "together", "faster"), [(OWN, 1, 1.3), (LARGE, 1, 2.0), (LARGE, 4, 1.3)])
+def test_rows_to_spare_are_drafted_in(cost, together, faster):
+    plain = served(Fixed(0), MODEL, 12 * together, together, cost)[0]
+    spent, share = served(Measured(cost), MODEL, 12 * together, together, cost)
+    assert plain / spent > faster
+    assert share > 0.5

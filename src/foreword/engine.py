@@ -216,9 +216,9 @@ class Engine:
 
     def _account(self, turns: list[Turn], parts: list[Part]) -> None:
         """Statistics of the round, and what the widths learn from it."""
+        wrote = sum(turn.writes for turn in turns)
         drafted = sum(len(tree) for part in parts for tree in part.draft.trees)
-        rows = sum(turn.read for turn in turns if turn.writes) + drafted
-        only_decoding = all(turn.writes for turn in turns) and rows == len(turns) + drafted
+        reading = sum(turn.read for turn in turns) - wrote
         for turn in turns:
             if not turn.writes:
                 turn.sequence.stats.prefill += self.clock.total
@@ -226,7 +226,7 @@ class Engine:
             if len(parts) == 1:
                 part.clock = self.clock
             part.clock.score = self.clock.score
-            part.speculator.account(part, rows if only_decoding else None)
+            part.speculator.account(part, wrote + drafted, reading)
 
     def _retire(self, sequence: Sequence) -> None:
         self.scheduler.retire(sequence)

@@ -179,15 +179,15 @@ class Speculator:
 
     # ---- learn
 
-    def account(self, part: Part, rows: int | None) -> None:
-        """Count the part's round; `rows` is the size of its forward, None where it also read prompts."""
-        if rows is not None and part.drafting:
-            self.width.clocked(rows, part.clock)
+    def account(self, part: Part, rows: int, reading: int) -> None:
+        """Count the part's round: a forward over `rows` and `reading` tokens of prompts, of all parts together."""
+        if part.drafting:
+            self.width.clocked(rows, part.clock, reading)
         several = zip(part.batch.sequences, part.draft.trees, part.verdict.kept, part.asked, strict=True)
         for sequence, tree, path, asked in several:
             depth = max(tree.depths)
             sequence.stats.add(part.clock, len(tree), len(path), depth)
-            if rows is not None and part.drafting:
+            if part.drafting:
                 outcome = Outcome(asked, depth, len(path), part.clock.guess, part.clock.total)
                 self.width.learn(sequence, outcome)
 

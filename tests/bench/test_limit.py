@@ -2,15 +2,18 @@
 
 import io
 import json
+from dataclasses import replace
+from typing import cast
 
 import pytest
 import torch
 from rich.console import Console
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, LlamaConfig
 
 import starter
 from architectures import build
 from foreword.bench.batches import Beside
+from foreword.bench.inflate import SHAPES, shape_of
 from foreword.bench.limit import NODES, Asked, Limit, Pass, limit, limits, middle, table
 from foreword.bench.stats import Interval
 from foreword.errors import InvalidRequest, ModelError
@@ -50,6 +53,20 @@ def test_an_embedding_that_is_only_looked_up_is_not_read_by_a_pass(tmp_path):
     llama.save_pretrained(tmp_path)
     (one,) = limits_of(tmp_path)
     assert one.weights == 4 * (llama.num_parameters() - llama.get_input_embeddings().weight.numel())
+
+
+def test_an_enlarged_model_is_measured_beyond_the_context_of_the_small_one(monkeypatch, tmp_path):
+    monkeypatch.setattr("foreword.bench.limit.QUICK_SECONDS", 0.0)
+    llama = build("llama")
+    llama.save_pretrained(tmp_path)
+    same = shape_of(cast("LlamaConfig", llama.config))
+    monkeypatch.setitem(SHAPES, "tiny", replace(same, name="tiny", layers=same.layers + 1))
+    context = 2 * llama.config.max_position_embeddings
+    (one,) = limits(Asked(("tiny",), context=context, quick=True, target=str(tmp_path), dtype="float32"))
+    assert (one.context, [row.nodes for row in one.rows]) == (context, list(NODES))
+    assert one.keys == context * 2 * 4 * (same.layers + 1) * same.kv_heads * same.head_dim
+    with pytest.raises(ModelError, match="lower the context"):
+        limits(Asked(("family",), context=context, quick=True, target=str(tmp_path), dtype="float32"))
 
 
 def limits_of(folder) -> list[Limit]:

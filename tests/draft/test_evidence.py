@@ -124,14 +124,19 @@ def test_what_guesses_lose_with_filters_is_not_held_against_plain_texts() -> Non
     """There they take many times as long."""
     width = Measured(TABLE)
     filtered = Sequence(1, [1, 2, 3], 3, SamplingParams(top_p=0.9), seed=0)
-    for _ in range(200):
-        asked = width.nodes(filtered, 0)
+
+    def asked_for(one: Sequence) -> int:
+        asked = width.nodes(one, 0)
         clock = Clock(0.2 if asked else 0.0, 0.012, 0.0001, 0.0001)
         width.clocked(1 + asked, clock)
-        width.learn(filtered, Outcome(asked, asked, 0, clock.guess, clock.total))
-    assert not width.nodes(Sequence(2, [1], 1, SamplingParams(top_p=0.9), seed=0), 0)
+        width.learn(one, Outcome(asked, asked, 0, clock.guess, clock.total))
+        return asked
+
+    for _ in range(200):
+        asked_for(filtered)
+    assert not asked_for(Sequence(2, [1], 1, SamplingParams(top_p=0.9), seed=0))
     for one, params in ((3, SamplingParams()), (4, SamplingParams(temperature=0))):
-        assert width.nodes(Sequence(one, [1], 1, params, seed=0), 0)
+        assert asked_for(Sequence(one, [1], 1, params, seed=0))
 
 
 def test_clocks_that_jump_about_do_not_change_the_cost_of_widths_that_nobody_runs() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Sequence as List
+from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from time import perf_counter
@@ -25,6 +26,22 @@ from foreword.model.driver import Driver, Growing
 from foreword.native.tree import Ask, Grown
 from foreword.reader import TextReader
 from foreword.types import SamplingParams, Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """Many requests answered, so many at a time."""
+
+    texts: list[list[int]]
+    """What was written, request by request."""
+    seconds: float
+    drafted: int
+    accepted: int
+
+    @property
+    def speed(self) -> float:
+        """Tokens per second."""
+        return sum(map(len, self.texts)) / self.seconds
 
 
 class TimedDriver:
@@ -113,11 +130,8 @@ class EngineContender:
 
     def run(self, request: Request) -> Trial:
         """Answer one request. Raises DraftError when the drafter failed: what then ran would not be this method."""
-        params = SamplingParams(temperature=request.temperature, seed=request.seed, max_tokens=request.max_tokens)
-        prompt, eos, reads = list(request.prompt), self._engine.target.eos, self._target.reads
-        started = perf_counter()
-        reader = TextReader(self._tokenizer, prompt, (), True)
-        sequence = Sequence(next(self._ids), prompt, len(prompt), params, request.seed, eos, reader)
+        reads, started = self._target.reads, perf_counter()
+        sequence = self._sequence(request)
         self._engine.add(sequence)
         rounds = []
         try:
@@ -130,6 +144,33 @@ class EngineContender:
         if self._engine.failed:
             raise DraftError(f"{self.name} failed on {request.name}, so it cannot be measured: {self._engine.failed}")
         return Trial(sequence.tokens[sequence.prompt :], seconds, self._target.reads - reads, tuple(rounds))
+
+    def serve(self, requests: List[Request], slots: int) -> Served:
+        """Answer all of them, `slots` at a time, the next one as soon as one has ended. Raises DraftError as `run`."""
+        scheduler, sequences = self._engine.scheduler, [self._sequence(request) for request in requests]
+        before, scheduler.slots = scheduler.slots, slots
+        started = perf_counter()
+        try:
+            for sequence in sequences:
+                self._engine.add(sequence)
+            while not self._engine.idle:
+                self._engine.step()
+        finally:
+            scheduler.slots = before
+            for sequence in sequences:
+                if sequence.finish_reason is None:
+                    self._engine.abort(sequence)
+        seconds = perf_counter() - started
+        if self._engine.failed:
+            raise DraftError(f"{self.name} failed, so it cannot be measured: {self._engine.failed}")
+        stats, texts = [sequence.stats for sequence in sequences], [one.tokens[one.prompt :] for one in sequences]
+        return Served(texts, seconds, sum(one.drafted for one in stats), sum(one.accepted for one in stats))
+
+    def _sequence(self, request: Request) -> Sequence:
+        params = SamplingParams(temperature=request.temperature, seed=request.seed, max_tokens=request.max_tokens)
+        prompt = list(request.prompt)
+        reader = TextReader(self._tokenizer, prompt, (), True)
+        return Sequence(next(self._ids), prompt, len(prompt), params, request.seed, self._engine.target.eos, reader)
 
     def _round(self, sequence: Sequence) -> Round:
         stats, written, reading = sequence.stats, sequence.produced, len(sequence.pending) > 1

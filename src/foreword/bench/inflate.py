@@ -47,7 +47,7 @@ SHAPES = {
 """Where public models have heads of 128 these have twice as many of 64: matrices and cache keep their sizes."""
 
 
-def inflate(model: LlamaForCausalLM, shape: Shape, *, seed: int = 0) -> LlamaForCausalLM:
+def inflate(model: LlamaForCausalLM, shape: Shape, *, seed: int = 0, context: int = 0) -> LlamaForCausalLM:
     """Enlarge `model` to `shape` without changing what it computes.
 
     What reads (q, k, v, gate, up) is padded with random numbers; what writes to the residual stream (embedding, o,
@@ -63,6 +63,7 @@ def inflate(model: LlamaForCausalLM, shape: Shape, *, seed: int = 0) -> LlamaFor
         model: the small model, without biases; it is only read.
         shape: at least as large as the model in every direction, with the same head_dim.
         seed: of the random padding, which no logit depends on.
+        context: tokens that it is to read at least. Beyond those of the model its text means nothing; its cost does.
 
     Returns: a new model in the dtype, on the device and in the mode of `model`, the vocabulary and any tying unchanged.
     The only large memory taken is that of its own weights.
@@ -71,7 +72,7 @@ def inflate(model: LlamaForCausalLM, shape: Shape, *, seed: int = 0) -> LlamaFor
     """
     small = shape_of(model.config)
     _check(model.config, small, shape)
-    large = _random(model, shape, seed)
+    large = _random(model, shape, seed, context)
     with torch.no_grad():
         _write(large.model.embed_tokens, model.model.embed_tokens.weight)
         _scale(large.model.norm, model.model.norm)
@@ -134,12 +135,13 @@ def _check(config: LlamaConfig, small: Shape, large: Shape) -> None:
         raise ModelError(f"{large.name}: kv_heads must be at least {needed} with this many heads, got {large.kv_heads}")
 
 
-def _random(model: LlamaForCausalLM, shape: Shape, seed: int) -> LlamaForCausalLM:
+def _random(model: LlamaForCausalLM, shape: Shape, seed: int, context: int) -> LlamaForCausalLM:
     """A freshly initialised model of the new shape; the caller's random state is left as it was."""
     config = copy.deepcopy(model.config)
     config.hidden_size, config.intermediate_size, config.head_dim = shape.hidden, shape.intermediate, shape.head_dim
     config.num_hidden_layers, config.num_attention_heads = shape.layers, shape.heads
     config.num_key_value_heads = shape.kv_heads
+    config.max_position_embeddings = max(config.max_position_embeddings, context)
     config.rms_norm_eps = model.config.rms_norm_eps * model.config.hidden_size / shape.hidden
     elsewhere = [model.device] if model.device.type == "cuda" else []
     with torch.random.fork_rng(devices=elsewhere), model.device:  # nothing of it is ever on the CPU

@@ -38,6 +38,8 @@ SECONDS, QUICK_SECONDS = 20.0, 3.0
 WARMING = 0.01
 """Seconds of forwards before those that count: after a reading of memory a cache does not take all in at once."""
 SEQUENCE = 0
+CHUNK = 512
+"""Tokens of the context that are read at a time, as where requests are served."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +147,7 @@ def limits(asked: Asked, progress: Callable[[str], None] = lambda _: None) -> li
     for shape in asked.shapes:
         progress(f"building {shape}")
         source = weights(asked.target, None, dtype, None if shape == FAMILY else shape)
-        hf = source.load(device)
+        hf = source.load(device, asked.context + max(NODES))
         sizes = _weight_bytes(hf), _key_bytes(hf) * asked.context
         model = Model(hf, shape)
         progress(f"measuring {shape}, which is driven the {model.capability.way} way")
@@ -174,7 +176,8 @@ def limit(model: Model, sizes: tuple[int, int], context: int, spend: float) -> L
     readings = []
     model.open(SEQUENCE, len(ids))
     try:
-        model.read([Read(SEQUENCE, 0, ids[:context], keep=0)])
+        for start in range(0, context, CHUNK):
+            model.read([Read(SEQUENCE, start, ids[start : min(start + CHUNK, context)], keep=0)])
         _turn(model, ids, context)  # one that finds everything cold, and is not counted
         for _ in turns(spend):
             readings += [memory() for _ in range(2)]

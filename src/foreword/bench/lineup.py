@@ -85,15 +85,18 @@ class Weights:
             return self.draft
         return shipped(found, name) if self.target == family.target() else None
 
-    def load(self, device: torch.device | None = None) -> PreTrainedModel:
-        """The target as transformers has it, on the CPU unless named; enlarged, when asked, where it will stay."""
+    def load(self, device: torch.device | None = None, context: int = 0) -> PreTrainedModel:
+        """The target as transformers has it, on the CPU unless named; enlarged, when asked, where it will stay.
+
+        An enlarged one reads `context` tokens at least.
+        """
         model = _load(self.target, self.dtype)
         nn.Module.to(model, device)
         if self.shape is None:
             return model
         if not isinstance(model, LlamaForCausalLM):
             raise ModelError(f"only a Llama can be enlarged, and {self.target} is a {type(model).__name__}")
-        return inflate(model, SHAPES[self.shape])
+        return inflate(model, SHAPES[self.shape], context=context)
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,7 +93,7 @@ def run(options: Options, progress: Callable[[str], None] = lambda _: None) -> R
     names = wanted(options.methods, options.quick, options.peers)
     used = versions() | engines.versions(names)
     source = weights(options.target, options.draft, options.dtype, options.inflate)
-    source = replace(source, sources=_sources(options.sources, names))
+    source = replace(source, sources=sources(options.sources, names))
     chosen = spread(load(options.prompts), options.limit)
     progress(f"loading {source.name}")
     out = LeftOut(progress, needed=PLAIN_ROW)
@@ -123,7 +123,7 @@ def run(options: Options, progress: Callable[[str], None] = lambda _: None) -> R
     return report
 
 
-def _sources(given: tuple[str, ...], names: tuple[str, ...]) -> dict[str, str]:
+def sources(given: tuple[str, ...], names: tuple[str, ...]) -> dict[str, str]:
     """What each row drafts with, by its name. Raises InvalidRequest for what names no row."""
     found: dict[str, str] = {}
     for one in given:

@@ -85,7 +85,11 @@ for panel, command, example in (
     (
         MEASURE,
         bench,
-        ("foreword bench --quick --json quick.json", "foreword bench --inflate llama-350m --plot 350m.png"),
+        (
+            "foreword bench --quick --json quick.json",
+            "foreword bench --inflate llama-350m --plot 350m.png",
+            "foreword bench --batch 1,4,16,32 --method lm",
+        ),
     ),
 ):
     app.command(rich_help_panel=panel, epilog=examples(*example))(command)

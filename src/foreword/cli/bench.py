@@ -100,6 +100,10 @@ Where = Annotated[bool, typer.Option("--where", help="Show where a round goes in
 Rules = Annotated[
     bool, typer.Option("--rules", help="Rules beside each other, on equal guesses, instead.", rich_help_panel=MEASURE)
 ]
+Batch = Annotated[
+    str | None,
+    _option("So many texts at a time instead, as 1,4,16,32: each method beside plain decoding.", metavar="N,N,…"),
+]
 Budgets = Annotated[list[int] | None, _option("With --rules: guesses in a round. Default: 4 to 64.", "--budget")]
 Context = Annotated[int, _option("With --limit: tokens before the ones that are checked.", least=1)]
 Device = Annotated[
@@ -120,6 +124,7 @@ def bench(
     quick: Quick = False,
     limit: Limit = False,
     rules: Rules = False,
+    batch: Batch = None,
     where: Where = False,
     inflate: Inflate = None,
     temperature: Temperatures = None,
@@ -161,6 +166,8 @@ def bench(
     )
     if rules:
         _rules(asked, tuple(budget or BUDGETS), json)
+    elif batch is not None:
+        _together(asked, batch, json)
     else:
         _ways(asked, json, where=where)
 
@@ -171,7 +178,7 @@ def _check(given: dict[str, object]) -> None:
 
     usual = {name: option.default for name, option in signature(bench).parameters.items()}
     asked = {name for name, default in usual.items() if given[name] != default}
-    kinds = sorted(asked & {"limit", "rules", "where"})
+    kinds = sorted(asked & {"limit", "rules", "batch", "where"})
     if len(kinds) > 1:
         raise InvalidRequest(f"{_spelt(kinds)} are measurements of their own; ask for one at a time")
     kind = kinds[0] if kinds else ""
@@ -182,6 +189,9 @@ def _check(given: dict[str, object]) -> None:
         raise InvalidRequest(
             f"--limit measures forwards alone, so {_spelt(strange)} would change nothing; leave it out"
         )
+
+    if kind == "batch" and "plot" in asked:
+        raise InvalidRequest("--plot draws what is measured text by text, so it does not go with --batch; leave it out")
 
 
 def _spelt(options: list[str]) -> str:
@@ -203,6 +213,18 @@ def _rules(asked: Options, budgets: tuple[int, ...], json: Path | None) -> None:
     with Course(quiet=json == STDOUT) as course:
         rows = compare(asked, budgets, course)
     _write(as_json(rows, asked), table(rows), json)
+
+
+def _together(asked: Options, batch: str, json: Path | None) -> None:
+    from foreword.bench.together import together
+    from foreword.errors import InvalidRequest
+
+    try:
+        batches = [int(part) for part in batch.split(",")]
+    except ValueError as error:
+        raise InvalidRequest(f"cannot read '--batch' {batch!r}: it holds no numbers. Give some as 1,4,16,32") from error
+    found = together(asked, batches, edge.note)
+    _write(found.as_json(), found.table(), json)
 
 
 def _limit(

@@ -72,8 +72,13 @@ class Width(ABC):
         """The draft without the guesses that are not worth their scoring. Never asked about guesses that were drawn."""
         return draft
 
-    def clocked(self, rows: int, clock: Clock) -> None:  # noqa: B027 - a hook, empty by default
-        """What the last round cost; `rows` is the size of its forward."""
+    def clocked(  # noqa: B027 - a hook, empty by default
+        self, rows: int, clock: Clock, reading: int = 0
+    ) -> None:
+        """What the last round cost: a forward over `rows`, one for each text that wrote and each guess.
+
+        `reading` tokens of prompts were read beside them.
+        """
 
     def learn(self, sequence: Sequence, outcome: Outcome) -> None:  # noqa: B027 - a hook, empty by default
         """What became of the guesses of a sequence in that round."""

@@ -1,0 +1,67 @@
+"""Many texts at a time: one tiny run on the family that ships. What it reports is whole, and about the same text."""
+
+import json
+
+import pytest
+from rich.console import Console
+
+from foreword.bench import peers
+from foreword.bench.run import Options
+from foreword.bench.together import TURNS, Together, together
+from foreword.errors import InvalidRequest
+
+METHODS = ("ngram", "lm", "oracle")
+
+
+@pytest.fixture(scope="module")
+def progress() -> list[str]:
+    return []
+
+
+@pytest.fixture(scope="module")
+def found(progress) -> Together:
+    options = Options(
+        limit_prompts=3, max_tokens=8, dtype="float32", methods=METHODS, width="heuristic", temperatures=(0.0, 1.0)
+    )
+    return together(options, (1, 3), progress.append)
+
+
+def test_every_method_is_beside_plain_decoding_at_every_batch_and_temperature(found):
+    keys = [(row.temperature, row.name, row.batch) for row in found.rows]
+    assert keys == [(heat, name, batch) for heat in (0, 1) for name in ("plain", "ngram", "lm") for batch in (1, 3)]
+    for row in found.rows:
+        assert row.tokens_per_second > 0
+        assert 0 < row.over_plain.low <= row.over_plain.mid <= row.over_plain.high
+        assert (row.over_plain.high == 1) == (row.name == "plain")
+
+
+def test_all_say_what_plain_decoding_says_though_they_draft(found):
+    assert all(row.same_text for row in found.rows)
+    assert all(0 < row.accepted <= row.drafted for row in found.rows if row.name == "lm")
+    assert not any(row.drafted for row in found.rows if row.name == "plain")
+
+
+def test_who_answers_one_request_at_a_time_is_left_out_by_name(found, progress):
+    assert set(found.left_out) == {peers.GENERATE, "oracle"}
+    assert "oracle is left out: it answers one request at a time here" in progress
+    assert sum(line.startswith(f"turn {TURNS} of {TURNS}: ") for line in progress) == 4
+
+
+def test_the_json_and_the_table_hold_every_figure(found):
+    written = json.loads(json.dumps(found.as_json(), allow_nan=False))
+    assert {"machine", "versions", "target", "settings", "rows", "left_out"} == set(written)
+    assert written["settings"]["batches"] == [1, 3]
+    assert [len(row["over_plain"]) for row in written["rows"]] == [3] * 12
+    console = Console(width=200)
+    with console.capture() as shown:
+        console.print(found.table())
+    lines = [line.split() for line in shown.get().splitlines()]
+    assert [line[:2] for line in lines if line[-1:] == ["yes"]] == [
+        [name, heat] for heat in "01" for name in ("plain", "ngram", "lm")
+    ]
+    assert "left out: oracle" in shown.get()
+
+
+def test_a_batch_of_none_is_refused_before_any_work():
+    with pytest.raises(InvalidRequest, match="each needs at least one text"):
+        together(Options(), (4, 0))
