@@ -64,7 +64,19 @@ class Loading:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Driving(Loading):
+class Trusting(Loading):
+    """The same, and whether code of the model's folder may run."""
+
+    trust_remote_code: options.Trust = False
+
+    @property
+    def how(self) -> dict[str, Any]:
+        """Keywords for LLM, those alone that were given."""
+        return {field.name: getattr(self, field.name) for field in fields(self) if getattr(self, field.name)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Driving(Trusting):
     """The same, and how it is driven."""
 
     way: options.Way = None

@@ -182,7 +182,7 @@ class Talk:
             return
         file = Path(name).expanduser()
         try:
-            if file.suffix == ".md":
+            if file.name.endswith(".md"):
                 kept = "\n\n".join(f"**{turn['role']}**\n\n{turn['content']}" for turn in self.messages) + "\n"
             else:
                 kept = json.dumps({"messages": self.messages}, ensure_ascii=False, indent=1) + "\n"

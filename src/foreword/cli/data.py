@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from foreword.cli import early, edge, options
-from foreword.cli.bundles import Loading, bundled
+from foreword.cli.bundles import Trusting, bundled
 from foreword.cli.course import Course
 from foreword.cli.options import examples
 
@@ -63,7 +63,7 @@ def regenerate(
     limit: Annotated[int | None, typer.Option(help="Only the first so many records.", min=1, metavar="N")] = None,
     seed: Annotated[int, typer.Option(help="Same seed, same answers.", min=0, metavar="N")] = 0,
     draft: options.DraftName = None,
-    loading: Loading,
+    loading: Trusting,
     as_json: options.AsJson = False,
 ) -> None:
     """Let the target say every answer again: a draft learns best from what its target really says."""

@@ -38,7 +38,14 @@ Out = Annotated[
 ]
 
 
-def index(files: Files, *, out: Out, model: options.ModelName = None, as_json: options.AsJson = False) -> None:
+def index(
+    files: Files,
+    *,
+    out: Out,
+    model: options.ModelName = None,
+    trust_remote_code: options.Trust = False,
+    as_json: options.AsJson = False,
+) -> None:
     """Build a datastore of your own texts, for guessing what a model will say about such things.
 
     A line of JSONL holds a chat (messages, or prompt and completion), which is put into the model's chat template, or a
@@ -49,7 +56,8 @@ def index(files: Files, *, out: Out, model: options.ModelName = None, as_json: o
     from foreword.draft.datastore import build
     from foreword.model import load_tokenizer
 
-    tokenizer = load_tokenizer(model or family.target())
+    trusted = {"trust_remote_code": True} if trust_remote_code else {}
+    tokenizer = load_tokenizer(model or family.target(), **trusted)
     template = tokenizer.apply_chat_template if tokenizer.chat_template else None
     with _progress(quiet=as_json) as shown:
         reading = shown.add_task("reading", total=sum(path.stat().st_size for path in found))

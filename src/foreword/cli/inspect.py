@@ -32,7 +32,7 @@ def inspect(
     guessed = WITH_DRAFT if draft is not None or model is None else WITHOUT_DRAFT
     facts = _model(llm, as_json=as_json) | {"default method": guessed}
     if draft is not None:
-        same, why = _vocabulary(llm, draft)
+        same, why = _vocabulary(llm, draft, trusted=loading.trust_remote_code)
         facts |= {"draft": draft, "same vocabulary": same, "vocabulary": why}
         facts["default method"] = guessed if same else f"{SHARED} or {RETOLD}, whichever suits the first text"
     cost = llm.target.cost
@@ -95,12 +95,12 @@ def _table(cost: Cost, context: int) -> Table:
     return table
 
 
-def _vocabulary(llm: LLM, draft: str) -> tuple[bool, str]:
+def _vocabulary(llm: LLM, draft: str, *, trusted: bool) -> tuple[bool, str]:
     from foreword.errors import VocabularyMismatch
     from foreword.model import check_same, load_tokenizer
 
     try:
-        check_same(llm.tokenizer, load_tokenizer(draft))
+        check_same(llm.tokenizer, load_tokenizer(draft, **({"trust_remote_code": True} if trusted else {})))
     except VocabularyMismatch as error:
         return False, str(error)
     return True, "every token has the same id in both"

@@ -72,6 +72,8 @@ Way = Annotated[
     ),
 ]
 
+Trust = Annotated[bool, _option(MODEL, "--trust-remote-code", "Run code that the model's folder or repository holds.")]
+
 MethodName = Annotated[
     str | None,
     _option(
