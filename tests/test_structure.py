@@ -111,6 +111,7 @@ def test_the_core_stays_small():
         SOURCE / "model" / f"{name}.py"
         for name in (
             "checkpoint",
+            "excerpt",
             "experts",
             "graph",
             "kernel",
@@ -133,7 +134,7 @@ def test_the_core_stays_small():
     }
     optional.add(SOURCE / "candidates.py")
     assert all(path.exists() for path in optional)
-    assert sum(map(written, core - optional)) <= 3100
+    assert sum(map(written, core - optional)) <= 3330
 
 
 @pytest.mark.skipif(not REGISTRY.exists(), reason="there are no drafting methods yet")
