@@ -1,10 +1,10 @@
-"""Models driven through the cache of transformers: rejected guesses leave nothing there, and a round is one forward."""
+"""Models driven through the cache of transformers: blocks at fixed places, nothing left of what is taken back."""
 
 import pytest
 import torch
 
 import architectures
-from foreword.model.cached import MOST_AGAIN, CachedDriver
+from foreword.model.cached import BLOCK, PROMPT, CachedDriver
 from foreword.model.driver import Mode
 from foreword.model.plan import Read
 
@@ -17,17 +17,17 @@ def text(count: int) -> list[int]:
 
 @pytest.mark.parametrize("right", [0, 2, 4])
 @pytest.mark.parametrize("name", NAMES)
-def test_a_round_with_guesses_takes_one_forward_and_now_and_then_one_more(name, right):
+def test_a_round_takes_a_forward_for_every_block_that_it_touches(name, right):
     model = architectures.build(name)
-    forwards: list[int] = []
-    model.register_forward_pre_hook(lambda *_, **given: forwards.append(1))
-    driver, words, rounds = CachedDriver(model, Mode.CACHE), text(100), 12
+    shapes: list[int] = []
+    model.register_forward_pre_hook(lambda _, __, given: shapes.append(given["input_ids"].shape[1]), with_kwargs=True)
+    driver, words = CachedDriver(model, Mode.CACHE), text(100)
     with torch.inference_mode():
-        truth = model(torch.tensor([words])).logits[0]
-    forwards.clear()
+        truth = model(input_ids=torch.tensor([words])).logits[0]
+    shapes.clear()
     driver.open(1, 200)
     past, pending = 0, 30
-    for _ in range(rounds):
+    while past + pending + 4 < len(words):
         begun = past + pending
         guesses = [
             (word + (place >= right)) % architectures.VOCAB for place, word in enumerate(words[begun : begun + 4])
@@ -35,19 +35,62 @@ def test_a_round_with_guesses_takes_one_forward_and_now_and_then_one_more(name, 
         found = driver.read([Read(1, past, words[past:begun] + guesses, keep=5)])
         wanted = truth[begun - 1 : begun + right]
         torch.testing.assert_close(found[: right + 1], wanted, atol=1e-3, rtol=1e-3)
+        if past:
+            assert shapes == [BLOCK] * ((begun + 3) // BLOCK - past // BLOCK + 1)
+        else:
+            assert shapes == [16, BLOCK, BLOCK, BLOCK], "the prompt in halves, the block after it, the draft tokens'"
+        shapes.clear()
         past, pending = begun + right, 1
-    # The prompt has a forward of its own, and so has what stayed of a few rounds.
-    kept = 0 if right == 4 or name == "bloom" else rounds * (right + 1) // (MOST_AGAIN - right)
-    assert rounds <= len(forwards) <= rounds + 1 + kept
 
 
-def test_keys_and_values_of_ordinary_layers_are_not_copied_for_it():
+def test_a_long_prompt_is_read_as_it_comes_and_in_the_same_blocks_however_it_comes():
+    model = architectures.build("qwen3.5")
+    words, shapes, found = text(2 * PROMPT + 70), [], []
+    model.register_forward_pre_hook(lambda _, __, given: shapes.append(given["input_ids"].shape[1]), with_kwargs=True)
+    for chunk in (7, 100, len(words)):
+        driver = CachedDriver(model, Mode.CACHE)
+        driver.open(1, 400)
+        shapes.clear()
+        for start in range(0, len(words), chunk):
+            part = words[start : start + chunk]
+            found.append(driver.read([Read(1, start, part, keep=int(start + len(part) == len(words)))]))
+        assert shapes == [PROMPT, PROMPT, 64, BLOCK]
+    said = [rows for rows in found if len(rows)]
+    assert torch.equal(said[0], said[1])
+    assert torch.equal(said[0], said[2])
+
+
+def test_keys_and_values_of_ordinary_layers_are_not_copied():
     driver = CachedDriver(architectures.build("qwen3.5"), Mode.CACHE)
     driver.open(1, 200)
     driver.read([Read(1, 0, text(50), keep=1)])
-    before = driver._states[1].cache.layers[1].keys
+    marks = driver._states[1].marks
+    length, before = marks[-1]
+    assert length == 48
     driver.read([Read(1, 50, text(5), keep=5)])
-    saved = driver._states[1].saved
-    assert saved is not None
-    assert saved[0].layers[1].keys is before
-    assert before.shape[-2] == 50
+    assert marks[-1][1] is before
+    assert before is not None
+    assert before.layers[1].keys.shape[-2] == 48
+
+
+@pytest.mark.parametrize("mode", [Mode.CACHE, Mode.PLAIN])
+def test_a_text_may_be_taken_back_to_any_place(mode):
+    model, words = architectures.build("qwen3.5"), text(60)
+    driver, other = CachedDriver(model, mode), CachedDriver(model, mode)
+    for one in (driver, other):
+        one.open(1, 100)
+        one.read([Read(1, 0, words[:20], keep=1)])
+    wanted = driver.read([Read(1, 20, words[20:30], keep=3)])
+    other.read([Read(1, 20, words[30:], keep=1)])
+    assert torch.equal(other.read([Read(1, 20, words[20:30], keep=3)]), wanted)
+    torch.testing.assert_close(other.read([Read(1, 5, words[5:30], keep=3)]), wanted, atol=1e-3, rtol=1e-3)
+
+
+def test_a_model_that_has_no_cache_reads_whole_texts():
+    model, words = architectures.build("llama"), text(20)
+    driver, own = CachedDriver(model, Mode.PLAIN, cache=False), CachedDriver(model, Mode.PLAIN)
+    for one in (driver, own):
+        one.open(1, 40)
+        one.read([Read(1, 0, words[:9], keep=0)])
+    said, same = (one.read([Read(1, 9, words[9:], keep=2)]) for one in (driver, own))
+    torch.testing.assert_close(said, same, atol=1e-3, rtol=1e-3)

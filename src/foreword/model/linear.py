@@ -5,17 +5,26 @@ Knows weights; knows nothing about models. Measured figures are in docs/performa
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from jaxtyping import Float
+import torch.nn.functional as F
+from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from transformers.pytorch_utils import Conv1D
 
 MIN_ROWS = 4
 """A single row takes another oneDNN kernel, with another order of summation, and two take longer than four where there
 is no AMX; forwards are padded to at least this."""
 MOST_ROWS, DEPTH = 32, 512
 """With more rows than this oneDNN cuts longer sums than this elsewhere, in bfloat16 on CPUs with AMX."""
+
+
+TILE = 8
+"""Rows of one product where a library may sum otherwise for another number of rows."""
 
 
 class PackedLinear(nn.Module):
@@ -67,13 +76,90 @@ def packable(module: nn.Module) -> bool:
     )
 
 
+class TiledExperts(nn.Module):
+    """The experts of a layer, asked one by one and TILE rows at a time, so that a row does not depend on the others.
+
+    Every expert that is asked costs TILE rows at least. What else the model asks of its experts they answer themselves.
+    """
+
+    def __init__(self, experts: nn.Module) -> None:
+        super().__init__()
+        self._experts = experts
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("_experts"), name)
+
+    def forward(
+        self,
+        hidden_states: Float[Tensor, "rows hidden"],
+        top_k_index: Int[Tensor, "rows asked"],
+        top_k_weights: Float[Tensor, "rows asked"],
+    ) -> Float[Tensor, "rows hidden"]:
+        out = torch.zeros_like(hidden_states)
+        for expert in top_k_index.unique().tolist():
+            row, place = torch.where(top_k_index == expert)
+            for rows, places in zip(row.split(TILE), place.split(TILE), strict=True):
+                spare = rows[-1:].expand(TILE - len(rows))
+                given = hidden_states[torch.cat([rows, spare])]
+                weights = top_k_weights[rows, places][:, None]
+                weights = torch.cat([weights, weights.new_zeros(len(spare), 1)])
+                said = self._experts(given, torch.full((TILE, 1), expert, device=row.device), weights)
+                out[rows] += said[: len(rows)]
+        return out
+
+
+EXPERTS = (
+    ["hidden_states", "top_k_index", "top_k_weights"],
+    ["hidden_states", "router_indices", "routing_weights"],
+)
+"""What a forward of experts is given, where it can be tiled."""
+
+
+def tileable(module: nn.Module) -> bool:
+    """Experts on CPU that take rows, whom each asks, and how much it trusts them."""
+    return [*inspect.signature(module.forward).parameters] in EXPERTS and next(
+        (part.device.type for part in module.parameters()), None
+    ) == "cpu"
+
+
+class Tiles(TorchFunctionMode):
+    """While inside, products with a weight that is not packed take TILE rows at a time."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is F.linear and isinstance(args[0], Tensor) and len(args) > 1:
+            return _tiled(lambda rows: func(rows, *args[1:], **kwargs), args[0])
+        return func(*args, **kwargs)
+
+
+def _tiled(multiply: Any, x: Float[Tensor, "*rows in_features"]) -> Float[Tensor, "*rows out_features"]:
+    rows = x.reshape(-1, x.shape[-1])
+    spare = -len(rows) % TILE
+    padded = torch.cat([rows, rows[-1:].expand(spare, -1)]) if spare else rows
+    said = torch.cat([multiply(part) for part in padded.split(TILE)])[: len(rows)]
+    return said.view(*x.shape[:-1], -1)
+
+
+def unpacked(model: nn.Module) -> bool:
+    """Some matrix is neither packed nor an embedding, so that products with it need tiles."""
+    return any(
+        weight.dim() > 1 and weight.numel() and weight.device.type == "cpu"
+        for module in model.modules()
+        if not isinstance(module, nn.Embedding)
+        for weight in module.parameters(recurse=False)
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Swap:
     """One layer that was replaced inside a model, and what stood there."""
 
     parent: nn.Module
     name: str
-    original: nn.Linear
+    original: nn.Module
 
 
 def swap_in(model: nn.Module) -> list[Swap]:
@@ -81,15 +167,34 @@ def swap_in(model: nn.Module) -> list[Swap]:
     swaps = []
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
-            if isinstance(child, nn.Linear) and packable(child):
-                setattr(parent, name, PackedLinear(child))
+            linear = _untransposed(child) if type(child) is Conv1D else child
+            if isinstance(linear, nn.Linear) and packable(linear):
+                setattr(parent, name, PackedLinear(linear))
+                swaps.append(Swap(parent, name, child))
+    return swaps + tile_experts(model)
+
+
+def tile_experts(model: nn.Module) -> list[Swap]:
+    """Replace the experts inside `model` by their tiled form; `swap_out` undoes it."""
+    swaps = []
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if not isinstance(parent, TiledExperts) and tileable(child):
+                setattr(parent, name, TiledExperts(child))
                 swaps.append(Swap(parent, name, child))
     return swaps
 
 
+def _untransposed(layer: Conv1D) -> nn.Linear:
+    inputs, outputs = layer.weight.shape
+    linear = nn.Linear(inputs, outputs, device="meta")
+    linear.weight, linear.bias = nn.Parameter(layer.weight.detach().T), nn.Parameter(layer.bias.detach())
+    return linear
+
+
 def swap_out(swaps: list[Swap]) -> None:
     """Put the original layers back."""
-    for swap in swaps:
+    for swap in reversed(swaps):
         setattr(swap.parent, swap.name, swap.original)
 
 

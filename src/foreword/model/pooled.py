@@ -6,6 +6,7 @@ Knows Hugging Face models; knows nothing about drafting or rules.
 from __future__ import annotations
 
 from collections.abc import Sequence as List
+from contextlib import nullcontext
 
 import torch
 from jaxtyping import Float
@@ -14,11 +15,15 @@ from transformers import PreTrainedModel
 
 from foreword.model.driver import Mode
 from foreword.model.lengths import length_of
-from foreword.model.linear import MIN_ROWS
+from foreword.model.linear import MIN_ROWS, Tiles, unpacked
 from foreword.model.listen import Overheard
 from foreword.model.packing import Packing
 from foreword.model.plan import Read
 from foreword.native.openmp import all_threads
+
+EVEN = 32
+"""Rows of a forward are a multiple of this where a router gives a few numbers a row: what is left of a tensor after
+registers of 32 numbers gets its sigmoid from another function, whose bits differ."""
 
 
 class PooledDriver(Packing, Overheard):
@@ -29,6 +34,7 @@ class PooledDriver(Packing, Overheard):
         self.mode = mode
         self._model = model
         self._length = length_of(model)
+        self._tiled = unpacked(model)
         self.asked: dict[int, int | None] = {}
 
     def read(self, reads: List[Read]) -> Float[Tensor, "kept vocab"]:
@@ -45,18 +51,20 @@ class PooledDriver(Packing, Overheard):
     def _forward(self, reads: List[Read]) -> Float[Tensor, "kept vocab"]:
         rows = self._pack(reads)
         tokens, positions, kept, count = rows.tokens, rows.positions, rows.kept, len(rows.kept)
-        tokens += tokens[-1:] * (MIN_ROWS - len(tokens))
-        positions += positions[-1:] * (MIN_ROWS - len(positions))
+        spare = -len(tokens) % (EVEN if self._tiled else MIN_ROWS)
+        tokens += tokens[-1:] * spare
+        positions += positions[-1:] * spare
         kept += (kept[-1:] or [0]) * (MIN_ROWS - count)
         packed = torch.tensor([tokens, positions], device=self._device)
         if self._length is not None:
             self._length.forget()
-        output = self._model(
-            input_ids=packed[:1],
-            position_ids=packed[1:],
-            use_cache=False,
-            logits_to_keep=torch.tensor(kept, device=self._device),
-            plan=rows.plan,
-        )
+        with Tiles() if self._tiled else nullcontext():
+            output = self._model(
+                input_ids=packed[:1],
+                position_ids=packed[1:],
+                use_cache=False,
+                logits_to_keep=torch.tensor(kept, device=self._device),
+                plan=rows.plan,
+            )
         self.asked = rows.plan.asked
         return output.logits[0, :count]

@@ -1,37 +1,56 @@
 """Finds out, on the real model, the best exact way to drive it; flags and configurations are never trusted alone.
 
-A few short forwards: tree and chain scores through our own ways against the model's own, then its cache, then plain.
+A few short forwards, best way first. The algorithm is judged in float32, on the first layers of a model in another
+dtype; then the scores of a text must be equal bit for bit, however it is read, and near the model's own.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-from jaxtyping import Float
-from torch import Tensor
+from torch import nn
 from transformers import PreTrainedModel
 
 from foreword.errors import InvalidRequest, ModelError, named
-from foreword.model import experts, graph, native, recurrent
+from foreword.model import graph, native, recurrent
 from foreword.model.attention import NAME
 from foreword.model.cached import CachedDriver
 from foreword.model.driver import Driver, Mode
-from foreword.model.linear import Swap, swap_in, swap_out
-from foreword.model.plan import Read
+from foreword.model.linear import Swap, swap_in, swap_out, tile_experts
+from foreword.model.listen import layers_of
 from foreword.model.pooled import PooledDriver
+from foreword.model.trial import Trial
 
-PARENTS = [-1, 0, 1, -1, 3, 3]
-"""The tree that is tried: two branches from the root, the second one forks again."""
-BRANCH = [3, 5]
-"""The branch that is accepted, to try the move of its keys; two more tokens are read after it."""
-
-
-NATIVE, PLAIN = "native", "plain"
+NATIVE, PLAIN, WHOLE = "native", "plain", "plain (whole texts)"
 WAYS = {NATIVE: Mode.TREE, graph.GRAPH: Mode.TREE, "pool": Mode.TREE, "pool (chains)": Mode.CHAIN, "cache": Mode.CACHE}
 """The ways to drive a model and what each can score, best first; PLAIN is what is left when all of them fail."""
-FAST = {NATIVE: recurrent.refused, graph.GRAPH: graph.refused}
-"""Ways for some models on some machines: what says why not for this one."""
+
+
+def stateful(model: PreTrainedModel) -> str | None:
+    """Why the pool cannot hold what this model remembers; None if it can. A state is no key that can be masked."""
+    try:
+        parts = [part for layer in layers_of(model) for part in layer.modules()]
+    except (ModelError, AttributeError, NotImplementedError):
+        parts = list(model.modules())
+    kinds = (type(part).__name__ for part in parts if isinstance(part, nn.Conv1d) or _remembers(type(part).__name__))
+    found = next(kinds, None)
+    if found is not None:
+        return f"its layers remember in a state ({found}), and the pool holds keys and values"
+    index = next((type(part).__name__ for part in parts if "Indexer" in type(part).__name__), None)
+    return None if index is None else f"its attention reads the keys that an index names ({index})"
+
+
+def _remembers(name: str) -> bool:
+    return any(word in name for word in ("Mamba", "DeltaNet", "Recurrent", "ShortConv", "LinearAttention", "Lightning"))
+
+
+REFUSED = {
+    NATIVE: recurrent.refused,
+    graph.GRAPH: lambda model: graph.refused(model) or stateful(model),
+    "pool": stateful,
+    "pool (chains)": stateful,
+}
+"""What says why not for this model on this machine, before anything is tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +75,10 @@ class Capability:
         return "; ".join([best, *(f"not {way}: {why}" for way, why in self.refused)])
 
 
+FAST = (NATIVE, graph.GRAPH)
+"""Ways for some kinds of model on some machines."""
+
+
 def known_way(way: str | None) -> str | None:
     """The name of a way, or None for the best. Raises InvalidRequest where there is no such way."""
     names = list(dict.fromkeys(name.partition(" ")[0] for name in (*WAYS, PLAIN)))
@@ -73,38 +96,40 @@ def choose(
     no other is tried; raises ModelError where that cannot be taken.
     """
     own = model.config._attn_implementation or "eager"
-    tokens, references = _tokens(model), {mode: _reference(model, mode) for mode in (Mode.TREE, Mode.CHAIN)}
-    tolerance = 1e-3 if next(model.parameters()).dtype in (torch.float32, torch.float64) else 0.3
+    trial = Trial(model, lambda twin, way, mode: _make(twin, way, mode, [], own))
     why_not: list[tuple[str, str]] = []
     driver: Driver | None = None
-    for way, mode in WAYS.items():
+    for way, mode in (*WAYS.items(), (PLAIN, Mode.PLAIN), (WHOLE, Mode.PLAIN)):
         if only not in (None, way.partition(" ")[0]):
             continue
-        if unsuited := FAST.get(way, lambda _: None)(model):
+        if unsuited := REFUSED.get(way, lambda _: None)(model):
             why_not.append((way, unsuited))
             continue
         if isinstance(driver, native.NativeDriver) and owned:
             driver.restore()
+        if way not in FAST and (unsuited := trial.wrong(way, mode)):
+            why_not.append((way, unsuited))
+            continue
         try:
             driver = recurrent.drive(model, owned=owned) if way == NATIVE else _make(model, way, mode, swaps, own)
-            found = _score(driver, tokens, mode)
-            why = _missing_window(model, driver) if isinstance(driver, PooledDriver) else None
+            deviation, unsuited = trial.deviation(driver, mode), trial.unsteady(driver, mode)
         except Exception as error:
             if owned and way == NATIVE and driver is None:
                 raise  # half of the weights are gone, so nothing else can be tried
             why_not.append((way, named(error)))
             continue
-        reference = references[Mode.TREE if mode is Mode.TREE else Mode.CHAIN]
-        rows = (found.float() - reference).abs().amax(-1) / reference.std()
-        # A row that trusts two experts alike asks now one, now the other: some may stray, but not like other text.
-        deviation = float(max(rows.median(), rows.max() / 10) if experts.consulted(model) else rows.max())
         # States carry on what was rounded: in bfloat16 such models stray that much further, driven by us or not.
-        if why is None and deviation <= (2 if isinstance(driver, recurrent.RecurrentDriver) else 1) * tolerance:
+        allowed = trial.tolerance * (2 if isinstance(driver, recurrent.RecurrentDriver) else 1)
+        if deviation > allowed or not deviation >= 0:
+            unsuited = f"scores deviate by {deviation:.1e} of their spread"
+        if unsuited is None:
             return driver, Capability(mode, way, deviation, tuple(why_not))
-        why_not.append((way, why or f"scores deviate by {deviation:.1e} of their spread"))
-    if only not in (None, PLAIN):
-        raise ModelError(f"this model cannot be driven the way {only}: {'; '.join(why for _, why in why_not)}")
-    return _make(model, PLAIN, Mode.PLAIN, swaps, own), Capability(Mode.PLAIN, PLAIN, 0.0, tuple(why_not))
+        why_not.append((way, unsuited))
+    reasons = "; ".join(f"{way}: {why}" for way, why in why_not)
+    if only is not None:
+        reasons = "; ".join(why for _, why in why_not)
+        raise ModelError(f"this model cannot be driven the way {only}: {reasons}")
+    raise ModelError(f"cannot drive {type(model).__name__} by any backend: {reasons}")
 
 
 def drive(model: PreTrainedModel, known: Capability, swaps: list[Swap]) -> Driver:
@@ -116,65 +141,13 @@ def _make(model: PreTrainedModel, way: str, mode: Mode, swaps: list[Swap], own: 
     """A driver of one way; leaves the model as that way needs it."""
     if way == NATIVE:
         return recurrent.drive(model)
-    if way in ("cache", PLAIN):
+    if way in ("cache", PLAIN, WHOLE):
         swap_out(swaps)  # some models compute with a layer's weight themselves
         swaps.clear()
         model.set_attn_implementation(own)
-        return CachedDriver(model, mode)
+        if way == "cache":
+            swaps.extend(tile_experts(model))
+        return CachedDriver(model, mode, cache=way != WHOLE)
     swaps.extend(swap_in(model))
     model.set_attn_implementation(NAME)
     return graph.GraphDriver(model) if way == graph.GRAPH else PooledDriver(model, mode)
-
-
-def _tokens(model: PreTrainedModel) -> list[int]:
-    vocab = model.config.get_text_config().vocab_size
-    generator = torch.Generator().manual_seed(0)
-    return torch.randint(vocab // 8, vocab, (9 + len(PARENTS) + 2,), generator=generator).tolist()
-
-
-def _split(tokens: list[int]) -> tuple[list[int], list[int], list[int]]:
-    return tokens[:9], tokens[9 : 9 + len(PARENTS)], tokens[9 + len(PARENTS) :]
-
-
-@torch.inference_mode()
-def _reference(model: PreTrainedModel, mode: Mode) -> Float[Tensor, "scored vocab"]:
-    """The model's own scores, by whole forwards without a cache: of every guess, then of two tokens after a branch."""
-    trunk, guesses, after = _split(_tokens(model))
-
-    def scores(text: list[int], last: int) -> Tensor:
-        ids = torch.tensor([text], device=next(model.parameters()).device)
-        return model(input_ids=ids, use_cache=False).logits[0, -last:].float()
-
-    if mode is not Mode.TREE:
-        return torch.cat([scores(trunk + guesses, len(guesses) + 1), scores(trunk + guesses[:2] + after, 2)])
-    paths: list[list[int]] = []
-    for node, parent in enumerate(PARENTS):
-        paths.append(([] if parent < 0 else paths[parent]) + [guesses[node]])
-    rows = [scores(trunk, 1)] + [scores(trunk + path, 1) for path in paths]
-    return torch.cat([*rows, scores(trunk + [guesses[node] for node in BRANCH] + after, 2)])
-
-
-def _score(driver: Driver, tokens: list[int], mode: Mode) -> Float[Tensor, "scored vocab"]:
-    """The same scores by the driver: prompt in two chunks, guesses in one forward, rollback, two tokens more."""
-    trunk, guesses, after = _split(tokens)
-    driver.open(0, 64)
-    try:
-        driver.read([Read(0, 0, trunk[:4], keep=0)])
-        parents = PARENTS if mode is Mode.TREE else None
-        first = driver.read([Read(0, 4, trunk[4:] + guesses, parents, keep=len(guesses) + 1)])
-        kept = BRANCH if mode is Mode.TREE else [0, 1]
-        driver.move(0, [len(trunk) + node for node in kept], len(trunk))
-        return torch.cat([first, driver.read([Read(0, len(trunk) + 2, after, keep=2)])])
-    finally:
-        driver.close(0)
-
-
-def _missing_window(model: PreTrainedModel, driver: PooledDriver) -> str | None:
-    """A layer that should slide but did not ask for its window; too short a text would not show it in the scores."""
-    config = model.config.get_text_config()
-    kinds = getattr(config, "layer_types", None)
-    sliding = [i for i, kind in enumerate(kinds) if kind in ("sliding_attention", "chunked_attention")] if kinds else []
-    if not kinds and getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True):
-        sliding = list(driver.asked)
-    silent = [layer for layer in sliding if driver.asked.get(layer) is None]
-    return f"layers {silent} should see a window of the text but did not ask for it" if silent else None
