@@ -10,6 +10,7 @@ import torch
 from drafters import Foresight, RandomTree, known
 from foreword.draft import METHODS
 from foreword.draft.base import Drafter
+from foreword.engine import Engine
 from foreword.model.linear import fast_bfloat16
 from foreword.types import SamplingParams
 from foreword.width import WIDTHS as WIDTHS_BY_NAME
@@ -160,27 +161,57 @@ ASKED = {
     "filters": SamplingParams(top_k=40, min_p=0.02, typical_p=0.9, seed=2, logprobs=0),
     "stop strings": SamplingParams(temperature=0.7, stop=(" the", ". ", "\n"), seed=3),
     "logprobs": SamplingParams(temperature=0.0, logprobs=5, ignore_eos=True),
+    "top_p": SamplingParams(temperature=0.8, top_p=0.9, seed=4),
+    "top_k": SamplingParams(temperature=0.8, top_k=5, seed=5),
+    "one token left": SamplingParams(temperature=0.8, top_k=1, repetition_penalty=1.05, seed=6),
+    "min_p": SamplingParams(temperature=0.8, min_p=0.3, seed=7),
+    "typical_p": SamplingParams(temperature=0.8, typical_p=0.5, seed=8),
+    "logit bias": SamplingParams(temperature=0.8, logit_bias={262: 3.0, 280: -100.0}, seed=9),
+    "processors": SamplingParams(temperature=0.8, processors=(favour_even_tokens,), seed=10),
+    "bad words": SamplingParams(temperature=0.8, bad_word_ids=((262,), (280, 300)), seed=11),
 }
+MORE = tuple(ASKED)[6:]
+"""They are asked of few prompts: each is one parameter of `everything`, looked at for being drafted for."""
 
 
 @cache
 def asked(name: str) -> list[Request]:
     params = ASKED[name]
     params = SamplingParams(**{key: getattr(params, key) for key in params.__slots__} | {"max_tokens": 24})
-    return [Request(prompt, params) for prompt in prompts()]
+    return [Request(prompt, params) for prompt in prompts()[: 2 if name in MORE else None]]
 
 
 @pytest.mark.parametrize("guess", ["lm", "tree"])
 @pytest.mark.parametrize("name", ASKED)
 def test_nothing_vanishes_when_guessing_is_on(name, guess):
     want = _asked_plainly(name)
-    got = finish(engine(target(), guesser(guess, "float32", want), 4, chunk=16), asked(name))
+    loop = engine(target(), guesser(guess, "float32", want), 4, chunk=16)
+    got = finish(loop, asked(name))
     assert [answer.said for answer in got] == [answer.said for answer in want]
+    assert_guessed_at(got, loop)
     for ours, theirs in zip(got, want, strict=True):
         ours, theirs = ([one for delta in answer.deltas for one in delta.logprobs] for answer in (ours, theirs))
         assert [one.token for one in ours] == [one.token for one in theirs]
         assert [one.logprob for one in ours] == pytest.approx([one.logprob for one in theirs], abs=1e-4)
         assert [[token for token, _ in one.top] for one in ours] == [[token for token, _ in one.top] for one in theirs]
+
+
+def assert_guessed_at(answers: list[Answer], loop: Engine) -> None:
+    """A text that nobody guessed at proves nothing."""
+    assert loop.failed is None
+    assert sum(answer.sequence.stats.drafted for answer in answers) > 0
+    assert sum(answer.sequence.stats.accepted for answer in answers) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("guess", ["lm", "dspark", "recycle"])
+def test_one_drafter_goes_on_through_requests_of_every_kind(guess):
+    """What it learns from one kind spoils it for no other, and changes no text."""
+    loop = engine(target(), guesser(guess, "float32", []), 4, chunk=16)
+    for name in [*ASKED, *ASKED]:
+        got = finish(loop, asked(name))
+        assert [answer.said for answer in got] == [answer.said for answer in _asked_plainly(name)]
+        assert_guessed_at(got, loop)
 
 
 @cache

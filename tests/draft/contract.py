@@ -7,6 +7,7 @@ from functools import cache
 import torch
 
 from foreword.draft.base import Drafter
+from foreword.draft.none import NoDrafter
 from foreword.draws import KeyedDraws
 from foreword.model import Read
 from foreword.types import Batch, Draft, SamplingParams, Sequence
@@ -14,6 +15,7 @@ from running import Request, engine, finish, plain, prompts, target
 
 SAMPLED = SamplingParams(temperature=0.8, seed=4, max_tokens=20, ignore_eos=True)
 GREEDY = SamplingParams(temperature=0, seed=0, max_tokens=20, ignore_eos=True)
+FILTERED = SamplingParams(temperature=0.8, top_p=0.9, seed=4, max_tokens=20, ignore_eos=True)
 
 
 @dataclass
@@ -153,18 +155,25 @@ def the_edge_of_the_context_is_respected(make: Callable[[], Drafter]) -> None:
 
 
 def the_text_is_unaffected(make: Callable[[], Drafter]) -> None:
-    loop = engine(target(), make(), 3, chunk=16, slots=4)
-    assert [one.said for one in finish(loop, asked())] == said_plainly()
+    drafter = make()
+    loop = engine(target(), drafter, 3, chunk=16, slots=4)
+    got = [answer for kinds in ((FILTERED,), (SAMPLED, GREEDY)) for answer in finish(loop, asked(kinds))]
+    assert [one.said for one in got] == said_plainly()
     assert loop.failed is None
+    if not isinstance(drafter, NoDrafter):
+        for kind in (FILTERED, SAMPLED, GREEDY):
+            stats = [one.sequence.stats for one in got if one.sequence.params == kind]
+            assert sum(one.drafted for one in stats) > 0, f"nothing was guessed: {kind}"
+        assert sum(one.sequence.stats.accepted for one in got) > 0
 
 
-def asked() -> list[Request]:
-    return [Request(prompt, params) for prompt in prompts()[:3] for params in (SAMPLED, GREEDY)]
+def asked(kinds: tuple[SamplingParams, ...]) -> list[Request]:
+    return [Request(prompt, params) for params in kinds for prompt in prompts()[1:4]]
 
 
 @cache
 def said_plainly() -> list[tuple[list[int], str, str | None]]:
-    return [one.said for one in plain(target(), asked())]
+    return [one.said for one in plain(target(), asked((FILTERED, SAMPLED, GREEDY)))]
 
 
 CONTRACT = (
