@@ -185,6 +185,11 @@ def nothing(tokens, scores):
     return torch.full_like(scores, -torch.inf)
 
 
+def silent(tokens, scores):
+    """Forgets to return, from some length on."""
+    return scores if tokens.shape[1] < 12 else None
+
+
 @pytest.mark.parametrize("method", ["ngram", "none"])
 @pytest.mark.parametrize("first", ["good", "bad"])
 @pytest.mark.parametrize(
@@ -193,6 +198,7 @@ def nothing(tokens, scores):
         (Breaks(0), RuntimeError, "this processor is broken"),
         (Breaks(12), RuntimeError, "this processor is broken"),
         (nothing, InvalidRequest, "every token is forbidden"),
+        (silent, InvalidRequest, "cannot use the logits processor silent: it returned NoneType"),
     ],
 )
 def test_a_request_that_fails_ends_no_other(method, first, processor, error, said):
@@ -380,3 +386,17 @@ def test_where_no_method_is_named_a_draft_model_of_another_tokenizer_is_translat
 
 def test_the_family_is_driven_the_best_way():
     assert llm().target.mode is Mode.TREE
+
+
+def test_parameters_that_change_after_their_check_change_no_request():
+    def text(meddles):
+        bias = {400: 3.0}
+        params = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True, logit_bias=bias)
+        stream, said = llm("ngram").stream(PROMPT, params), ""
+        for delta in stream:
+            said += delta.text
+            if meddles:
+                bias[401] = params.logit_bias[401] = 100.0
+        return said
+
+    assert text(meddles=True) == text(meddles=False)

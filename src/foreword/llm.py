@@ -235,6 +235,7 @@ class LLM:
         params = SamplingParams() if params is None else params
         if not isinstance(params, SamplingParams):
             raise InvalidRequest(f"params must be SamplingParams, or a list with one for each prompt, got {params!r}")
+        params = replace(params)  # whoever made them may go on changing them
         with self._lock:  # a tokenizer serves one thread at a time
             tokens = self.tokenizer(prompt)["input_ids"] if isinstance(prompt, str) else token_ids(prompt)
             self._check(tokens, params)
