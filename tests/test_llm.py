@@ -213,6 +213,11 @@ def nothing(tokens, scores):
     return torch.full_like(scores, -torch.inf)
 
 
+def silent(tokens, scores):
+    """Forgets to return, from some length on."""
+    return scores if tokens.shape[1] < 12 else None
+
+
 @pytest.mark.parametrize("method", ["ngram", "none"])
 @pytest.mark.parametrize("first", ["good", "bad"])
 @pytest.mark.parametrize(
@@ -221,6 +226,7 @@ def nothing(tokens, scores):
         (Breaks(0), RuntimeError, "this processor is broken"),
         (Breaks(12), RuntimeError, "this processor is broken"),
         (nothing, InvalidRequest, "every token is forbidden"),
+        (silent, InvalidRequest, "cannot use the logits processor silent: it returned NoneType"),
     ],
 )
 def test_a_request_that_fails_ends_no_other(method, first, processor, error, said):
@@ -544,3 +550,17 @@ def test_an_interrupted_reader_takes_no_text_of_others():
     assert text == llm("none").generate(PROMPT, GREEDY)[0].text
     assert llm().engine.idle
     assert llm()._running == {}
+
+
+def test_parameters_that_change_after_their_check_change_no_request():
+    def text(meddles):
+        bias = {400: 3.0}
+        params = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True, logit_bias=bias)
+        stream, said = llm("ngram").stream(PROMPT, params), ""
+        for delta in stream:
+            said += delta.text
+            if meddles:
+                bias[401] = params.logit_bias[401] = 100.0
+        return said
+
+    assert text(meddles=True) == text(meddles=False)

@@ -308,3 +308,39 @@ def test_a_walk_draws_what_following_all_draws_finds(temperature: float, shape: 
     params, depths = SamplingParams(temperature=temperature), tree.depths
     noise = gumbel([seed] * (max(depths) + 1), range(max(depths) + 1), 3) if temperature else None
     assert walk(logits, params, noise, tree) == follow(choose(logits, params, noise, depths), tree)
+
+
+class Wrong:
+    """A processor that returns something else than logits once a text ends with a token."""
+
+    def __init__(self, answer, at=None):
+        self.answer, self.at = answer, at
+
+    def __call__(self, tokens, scores):
+        return self.answer(scores) if self.at is None or tokens[0, -1] == self.at else scores
+
+
+WRONG = [
+    (lambda scores: None, "it returned NoneType, not a tensor"),
+    (lambda scores: scores.numpy(), "it returned ndarray, not a tensor"),
+    (lambda scores: scores[0], "shape"),
+    (lambda scores: scores.long(), "int64"),
+    (lambda scores: scores.to("meta"), "on meta"),
+    (lambda scores: scores * math.nan, "NaN or infinity"),
+    (lambda scores: scores + math.inf, "NaN or infinity"),
+]
+
+
+@pytest.mark.parametrize(("answer", "says"), WRONG, ids=[says for _, says in WRONG])
+def test_a_processor_that_returns_no_logits_is_named(answer, says):
+    with pytest.raises(InvalidRequest, match=f"cannot use the logits processor Wrong: .*{says}"):
+        weights(_logits(1), _sequence(processors=(Wrong(answer),)), [[]])
+    law, lost = lawful(_logits(2), _sequence(processors=(Wrong(answer, at=5),)), [[], [5]])
+    assert lost == {1}
+    assert torch.equal(law[0], weights(_logits(2), _sequence(processors=()), [[], [5]])[0])
+
+
+def test_a_processor_is_not_blamed_for_the_model():
+    scores = _logits(1).index_fill(1, torch.tensor([3]), math.nan)
+    law = weights(scores, _sequence(temperature=0, processors=(Wrong(lambda scores: scores),)), [[]])
+    assert law[0, 3].isnan()

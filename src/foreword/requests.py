@@ -41,6 +41,7 @@ class Requests:
         params = SamplingParams() if params is None else params
         if not isinstance(params, SamplingParams):
             raise InvalidRequest(f"params must be SamplingParams, or a list with one for each prompt, got {params!r}")
+        params = replace(params)  # whoever made them may go on changing them
         tokens = self._tokenizer(prompt)["input_ids"] if isinstance(prompt, str) else token_ids(prompt)
         self._check(tokens, params)
         if params.bad_words:

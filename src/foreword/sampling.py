@@ -4,6 +4,7 @@ Rows are positions (nodes of a draft tree). A row's result never depends on its 
 """
 
 import math
+from typing import cast
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -195,14 +196,30 @@ def _processed(scores: Logits, processor: LogitsProcessor, tokens: list[int], pa
     rows = []
     for row, path in enumerate(paths):
         text = torch.tensor([[*tokens, *path]], dtype=torch.int64, device=scores.device)
-        result = processor(text, scores[row : row + 1].clone())
-        if result.shape != (1, scores.shape[-1]):
-            expected, got = (1, scores.shape[-1]), tuple(result.shape)
-            raise InvalidRequest(
-                f"a logits processor must return logits of the shape it was given, {expected}, got {got}"
-            )
-        rows.append(result.float())
+        before = scores[row : row + 1]
+        rows.append(checked(processor, processor(text, before.clone()), before))
     return torch.cat(rows)
+
+
+def checked(processor: LogitsProcessor, result: object, before: Logits) -> Logits:
+    """Return the answer of a processor in Float32. Raises InvalidRequest, with its name, where it is no logits."""
+    wrong = None
+    if not isinstance(result, Tensor):
+        wrong = f"it returned {type(result).__name__}, not a tensor"
+    elif result.shape != before.shape:
+        wrong = f"it returned the shape {tuple(result.shape)} for {tuple(before.shape)}"
+    elif not result.is_floating_point():
+        wrong = f"it returned {str(result.dtype).removeprefix('torch.')}, not floating-point numbers"
+    elif result.device != before.device:
+        wrong = f"it returned a tensor on {result.device}, and the logits are on {before.device}"
+    elif not bool((result < math.inf).all()) and bool((before < math.inf).all()):  # neither is true of NaN
+        wrong = "it returned NaN or infinity"
+    if wrong is None:
+        return cast("Tensor", result).float()
+    name = getattr(processor, "__name__", None) or type(processor).__name__
+    raise InvalidRequest(
+        f"cannot use the logits processor {name}: {wrong}. Return logits of the shape, kind and device that it is given"
+    )
 
 
 def _filtered(scores: Logits, params: SamplingParams) -> Logits:

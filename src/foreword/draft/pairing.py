@@ -89,7 +89,10 @@ class PairDrafter(Drafter):
 
     def propose(self, batch: Batch, nodes: List[int]) -> Draft:
         if self._drafter is None:
-            self._drafter = self._suited(batch.sequences[0].tokens)
+            kind = cast(
+                "Callable[[Pair], Drafter]", method(suited(self._pair, batch.sequences[0].tokens, self._enough))
+            )
+            self._drafter = kind(self._pair)
         return self._drafter.propose(batch, nodes)
 
     def observe(self, batch: Batch, draft: Draft, verdict: Verdict, scores: Scores) -> None:
@@ -100,11 +103,14 @@ class PairDrafter(Drafter):
         if self._drafter is not None:
             self._drafter.release(sequence)
 
-    def _suited(self, tokens: List[int]) -> Drafter:
-        model, translation = self._pair.model, self._pair.translation
-        ids = [spelt for token in tokens for spelt in translation.spellings[token]][: min(PROBE, model.context)]
-        model.open(_ASIDE, len(ids))
+
+def suited(pair: Pair, tokens: List[int], enough: float = ENOUGH) -> str:
+    """Return the method that drafts best after a text: shared tokens if they hold `enough` of the draft's law."""
+    model, translation = pair.model, pair.translation
+    ids = [spelt for token in tokens for spelt in translation.spellings[token]][: min(PROBE, model.context)]
+    model.open(_ASIDE, len(ids))
+    try:
         share = translation.mass(model.read([Read(_ASIDE, 0, ids, keep=len(ids))]))
+    finally:
         model.close(_ASIDE)
-        kind = cast("Callable[[Pair], Drafter]", method(SHARED if share >= self._enough else RETOLD))
-        return kind(self._pair)
+    return SHARED if share >= enough else RETOLD

@@ -5,35 +5,25 @@ Knows transformers' `generate`; the loop itself is the engine's.
 
 from __future__ import annotations
 
+import copy
 import inspect
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Int, Shaped
+from jaxtyping import Int
 from torch import Tensor
 from transformers import GenerationConfig, GenerationMixin, LogitsProcessorList, PreTrainedModel, StoppingCriteriaList
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
-from foreword.draft import MODEL, PLAIN, usual
-from foreword.draft import method as find_method
-from foreword.engine import NODES, Engine
 from foreword.errors import InvalidRequest
-from foreword.hf.loan import alone, loan
-from foreword.hf.refusal import refused_input, refused_option, refused_processor
+from foreword.hf.loop import Prompts, Speculation, engine, run
+from foreword.hf.refusal import Call, check_names
 from foreword.hf.row import InPlace, Recorder, StopRules, law, split
-from foreword.model import Mode, Model
-from foreword.scheduler import Scheduler
 from foreword.types import Sequence, Stats
-from foreword.verify import rule as find_rule
-from foreword.width import Fixed, policy
 
-Prompts = Int[Tensor, "batch prompt"]
 Sequences = Int[Tensor, "batch length"]
 
 
@@ -52,18 +42,6 @@ class SpeculativeOutput(GenerateDecoderOnlyOutput):
     """What each row was drawn with; give the first as `seed` to have the same text again."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Speculation:
-    """How to guess and how to judge; the same names and meanings as in `foreword.LLM`."""
-
-    drafter: PreTrainedModel | str | Path | None = None
-    method: str | None = None
-    rule: str = "match"
-    width: str | None = None
-    nodes: int | None = None
-    seed: int | None = None
-
-
 def generate(
     model: PreTrainedModel,
     input_ids: Prompts,
@@ -79,13 +57,18 @@ def generate(
     seed: int | None = None,
     streamer: Any = None,
     assistant_model: PreTrainedModel | None = None,
+    tokenizer: Any = None,
+    assistant_tokenizer: Any = None,
     **model_kwargs: Any,
 ) -> Sequences | SpeculativeOutput:
     """Speculative decoding for `model.generate(**inputs, custom_generate=foreword.generate, drafter=…)`.
 
     drafter: a smaller model in memory, a folder or a hub id; without one the text itself is searched for guesses.
     method, rule, width, nodes: as in `foreword.LLM`.  seed: without one it is drawn from torch's global generator, so
-        `torch.manual_seed` fixes the text; rows are drawn with seed, seed + 1, …  All else is transformers' own.
+        `torch.manual_seed` fixes the text; rows are drawn with seed, seed + 1, …
+    tokenizer, assistant_tokenizer: the target's and the drafter's; where they differ, draft tokens are translated.
+        transformers keeps both from a callable: bind them, `custom_generate=functools.partial(foreword.generate, …)`.
+    All else is transformers' own.
 
     Returns Int64[batch, length], prompts included and padded on the right, or with `return_dict_in_generate` a
     SpeculativeOutput. Greedy text is that of transformers; sampled text follows the same law, and is the same for
@@ -95,20 +78,41 @@ def generate(
     Raises InvalidRequest, before any work starts, for options that cannot be served exactly. transformers keeps
     `tokenizer` from a callable: for stop strings pass a StopStringCriteria, or use `foreword.enable`.
     """
-    left_streamer, left_assistant = _left_behind(model)
-    streamer = left_streamer if streamer is None else streamer
-    drafter = next((given for given in (drafter, assistant_model, left_assistant) if given is not None), None)
-    speculation = Speculation(drafter=drafter, method=method, rule=rule, width=width, nodes=nodes, seed=seed)
+    left = _left_behind(model)
+    streamer = left.get("streamer") if streamer is None else streamer
+    drafter = next((one for one in (drafter, assistant_model, left.get("assistant_model")) if one is not None), None)
+    names = (tokenizer, assistant_tokenizer)
+    speculation = Speculation(
+        drafter=drafter, method=method, rule=rule, width=width, nodes=nodes, seed=seed, tokenizers=names
+    )
     job = _Job(input_ids, generation_config, logits_processor or [], stopping_criteria or [], streamer)
     try:
-        job.check(model, model_kwargs)
-        rows = job.rows(model_kwargs.get("attention_mask"), speculation)
-        with _engine(model, speculation, len(rows)) as engine:
-            _run(engine, rows, streamer)
+        check_names(model, model_kwargs, inspect.signature(generate).parameters)
+        job.check(model, model_kwargs | {"synced_gpus": left.get("synced_gpus")})
+        return job.run(model, model_kwargs.get("attention_mask"), speculation)
     finally:
         if streamer is not None:
             streamer.end()
-    return job.output(rows)
+
+
+def serve(
+    model: PreTrainedModel,
+    input_ids: Prompts,
+    *,
+    generation_config: GenerationConfig,
+    logits_processor: LogitsProcessorList,
+    stopping_criteria: StoppingCriteriaList,
+    speculation: Speculation,
+    streamer: Any = None,
+    **model_kwargs: Any,
+) -> Sequences | SpeculativeOutput:
+    """`generate` for a call that was looked at before transformers prepared it."""
+    job = _Job(input_ids, generation_config, logits_processor, stopping_criteria, streamer)
+    try:
+        return job.run(model, model_kwargs.get("attention_mask"), speculation)
+    finally:
+        if streamer is not None:
+            streamer.end()
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,14 +125,40 @@ class _Job:
     criteria: list[Any]
     streamer: Any
 
+    def __post_init__(self) -> None:
+        """Whoever called may go on changing what was given."""
+        object.__setattr__(self, "config", copy.deepcopy(self.config))
+        object.__setattr__(self, "processors", list(self.processors))
+        object.__setattr__(self, "criteria", list(self.criteria))
+
     def check(self, model: PreTrainedModel, inputs: dict[str, Any]) -> None:
         """Raise InvalidRequest for what cannot be served."""
-        reason = refused_input(model, inputs) or refused_option(lambda name: getattr(self.config, name, None))
-        reason = reason or refused_processor(self.processors)
-        if reason is None and self.streamer is not None and len(self.prompts) > 1:
-            reason = f"a streamer reads one text, and there are {len(self.prompts)} rows; stream them one by one"
-        if reason:
-            raise InvalidRequest(reason)
+        synced, mask = inputs.pop("synced_gpus"), inputs.get("attention_mask")
+        setting = {"synced_gpus": synced}.get
+        mask = torch.ones_like(self.prompts) if mask is None else mask
+        call = Call(
+            model=model,
+            setting=lambda name: getattr(self.config, name, None) or setting(name),
+            inputs=inputs | {"input_ids": self.prompts, "attention_mask": mask},
+            processors=self.processors,
+            criteria=self.criteria,
+            ends=any(hasattr(criterion, "eos_token_id") for criterion in self.criteria),
+            stops=any(not isinstance(one, MaxLengthCriteria | EosTokenCriteria) for one in self.criteria),
+            streamer=self.streamer,
+            vouched=True,
+        )
+        refusal = call.refusal()
+        if refusal:
+            raise refusal.error
+
+    def run(
+        self, model: PreTrainedModel, mask: Tensor | None, speculation: Speculation
+    ) -> Sequences | SpeculativeOutput:
+        """Generate."""
+        rows = self.rows(mask, speculation)
+        with engine(model, speculation, rows, self.prompts) as loop:
+            run(loop, rows, self.streamer)
+        return self.output(rows)
 
     def rows(self, mask: Tensor | None, speculation: Speculation) -> list[Sequence]:
         """One sequence for each row, without its padding."""
@@ -143,7 +173,7 @@ class _Job:
         rows = []
         for row, seed in enumerate(_seeds(len(self.prompts), speculation.seed, bool(self.config.do_sample))):
             prompt = self.prompts[row : row + 1]
-            tokens = prompt[0] if mask is None else _unpadded(prompt[0], mask[row])
+            tokens = prompt[0] if mask is None else prompt[0][mask[row].bool()]
             pads = prompt[:, : width - len(tokens)]
             processors = [InPlace(processor, pads, row, len(self.prompts)) for processor in kept]
             params = law(processors, dict(filters), sample=bool(self.config.do_sample), limit=limit)
@@ -161,7 +191,8 @@ class _Job:
         longest = max(map(len, written))
         pad = self._pad(min(map(len, written)) < longest)
         ends = [[*tokens, *[pad] * (longest - len(tokens))] for tokens in written]
-        sequences = torch.cat([self.prompts, self.prompts.new_tensor(ends)], dim=1)
+        new = torch.tensor(ends, dtype=torch.int64, device=self.prompts.device)
+        sequences = torch.cat([self.prompts, new], dim=1)
         if not self.config.return_dict_in_generate:
             return sequences
         recorders = [row.reader.recorder for row in rows if isinstance(row.reader, StopRules) and row.reader.recorder]
@@ -182,8 +213,8 @@ class _Job:
         return 0 if token is None else int(token)
 
 
-def _left_behind(model: PreTrainedModel) -> tuple[Any, PreTrainedModel | None]:
-    """transformers hands a callable neither `streamer` nor `assistant_model`; its own frame still has them.
+def _left_behind(model: PreTrainedModel) -> dict[str, Any]:
+    """transformers keeps `streamer`, `assistant_model` and `synced_gpus` from a callable; its own frame has them.
 
     Without this a streamer would be fed the prompt and then nothing, and its reader would wait for ever.
     """
@@ -192,7 +223,7 @@ def _left_behind(model: PreTrainedModel) -> tuple[Any, PreTrainedModel | None]:
     while frame is not None and frame.f_code is not code:
         frame = frame.f_back
     given = frame.f_locals if frame is not None else {}
-    return (given.get("streamer"), given.get("assistant_model")) if given.get("self") is model else (None, None)
+    return dict(given) if given.get("self") is model else {}
 
 
 def _seeds(count: int, seed: int | None, sample: bool) -> list[int]:
@@ -202,54 +233,6 @@ def _seeds(count: int, seed: int | None, sample: bool) -> list[int]:
     if not 0 <= seed < 2**63:
         raise InvalidRequest(f"seed must be None or in [0, 2**63), got {seed}")
     return [(seed + row) % 2**63 for row in range(count)]
-
-
-def _unpadded(tokens: Int[Tensor, "length"], mask: Shaped[Tensor, "length"]) -> Int[Tensor, "kept"]:
-    """What the model may see; a masked token has no position either, so it may stand anywhere but at the end."""
-    if not mask[-1]:
-        raise InvalidRequest("the prompts are padded on the right; set tokenizer.padding_side = 'left'")
-    return tokens[mask.bool()]
-
-
-@contextmanager
-def _engine(model: PreTrainedModel, speculation: Speculation, rows: int) -> Iterator[Engine]:
-    """The loop around a borrowed target, and a draft model that is borrowed too."""
-    source = speculation.drafter
-    find_rule(speculation.rule)  # a wrong name is refused before the model is borrowed
-    if speculation.nodes is not None and not 0 <= speculation.nodes <= NODES:
-        raise InvalidRequest(f"nodes must be None or in [0, {NODES}], got {speculation.nodes}")
-    decides = policy(speculation.width, speculation.nodes)
-    name = speculation.method or usual(source)
-    kind = find_method(name)
-    borrowed = {one for one in (model, source) if isinstance(one, PreTrainedModel)}
-    with alone(*borrowed), loan(model) as (target, known):
-        width = Fixed(0) if name == PLAIN else decides(partial(known.cost, target))
-        rule = find_rule(speculation.rule, draws=kind.draws, trees=target.mode is Mode.TREE)
-        if source is model:
-            # On loan already: a second memory of its own is all that it needs to guess for itself.
-            source = Model(model, known=target.capability, swaps=[])
-        if isinstance(source, PreTrainedModel):
-            with loan(source) as (small, _):
-                yield Engine(target, kind.load(small, target, None), rule, width, Scheduler(slots=rows))
-            return
-        if isinstance(source, str | Path) and kind.takes == MODEL:
-            source = known.draft(str(source), target)
-        yield Engine(target, kind.load(source, target, None), rule, width, Scheduler(slots=rows))
-
-
-def _run(engine: Engine, rows: list[Sequence], streamer: Any) -> None:
-    try:
-        for row in rows:
-            engine.add(row)
-        while not engine.idle:
-            for delta in engine.step():
-                if streamer is not None:
-                    for token in delta.tokens:
-                        streamer.put(torch.tensor([token]))
-    finally:
-        for row in rows:
-            if row.finish_reason is None:
-                engine.abort(row)
 
 
 def _steps(rows: list[list[Tensor]], length: int, pad: int) -> tuple[Tensor, ...]:

@@ -15,7 +15,10 @@ from weakref import WeakKeyDictionary
 
 from transformers import PreTrainedModel
 
-from foreword.model import Capability, Model, borrow, measure
+from foreword.errors import words
+from foreword.model import Capability, Model, Tokenizer, borrow, measure
+from foreword.model.lexicon import Lexicon
+from foreword.model.translation import Translation
 
 
 @dataclass(slots=True)
@@ -28,6 +31,9 @@ class Acquaintance:
     capability: Capability | None = None
     drafts: dict[str, Model] = field(default_factory=dict)
     """Draft models loaded for it, by folder or hub id."""
+    refused: str | None = None
+    """Why it cannot be driven, where that was found out."""
+    _spoken: tuple[tuple[object, ...], tuple[Lexicon, Lexicon, Translation] | None] | None = None
     _cost: dict[int, float] | None = None
 
     def meet(self, hf: PreTrainedModel) -> None:
@@ -37,7 +43,22 @@ class Acquaintance:
         shape = (layers, weight.dtype, weight.device, hf.config.to_json_string())
         if shape != self.shape:
             self.shape, self.capability, self._cost = shape, None, None
+            self.refused = self._spoken = None
             self.drafts.clear()
+
+    def translation(
+        self, target: tuple[Tokenizer, int], draft: tuple[Tokenizer, int]
+    ) -> tuple[Lexicon, Lexicon, Translation] | None:
+        """Compare two tokenizers, each with the size of its model's vocabulary; None where every token is the same.
+
+        The last comparison is kept: it reads whole vocabularies. Raises VocabularyMismatch where nothing is shared.
+        """
+        asked = (*target, *draft)
+        if self._spoken is None or self._spoken[0] != asked:
+            lexicons = Lexicon(*target), Lexicon(*draft)
+            same = target[0].get_vocab() == draft[0].get_vocab()
+            self._spoken = asked, None if same else (*lexicons, Translation.between(*lexicons))
+        return self._spoken[1]
 
     def cost(self, model: Model) -> dict[int, float]:
         """Seconds of a forward by its rows, measured the first time."""
@@ -45,7 +66,7 @@ class Acquaintance:
             self._cost = measure(model)
         return self._cost
 
-    def draft(self, source: str, target: Model) -> Model:
+    def draft(self, source: str, target: Model | PreTrainedModel) -> Model:
         """The draft model of that name, loaded the first time."""
         if source not in self.drafts:
             self.drafts[source] = Model.load(source, dtype=target.dtype, device=str(target.device))
@@ -78,6 +99,20 @@ def loan(hf: PreTrainedModel) -> Iterator[tuple[Model, Acquaintance]]:
         with borrow(hf, known.capability) as model:
             known.capability = model.capability
             yield model, known
+
+
+def acquaintance(hf: PreTrainedModel) -> Acquaintance:
+    """What is remembered of a model, after it was tried once: `refused` says why it cannot be driven."""
+    known = _known(hf)
+    with alone(hf):
+        known.meet(hf)
+        if known.capability is None and known.refused is None:
+            try:
+                with borrow(hf) as model:
+                    known.capability = model.capability
+            except Exception as error:  # noqa: BLE001 - transformers serves it, whatever is wrong
+                known.refused = words(error)
+    return known
 
 
 def _known(hf: PreTrainedModel) -> Acquaintance:

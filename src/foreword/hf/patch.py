@@ -5,7 +5,6 @@ Knows the spellings people use; whatever cannot be served goes to transformers u
 
 from __future__ import annotations
 
-import copy
 import functools
 import inspect
 import warnings
@@ -16,10 +15,15 @@ from typing import Any
 
 from transformers import GenerationConfig, GenerationMixin, PreTrainedModel, StoppingCriteriaList, StopStringCriteria
 
-from foreword.hf.generation import generate
-from foreword.hf.refusal import Setting, refused_input, refused_option
+from foreword.hf.drafts import Aid
+from foreword.hf.generation import generate, serve
+from foreword.hf.loan import acquaintance
+from foreword.hf.loop import Speculation
+from foreword.hf.refusal import Call, Refusal, Setting, check_names
 
 _GUARD = Lock()
+_OURS = ("speculative_decoding", "draft_model")
+"""Arguments that `generate` gains."""
 _HOST: Any = GenerationMixin
 """The class whose `generate` every model inherits; Any, for its own type lets nobody assign it."""
 
@@ -44,9 +48,10 @@ def enable() -> Enabled:
     """Serve speculative calls of every `model.generate` with Foreword. Calling it twice does nothing more.
 
     Served are `draft_model=small` (a model, a folder or a hub id), `assistant_model=small`,
-    `prompt_lookup_num_tokens=n`, and `speculative_decoding=True` with or without a draft model. All other calls, and
-    those that cannot be served exactly (beams, encoder-decoders, another tokenizer …), are transformers' own; the
-    latter warn.
+    `prompt_lookup_num_tokens=n`, and `speculative_decoding=True` with or without a draft model. With `tokenizer` and
+    `assistant_tokenizer`, a draft model of another tokenizer too. All other calls are transformers' own, and so are
+    those that cannot be served exactly (beams, images, caches, processors that are not transformers' …): they reach
+    it unchanged, with a warning that says why.
 
     >>> foreword.enable()
     >>> model.generate(**inputs, draft_model=small, max_new_tokens=64)
@@ -70,22 +75,27 @@ def _routed(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def routed(self: PreTrainedModel, *args: Any, **kwargs: Any) -> Any:
-        asked, small = kwargs.pop("speculative_decoding", None), kwargs.pop("draft_model", None)
+        own = inspect.signature(generate).parameters if kwargs.get("custom_generate") is generate else _OURS
+        check_names(self, (name for name, value in kwargs.items() if value is not None), own)
+        asked, small = (kwargs.pop(name, None) for name in _OURS)
         given = dict(signature.bind(self, *args, **kwargs).arguments)
         given |= given.pop("kwargs", {})
         del given["self"]
-        small = given.get("assistant_model") if small is None else small
         setting = _setting(self, given)
-        wanted = small is not None or asked or setting("prompt_lookup_num_tokens") is not None
+        draft = given.get("assistant_model") if small is None else small
+        wanted = draft is not None or asked or setting("prompt_lookup_num_tokens") is not None
         if not wanted or asked is False or given.get("custom_generate") is not None:
             return original(self, *args, **kwargs)
-        reason = _reason(self, small, given, setting)
-        if reason is None:
-            return original(self, **_served(small, given, setting))
-        warnings.warn(f"not speculating with Foreword, transformers goes on by itself: {reason}", stacklevel=2)
-        if isinstance(small, PreTrainedModel):
-            given["assistant_model"] = small
-        return original(self, **given)
+        served = _served(self, draft, given, setting)
+        if not isinstance(served, Refusal):
+            return original(self, **served)
+        if served.assisted_differs and (draft is not None or not asked):
+            warnings.warn(served.warning("transformers runs this call without drafting"), stacklevel=2)
+            return original(self, **_without_drafting(given, setting))
+        drops = small is not None and given.get("assistant_model") is None
+        then = f"transformers runs this call {'without the draft model' if drops else 'unchanged'}"
+        warnings.warn(served.warning(then), stacklevel=2)
+        return original(self, *args, **kwargs)
 
     routed._before_foreword = original  # type: ignore[attr-defined]
     return routed
@@ -96,45 +106,78 @@ def _setting(model: PreTrainedModel, given: dict[str, Any]) -> Setting:
     configs = [given.get("generation_config"), model.generation_config]
 
     def setting(name: str) -> Any:
-        values = [given.get(name), *(getattr(config, name, None) for config in configs)]
-        return next((value for value in values if value is not None), None)
+        if name in given:
+            return given[name]  # None too: it takes back what a configuration says
+        return next((value for config in configs if (value := getattr(config, name, None)) is not None), None)
 
     return setting
 
 
-def _reason(model: PreTrainedModel, small: object, given: dict[str, Any], setting: Setting) -> str | None:
-    """Why a call cannot be served; None where it can."""
-    options = set(vars(GenerationConfig())) | set(inspect.signature(_HOST.generate).parameters) | {"tokenizer"}
-    inputs = {name: value for name, value in given.items() if name not in options}
-    for name in ("inputs_embeds", "negative_prompt_ids", "assistant_tokenizer", "past_key_values", "cache_params"):
-        if given.get(name) is not None:
-            return f"{name} cannot be served: Foreword reads token ids, and a draft model with the same tokenizer"
-    if getattr(model.generation_config, "stop_strings", None) is not None:
-        return "the model's own generation_config holds stop_strings; pass them to the call"
-    if isinstance(small, PreTrainedModel):
-        if getattr(small.config, "is_encoder_decoder", False):
-            return f"the draft model {type(small).__name__} is an encoder-decoder"
-        ours, theirs = (m.config.get_text_config().vocab_size for m in (model, small))
-        if theirs > ours:
-            return f"the draft model knows {theirs} tokens and the target only {ours}: not the same tokenizer"
-    if given.get("streamer") is not None and len(given.get("inputs", given.get("input_ids", ()))) > 1:
-        return "a streamer reads one text, and there are more rows"
-    return refused_input(model, inputs) or refused_option(setting)
-
-
-def _served(small: Any, given: dict[str, Any], setting: Setting) -> dict[str, Any]:
-    """The arguments with which the original prepares everything and then calls us.
-
-    It would not hand its tokenizer on to the stop strings of a callable, so these become a criterion here.
-    """
-    ours = {name: value for name, value in given.items() if name not in ("assistant_model", "prompt_lookup_num_tokens")}
+def _served(model: PreTrainedModel, draft: Any, given: dict[str, Any], setting: Setting) -> dict[str, Any] | Refusal:
+    """The arguments with which the original prepares everything and then calls us, or why it cannot be so."""
+    call = _call(model, given, setting)
+    refusal = call.refusal()
+    if refusal:
+        return refusal
+    known = acquaintance(model)
+    if known.refused:
+        return Refusal(type(model).__name__, f"it cannot be driven ({known.refused})")
+    tokenizers = given.get("tokenizer"), given.get("assistant_tokenizer")
+    if draft is not None:
+        aid = Aid.load(draft, model, known, tokenizers)
+        refusal = aid.refusal(model, known, call.inputs.get("input_ids"))
+        if refusal:
+            return refusal
+    ours = _without_drafting(given, setting)
     stop, tokenizer = setting("stop_strings"), ours.pop("tokenizer", None)
-    if stop is not None and tokenizer is not None:
+    if stop is not None and tokenizer is not None:  # it would not hand its tokenizer on to a callable
         criterion = StopStringCriteria(tokenizer=tokenizer, stop_strings=stop)
         ours["stopping_criteria"] = StoppingCriteriaList([*(ours.get("stopping_criteria") or ()), criterion])
-        ours.pop("stop_strings", None)
-        if ours.get("generation_config") is not None:
-            ours["generation_config"] = copy.deepcopy(ours["generation_config"])
-            ours["generation_config"].stop_strings = None
-    ours["custom_generate"] = functools.partial(generate, drafter=small, streamer=given.get("streamer"))
+        ours["stop_strings"] = None
+    speculation = Speculation(drafter=draft, tokenizers=tokenizers)
+    ours["custom_generate"] = functools.partial(serve, speculation=speculation, streamer=given.get("streamer"))
     return ours
+
+
+def _call(model: PreTrainedModel, given: dict[str, Any], setting: Setting) -> Call:
+    """What a call says about itself before transformers has prepared it."""
+    options = {*vars(GenerationConfig()), *inspect.signature(_HOST.generate).parameters}
+    options |= {"tokenizer", "assistant_tokenizer", "trust_remote_code"}
+    inputs = {name: value for name, value in given.items() if name not in options or name == "use_cache"}
+    if given.get("inputs") is not None:
+        inputs["input_ids"] = given["inputs"]
+    criteria = list(given.get("stopping_criteria") or ())
+    own_ends = any(hasattr(criterion, "eos_token_id") for criterion in criteria)
+    timed = setting("stop_strings") is not None or setting("max_time") is not None
+    for name in ("past_key_values", "cache_params"):
+        if inputs.get(name) is not None:
+            inputs[name] = _Given(inputs[name])
+    return Call(
+        model=model,
+        setting=setting,
+        inputs=inputs,
+        processors=list(given.get("logits_processor") or ()),
+        criteria=criteria,
+        ends=own_ends or setting("eos_token_id") is not None,
+        stops=bool(criteria) or timed,
+        streamer=given.get("streamer"),
+        copies=setting("num_return_sequences") or 1,
+    )
+
+
+class _Given:
+    """A cache that the call brings, empty or not."""
+
+    _is_user_defined = True
+
+    def __init__(self, cache: Any) -> None:
+        self.layers = getattr(cache, "layers", ())
+
+
+def _without_drafting(given: dict[str, Any], setting: Setting) -> dict[str, Any]:
+    """The same call to plain decoding."""
+    plain = {name: value for name, value in given.items() if name not in ("assistant_model", "assistant_tokenizer")}
+    plain.pop("prompt_lookup_num_tokens", None)
+    if setting("prompt_lookup_num_tokens") is not None:
+        plain["prompt_lookup_num_tokens"] = None
+    return plain

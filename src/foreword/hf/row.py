@@ -16,7 +16,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from transformers.generation import logits_process as hf
 
-from foreword.sampling import weights
+from foreword.errors import InvalidRequest
+from foreword.sampling import checked, weights
 from foreword.types import LogitsProcessor, SamplingParams, Sequence
 
 Ids = Int[Tensor, "1 length"]
@@ -58,7 +59,9 @@ def split(processors: List[Any]) -> tuple[list[Any], dict[str, float]]:
             break
         _, parameter, attribute = _WARPERS[place]
         value = getattr(rest[-1], attribute)
-        if parameter == "top_p" and value <= 0:
+        try:
+            SamplingParams(**{parameter: value})
+        except InvalidRequest:  # transformers takes more, and then it stays a processor
             break
         found[parameter], last = value, place
         rest.pop()
@@ -82,12 +85,12 @@ class InPlace:
     def __call__(self, tokens: Ids, scores: Scores) -> Scores:
         ids = torch.cat([self.pads, tokens.to(self.pads.device)], dim=1)
         alone = self.batch == 1 or type(self.processor) in _BY_ROW
-        call: Any = self.processor
-        if alone:
-            return call(ids, scores)
         # Whoever may look at the number of its row gets a whole batch of copies of this one.
-        everywhere = call(ids.expand(self.batch, -1).clone(), scores.expand(self.batch, -1).clone())
-        return everywhere[self.row : self.row + 1]
+        copies = 1 if alone else self.batch
+        before = scores.expand(copies, -1)
+        call: Any = self.processor
+        everywhere = checked(call, call(ids.expand(copies, -1).clone(), before.clone()), before)
+        return everywhere if alone else everywhere[self.row : self.row + 1]
 
 
 class Recorder:
