@@ -74,7 +74,7 @@ class Model:
         config = hf.config.get_text_config()
         self.vocab: int = config.vocab_size
         self.context: int = getattr(config, "max_position_embeddings", None) or NO_LIMIT
-        if known is None and (odd := _ending(hf)[1]):
+        if known is None and swaps is None and (odd := _ending(hf)[1]):
             warnings.warn(
                 f"ids {odd} that should end texts are none of the {self.vocab} tokens of {self.name}; they are ignored",
                 stacklevel=3,
