@@ -133,7 +133,7 @@ def test_the_names_that_are_read_are_those_of_the_registries():
     assert early.names("width", "WIDTHS") == tuple(WIDTHS)
     assert early.names("train.losses", "LOSSES") == tuple(LOSSES)
     assert early.names("bench.engines", "ENGINES") == tuple(ENGINES)
-    assert early.names("engine", "NODES") == NODES
+    assert early.names("params", "NODES") == NODES
     assert set(early.rows()) >= {*CONTENDERS, *METHODS}
 
 

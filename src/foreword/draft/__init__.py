@@ -5,12 +5,13 @@ from __future__ import annotations
 import difflib
 import re
 from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
 from foreword.draft.base import HEAD, MODEL, Drafter
 from foreword.draft.parts import Parts
 from foreword.draft.recipe import Recipe
-from foreword.errors import InvalidRequest, UnknownMethod
+from foreword.errors import InvalidRequest, UnknownMethod, named
 from foreword.model.checkpoint import kinds
 
 METHODS: dict[str, str] = {
@@ -34,6 +35,9 @@ METHODS: dict[str, str] = {
     "cascade": "foreword.draft.cascade:CascadeDrafter",
 }
 """Name of a method -> where its class is; imported when asked for."""
+
+GROUP = "foreword.methods"
+"""The entry points by which other packages add methods."""
 
 TRAINED: dict[str, str] = {
     "LlamaForCausalLMEagle3": "eagle",
@@ -61,17 +65,12 @@ def method(name: str) -> type[Drafter] | Recipe:
     Raises UnknownMethod with the nearest names, or InvalidRequest for a name that cannot be read.
     """
     if not isinstance(name, str) or not name.strip():
-        raise InvalidRequest(f"cannot use method={name!r}: it is no name. Methods: {', '.join(METHODS)}")
+        raise InvalidRequest(f"cannot use method={name!r}: it is no name. Methods: {', '.join(names())}")
     written = re.fullmatch(r"\s*([\w-]+)\s*(?:\((.*)\))?\s*", name)
     if written is None:
         raise InvalidRequest(f"cannot read the method {name!r}; write a name, or one that joins others: name(one, two)")
     head, inside = written[1], written[2]
-    if head not in METHODS:
-        near = difflib.get_close_matches(head, METHODS, 1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise UnknownMethod(f"there is no method {head!r}.{hint} Methods: {', '.join(METHODS)}")
-    module, _, attribute = METHODS[head].partition(":")
-    found = getattr(import_module(module), attribute)
+    found = _class(head)
     if issubclass(found, Parts):
         parts = _arguments(inside) if inside is not None else list(JOINED)
         twice = [part for at, part in enumerate(parts) if part in parts[:at]]
@@ -83,12 +82,46 @@ def method(name: str) -> type[Drafter] | Recipe:
     return found
 
 
+def installed() -> dict[str, EntryPoint]:
+    """The methods of other packages, by name: those that no method of ours has, and of two of a name the first."""
+    return {one.name: one for one in reversed(tuple(entry_points(group=GROUP))) if one.name not in METHODS}
+
+
+def names() -> list[str]:
+    """The methods that there are: ours, then those of other packages."""
+    return [*METHODS, *sorted(installed())]
+
+
+def package(entry: EntryPoint) -> str:
+    """The distribution that an entry point belongs to, in words."""
+    return f"the package {entry.dist.name}" if entry.dist else "an unknown package"
+
+
 def usual(source: object) -> str:
     """The method that drafts with a source where none is named: a trained part says which it serves."""
     if source is None:
         return WITHOUT_DRAFT
     said = kinds(source) if isinstance(source, str | Path) else ()
     return next((TRAINED[kind] for kind in said if kind in TRAINED), WITH_DRAFT)
+
+
+def _class(name: str) -> type[Drafter]:
+    if name in METHODS:
+        module, _, attribute = METHODS[name].partition(":")
+        return getattr(import_module(module), attribute)
+    entry = installed().get(name)
+    if entry is None:
+        near = difflib.get_close_matches(name, names(), 1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise UnknownMethod(f"there is no method {name!r}.{hint} Methods: {', '.join(names())}")
+    try:
+        found = entry.load()
+        why = "" if isinstance(found, type) and issubclass(found, Drafter) else f"{entry.value} is no Drafter"
+    except Exception as error:  # noqa: BLE001 - a program of others
+        found, why = Drafter, named(error)
+    if why:
+        raise InvalidRequest(f"cannot use the method {name!r} of {package(entry)}: {why}. Mend or remove that package")
+    return found
 
 
 def _arguments(inside: str) -> list[str]:
@@ -103,4 +136,4 @@ def _arguments(inside: str) -> list[str]:
     return [part.strip() for part in parts]
 
 
-__all__ = ["HEAD", "METHODS", "MODEL", "Drafter", "Recipe", "method"]
+__all__ = ["HEAD", "METHODS", "MODEL", "Drafter", "Recipe", "installed", "method", "names", "package"]

@@ -1,0 +1,91 @@
+"""Methods of other packages: a distribution's entry points in the group `foreword.methods`."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import starter
+from foreword import LLM, SamplingParams
+from foreword.cli import early
+from foreword.cli.methods import methods
+from foreword.draft import METHODS, method
+from foreword.errors import InvalidRequest, UnknownMethod
+
+MODULE = """
+from foreword.draft.base import Drafter, chosen
+
+
+class Echo(Drafter):
+    summary = "the last tokens again"
+
+    def propose(self, batch, nodes):
+        return chosen([(s.tokens[-4:] * n)[:n] for s, n in zip(batch.sequences, nodes, strict=True)])
+"""
+ENTRIES = """
+[foreword.methods]
+echo = {name}:Echo
+lm = {name}:Echo
+gone = {name}:Gone
+nowhere = {name}_nowhere:Echo
+text = {name}:__doc__
+"""
+PROMPT = "one two three four one two three four one two three four"
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """An installed distribution: its module, and what an installer writes beside it."""
+    name = f"echoes_{abs(hash(str(tmp_path)))}"
+    (tmp_path / f"{name}.py").write_text(MODULE)
+    about = tmp_path / "far_echoes-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: far-echoes\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text(ENTRIES.format(name=name))
+    monkeypatch.syspath_prepend(tmp_path)
+    return name
+
+
+@pytest.mark.parametrize("heat", [0.0, 0.8])
+def test_a_method_of_a_package_drafts_for_an_llm_and_for_a_request(package, heat):
+    params = dict(temperature=heat, seed=4, max_tokens=32, ignore_eos=True)
+    plain = LLM(starter.target(), method="none", nodes=3)
+    (want,) = plain.generate(PROMPT, SamplingParams(**params))
+    got = [
+        *LLM(starter.target(), method="echo", nodes=3).generate(PROMPT, SamplingParams(**params)),
+        *plain.generate(PROMPT, SamplingParams(**params, method="echo", nodes=3)),
+        *LLM(starter.target(), method="fuse(ngram, echo)", nodes=3).generate(PROMPT, SamplingParams(**params)),
+    ]
+    assert [one.tokens for one in got] == [want.tokens] * 3
+    assert [one.undrafted for one in got] == [None] * 3
+    assert all(one.stats.accepted > 0 for one in got)
+    assert want.stats.drafted == 0
+
+
+def test_our_names_win(package):
+    assert method("lm").__module__ == METHODS["lm"].partition(":")[0]
+    assert method("echo").__module__ == package
+
+
+@pytest.mark.parametrize(
+    ("name", "why"), [("gone", "has no attribute"), ("nowhere", "No module named"), ("text", "is no Drafter")]
+)
+def test_a_broken_package_is_named_when_its_method_is_asked_for(package, name, why):
+    assert method("ngram")
+    with pytest.raises(InvalidRequest, match=f"cannot use the method '{name}' of the package far-echoes: .*{why}"):
+        method(name)
+    with pytest.raises(InvalidRequest, match="far-echoes"):
+        LLM(starter.target(), method=name)
+
+
+def test_names_of_packages_are_suggested_and_listed(package, capsys):
+    with pytest.raises(UnknownMethod, match="Did you mean 'echo'"):
+        method("ecoh")
+    early.method("fuse(echo, lm)")
+    methods(as_json=True)
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    assert list(rows)[: len(METHODS)] == list(METHODS)
+    assert (rows["echo"]["summary"], rows["echo"]["docs"]) == ("the last tokens again", "the package far-echoes")
+    assert "has no attribute" in rows["gone"]["summary"]
+    methods()
+    assert "the last tokens again" in capsys.readouterr().out
