@@ -153,7 +153,7 @@ def test_the_core_stays_small():
     }
     optional.add(SOURCE / "candidates.py")
     assert all(path.exists() for path in optional)
-    assert sum(map(written, core - optional)) <= 4200
+    assert sum(map(written, core - optional)) <= 4300
 
 
 @pytest.mark.skipif(not REGISTRY.exists(), reason="there are no drafting methods yet")
