@@ -115,6 +115,8 @@ class AsyncLLM:
 
     async def close(self) -> None:
         """Give up every request, and end the thread."""
+        if self.llm.forked:
+            return
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -133,6 +135,10 @@ class AsyncLLM:
 
     def _do(self, task: Callable[[], None], *, starts: bool = False) -> None:
         """Have the thread do something before its next round."""
+        if starts:
+            self.llm.check_process()
+        elif self.llm.forked:
+            return
         with self._changed:
             if self._closed:
                 if starts:

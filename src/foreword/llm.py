@@ -5,8 +5,10 @@ Knows text; knows nothing about models' insides, rules or methods by name.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as List
+from contextlib import contextmanager
 from pathlib import Path
 from threading import RLock
 from types import TracebackType
@@ -101,7 +103,7 @@ class LLM:
         made = self._speculators.usual(settings, anyhow=method is None)
         self.engine = Engine(self.target, *made, scheduler)
         self._ready = Requests(self.target, self.tokenizer)
-        self._lock = RLock()
+        self._lock, self._process = RLock(), os.getpid()
         self._running: dict[int, Sequence] = {}
         self._closed = False
 
@@ -144,6 +146,8 @@ class LLM:
 
     def close(self) -> None:
         """Give up every request and free the models; their readers get an error. May be called twice."""
+        if self.forked:
+            return
         with self._lock:
             for sequence in list(self._running.values()):
                 sequence.error = InvalidRequest("cannot finish this request: the LLM was closed. Make another LLM")
@@ -174,7 +178,7 @@ class LLM:
         model = self.engine.drafter.pupil
         if model is None:
             raise InvalidRequest(f"the method {self.method} has no draft model that learns, so there is none to save")
-        with self._lock:
+        with self._alone():
             save(model, Path(folder), self.tokenizer)
 
     @property
@@ -184,8 +188,7 @@ class LLM:
 
     def render(self, messages: List[Message]) -> list[int]:
         """Token ids of a conversation up to where the assistant speaks. Raises InvalidRequest where it has no form."""
-        with self._lock:
-            self._check_open()
+        with self._alone():
             return self._ready.render(messages)
 
     # ---- sequences, one by one: for callers that run rounds themselves
@@ -199,15 +202,14 @@ class LLM:
 
     def begin(self, sequence: Sequence) -> None:
         """Queue a sequence that `prepare` made."""
-        with self._lock:
-            self._check_open()
+        with self._alone():
             self._running[sequence.id] = sequence
             self.engine.add(sequence, self._speculators.asked(self.engine, sequence.params))
 
     def _deltas(self, sequence: Sequence) -> Iterator[Delta]:
         """Deltas of one sequence; those of others that run beside it are kept for whoever reads them."""
         while True:
-            with self._lock:  # for one round at a time, and never while the caller has the delta
+            with self._alone(closed=True):  # for one round at a time, and never while the caller has the delta
                 if not sequence.unread:
                     if sequence.error:
                         raise sequence.error
@@ -223,8 +225,7 @@ class LLM:
 
         What was committed is in `Sequence.unread`, also where this raises. Raises what is no sequence's own fault.
         """
-        with self._lock:
-            self._check_open()
+        with self._alone():
             try:
                 self.engine.step()
             except Exception as error:
@@ -236,6 +237,8 @@ class LLM:
 
     def forget(self, sequence: Sequence) -> None:
         """Be done with a sequence; one that still runs is given up."""
+        if self.forked:
+            return
         with self._lock:
             if sequence.finish_reason is None:
                 self.engine.abort(sequence)
@@ -243,15 +246,32 @@ class LLM:
 
     def prepare(self, prompt: Prompt, params: SamplingParams | None) -> list[Sequence]:
         """Make `params.n` sequences for a prompt. Raises InvalidRequest for what cannot be served."""
-        with self._lock:  # a tokenizer serves one thread at a time
-            self._check_open()
+        with self._alone():  # a tokenizer serves one thread at a time
             made = self._ready.sequences(prompt, params)
             self._speculators.asked(self.engine, made[0].params)
         return made
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise InvalidRequest("cannot use this LLM: it was closed. Make another one")
+    @property
+    def forked(self) -> bool:
+        """This is not the process that made the LLM, but a fork of it."""
+        return os.getpid() != self._process
+
+    def check_process(self) -> None:
+        """Raise InvalidRequest in a forked process, where a thread that is not there may hold a lock for ever."""
+        if self.forked:
+            raise InvalidRequest(
+                "cannot use this LLM in a forked process: its threads stayed in the parent. Start the process with "
+                "multiprocessing's 'spawn', or make the LLM in the child"
+            )
+
+    @contextmanager
+    def _alone(self, *, closed: bool = False) -> Iterator[None]:
+        """Hold the lock of an LLM that is open, or also of a `closed` one, in the process that made it."""
+        self.check_process()
+        with self._lock:
+            if self._closed and not closed:
+                raise InvalidRequest("cannot use this LLM: it was closed. Make another one")
+            yield
 
     def completion(self, sequence: Sequence, deltas: List[Delta]) -> Completion:
         """What a sequence has become, of all its deltas."""

@@ -1,0 +1,113 @@
+"""Requests at the edges of what can be asked, beside ordinary ones: no drafter fails, and no text changes."""
+
+import copy
+from functools import cache
+
+import pytest
+
+from foreword.draft import METHODS
+from foreword.draft.base import Drafter
+from foreword.draft.lm import LanguageModelDrafter
+from foreword.model import Model
+from foreword.types import SamplingParams
+from running import Answer, Request, draft, drafter, engine, finish, prompts, target, tokenizer
+
+GUESSERS = tuple(name for name in METHODS if name != "none")
+QUICK = ("lm", "suffix")
+"""The others take long together."""
+SHORT = 96
+"""Tokens that the draft model of `short` reads."""
+
+
+def settings(seed: int, heat: float, length: int) -> SamplingParams:
+    return SamplingParams(temperature=heat, seed=seed, max_tokens=length, ignore_eos=True)
+
+
+@cache
+def asked(heat: float) -> list[Request]:
+    """The edges; then four ordinary requests."""
+    context, long = target().context, prompts()[3] * 60
+    special = tuple(tokenizer().all_special_ids)
+    edges = [
+        (long[: context - 12], 12),
+        (long[:SHORT], 12),
+        (long[: SHORT - 3], 12),
+        (long[: context - 1], 1),
+        (prompts()[1][:1], 12),
+        (special[:1], 12),
+        (special * 4, 12),
+        (prompts()[2], 1),
+        (prompts()[2] * 2, 2),
+    ]
+    ordinary = [(prompt, 20) for prompt in prompts()[:4]]
+    return [Request(prompt, settings(at, heat, length)) for at, (prompt, length) in enumerate([*edges, *ordinary])]
+
+
+@cache
+def wanted(heat: float) -> list[Answer]:
+    return finish(engine(target()), asked(heat))
+
+
+def short() -> Drafter:
+    model: Model = copy.copy(draft())
+    model.context = SHORT
+    return LanguageModelDrafter(model)
+
+
+def check(guesser: Drafter, rule: str, heat: float, nodes: int, chunk: int) -> None:
+    loop = engine(target(), guesser, nodes, rule=rule, chunk=chunk, slots=6)
+    requests = asked(heat)
+    aborted = [Request(requests[at].prompt, settings(90 + at, heat, 12)).sequence(target().eos) for at in (0, 4, 9)]
+    for sequence in aborted:
+        loop.add(sequence)
+    for turn in range(3):
+        loop.step()
+        loop.abort(aborted[turn])
+    got = finish(loop, requests)
+    assert loop.failed is None
+    assert {answer.sequence.undrafted for answer in got} == {None}
+    assert [len(answer.tokens) for answer in got] == [one.params.max_tokens for one in requests]
+    if rule == "match":
+        assert [answer.said for answer in got] == [answer.said for answer in wanted(heat)]
+    assert sum(answer.sequence.stats.accepted for answer in got[-4:]) > 0
+
+
+SWEEP = [
+    pytest.param(
+        name,
+        rule,
+        heat,
+        nodes,
+        chunk,
+        marks=() if name in QUICK and nodes == 64 and rule == "match" else pytest.mark.slow,
+    )
+    for name in GUESSERS
+    for rule, heat, nodes, chunk in (
+        ("match", 1.3, 64, 512),
+        ("match", 0.0, 3, 16),
+        ("block", 1.3, 64, 16),
+        ("block", 0.0, 64, 512),
+    )
+]
+
+
+@pytest.mark.parametrize(("name", "rule", "heat", "nodes", "chunk"), SWEEP)
+def test_edges_in_one_batch_are_drafted_for_and_keep_their_text(name, rule, heat, nodes, chunk):
+    check(drafter(name), rule, heat, nodes, chunk)
+
+
+@pytest.mark.parametrize(
+    ("rule", "heat"),
+    [
+        ("match", 1.3),
+        pytest.param("match", 0.0, marks=pytest.mark.slow),
+        pytest.param("block", 1.3, marks=pytest.mark.slow),
+    ],
+)
+def test_so_are_they_where_the_draft_model_reads_less_than_the_prompts(rule, heat):
+    check(short(), rule, heat, 64, 512)
+
+
+def test_special_tokens_alone_are_no_text():
+    ids = list(asked(0.0)[6].prompt)
+    assert not tokenizer().decode(ids, skip_special_tokens=True)
