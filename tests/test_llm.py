@@ -63,7 +63,7 @@ def test_a_conversation_is_answered_in_the_models_template():
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("content", [1, None, ["Hi"], {"text": "Hi"}])
+@pytest.mark.parametrize("content", [1, None, {"text": "Hi"}])
 def test_content_must_be_a_string(content):
     with pytest.raises(InvalidRequest, match="cannot render message 2: content must be a string, not"):
         llm().render([{"role": "user", "content": "Hi"}, {"role": "user", "content": content}])
@@ -280,7 +280,7 @@ def test_an_error_that_is_nobodys_reaches_the_reader(monkeypatch):
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     "prompt",
-    [None, 5, np.int64(5), 5.0, {"a": 1}, {5, 6}, b"ab", torch.tensor([5, 6]), np.array([5, 6]), [5.0], [True], [None]],
+    [None, 5, np.int64(5), 5.0, {"a": 1}, {5, 6}, b"ab", [5.0], [True], [None]],
     ids=repr,
 )
 def test_what_is_no_prompt_is_refused_with_what_is_one(prompt):
@@ -374,7 +374,7 @@ def test_a_wrong_way_to_begin_says_what_to_do(options, error, said):
     ],
 )
 def test_what_is_wrong_without_the_target_is_said_before_it_is_loaded(options, error, monkeypatch):
-    monkeypatch.setattr("foreword.llm.Model.load", lambda *_, **__: pytest.fail("the target was loaded"))
+    monkeypatch.setattr("foreword.model.given.Model.load", lambda *_, **__: pytest.fail("the target was loaded"))
     with pytest.raises(error):
         LLM(starter.target(), **options)
 

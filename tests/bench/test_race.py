@@ -98,7 +98,7 @@ def test_a_target_that_failed_once_answers_the_next_contender():
     def decide(*_: object) -> None:
         raise RuntimeError("out of memory")
 
-    engines[0].decider.decide = decide  # type: ignore[method-assign]
+    engines[0].usual._decider.decide = decide  # type: ignore[method-assign]
     for _ in range(2):
         with pytest.raises(RuntimeError, match="out of memory"):
             broken.run(ASKED[0])

@@ -253,7 +253,9 @@ def test_hands_share_no_prompt():
 
 
 def test_what_cannot_be_tuned_is_refused_before_any_work(tmp_path, monkeypatch):
-    made = GPT2LMHeadModel(GPT2Config(vocab_size=320, n_embd=16, n_layer=1, n_head=2, n_positions=128))
+    made = GPT2LMHeadModel(
+        GPT2Config(vocab_size=320, n_embd=16, n_layer=1, n_head=2, n_positions=128, eos_token_id=0, bos_token_id=0)
+    )
     made.save_pretrained(tmp_path / "gpt2")
     tokenizer().save_pretrained(tmp_path / "gpt2")
     texts, out = [[1, 2]] * 6, tmp_path / "mask.json"

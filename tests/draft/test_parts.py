@@ -382,7 +382,7 @@ def test_a_recipe_is_read_from_its_name():
         ("ngram(lm)", InvalidRequest, "joins no other"),
         ("fuse(ngram,sufix)", UnknownMethod, "Did you mean 'suffix'"),
         ("fuze(ngram,suffix)", UnknownMethod, "Did you mean 'fuse'"),
-        ("", InvalidRequest, "cannot read the method"),
+        ("", InvalidRequest, "it is no name"),
     ],
 )
 def test_a_name_that_cannot_be_read_says_why(name, error, said):

@@ -125,4 +125,5 @@ def test_and_float32_where_it_does_not(slow_bfloat16, tmp_path, name):
 def test_and_float32_without_a_compiler(slow_bfloat16, monkeypatch):
     monkeypatch.setenv("CC", "/nonexistent")
     monkeypatch.setattr(llama, "library", llama.library.__wrapped__)
-    assert Model.load(starter.draft(), device="cpu").dtype == torch.float32
+    with pytest.warns(RuntimeWarning, match="C code is off and PyTorch computes instead"):
+        assert Model.load(starter.draft(), device="cpu").dtype == torch.float32

@@ -16,6 +16,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from foreword.errors import ForewordError, InvalidRequest, ModelError
 from foreword.errors import named as cause
+from foreword.model.config import read_config
 from foreword.model.intact import check_finite, weights
 from foreword.model.model import Model, options
 from foreword.model.vocabulary import Tokenizer, load_tokenizer
@@ -69,6 +70,8 @@ def opened(target: Given, tokenizer: Tokenizer | str | Path | None = None, **how
     A model in memory is neither changed nor kept from other use: a twin of it is driven, which shares its weights until
     a driver packs them, and does not follow later training.
     """
+    if isinstance(target, str | Path):
+        read_config(target, trust_remote_code=how["trust_remote_code"])
     if not isinstance(tokenizer, PreTrainedTokenizerBase):  # first: what is missing is missed in a moment
         tokenizer = load_tokenizer(tokenizer or _home(target), trust_remote_code=how["trust_remote_code"])
     if isinstance(target, Model):
