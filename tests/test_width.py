@@ -474,8 +474,8 @@ MODEL = Drafted(text=4e-4, token=1e-4, reading=3e-5, kept=0.8)
 """About what the bundled draft model takes."""
 
 
-@pytest.mark.parametrize("cost", [OWN, LARGE], ids=["own", "large"])
-@pytest.mark.parametrize("together", [1, 4, 32])
+@pytest.mark.parametrize("cost", [OWN, pytest.param(LARGE, marks=pytest.mark.slow)], ids=["own", "large"])
+@pytest.mark.parametrize("together", [1, 4, pytest.param(32, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "drafter",
     [

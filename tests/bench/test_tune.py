@@ -135,7 +135,7 @@ def test_gain_is_that_of_the_best_length_at_its_price():
     assert Prices((0.6, 0.6), checks).guess(frozenset({0, 1})) == LEAST
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("temperature", [0.0, pytest.param(1.0, marks=pytest.mark.slow)])
 def test_guesses_reach_as_deep_as_they_do_at_work(temperature):
     model, mask = target(), frozenset({0, 5})
     llm = LLM(method="none", dtype="float32")
@@ -212,6 +212,7 @@ def test_layers_that_do_nothing_are_found(spare, asked, tmp_path):
     assert len(FREE - file.best.mask) <= 2
 
 
+@pytest.mark.slow
 def test_a_tuning_ends_with_a_file_that_serves_and_goes_on(spare, asked, tmp_path, briefly):
     out = tmp_path / "mask.json"
     wishes = Asked(out=out, target=str(spare), trials=6, **FEW)

@@ -99,6 +99,7 @@ def test_the_text_stays_what_it_is_whatever_is_left_out(mask, least, most):
     assert least <= kept <= most
 
 
+@pytest.mark.slow
 def test_it_finds_a_better_mask_while_it_writes():
     model = target("float32" if isinstance(library(), str) else "bfloat16")
     start = frozenset({0, 1, 4})  # the first layer, without which this model cannot say a word

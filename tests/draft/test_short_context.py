@@ -34,18 +34,26 @@ def check(drafter: Drafter, length: int, nodes: int, heat: float) -> int:
     return got[0].sequence.stats.accepted
 
 
-@pytest.mark.parametrize("heat", [0.0, 1.0])
-@pytest.mark.parametrize(("context", "length"), [(128, 1), (128, 127), (128, 300), (512, 250), (512, 512)])
+@pytest.mark.parametrize("heat", [pytest.param(0.0, marks=pytest.mark.slow), 1.0])
+@pytest.mark.parametrize(
+    ("context", "length"),
+    [
+        (128, 300),
+        (512, 250),
+        *(pytest.param(*one, marks=pytest.mark.slow) for one in ((128, 1), (128, 127), (512, 512))),
+    ],
+)
 def test_shared_tokens_are_drafted_beyond_the_draft_context(context, length, heat):
     accepted = check(IntersectionDrafter(short(context)), length, 16, heat)
     assert accepted > (5 if length > 1 and not heat else 0)
 
 
-@pytest.mark.parametrize("enough", [0.0, 1.0])
+@pytest.mark.parametrize("enough", [pytest.param(0.0, marks=pytest.mark.slow), 1.0])
 def test_pair_goes_on_beyond_the_draft_context(enough):
     check(PairDrafter(short(128), enough), 300, 8, 0.0)
 
 
+@pytest.mark.slow
 def test_retold_text_beyond_the_draft_context_is_not_drafted():
     assert check(RetellingDrafter(short(128)), 300, 8, 0.0) == 0
     assert check(RetellingDrafter(short(128)), 40, 8, 0.0) > 0

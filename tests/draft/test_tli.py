@@ -27,7 +27,7 @@ def accepted(drafter, temperature: float, rule: str = "match") -> int:
 
 
 @pytest.mark.parametrize("temperature", TEMPERATURES)
-@pytest.mark.parametrize("how", [NEAR, FAR])
+@pytest.mark.parametrize("how", [NEAR, pytest.param(FAR, marks=pytest.mark.slow)])
 def test_the_text_is_that_of_plain_decoding(how, temperature):
     loop = engine(target(), IntersectionDrafter(pair(how)), 3)
     got = finish(loop, requests(temperature))
