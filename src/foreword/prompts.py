@@ -59,10 +59,20 @@ def turns(messages: object) -> list[dict[str, str]]:
         content = message.get("content")
         if content is not None and not isinstance(content, str) and not is_list(content):  # some templates take parts
             raise InvalidRequest(f"cannot read a message: `content` must be a string, not {reprlib.repr(content)}")
-        for value in message.values():
-            if isinstance(value, str):
-                check_unicode("a message", value)
+        _check_texts(message)
     return said
+
+
+def _check_texts(value: object) -> None:
+    """Check every text in a message, however deep."""
+    if isinstance(value, str):
+        check_unicode("a message", value)
+    elif is_list(value):
+        for part in value:
+            _check_texts(part)
+    elif isinstance(value, Mapping):
+        for part in value.values():
+            _check_texts(part)
 
 
 def is_list(value: object) -> TypeGuard[List[object]]:
