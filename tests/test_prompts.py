@@ -5,7 +5,8 @@ import pytest
 import torch
 from transformers import BatchEncoding
 
-from foreword import InvalidRequest
+import starter
+from foreword import LLM, InvalidRequest
 from foreword.prompts import listed, token_ids, turns
 from running import tokenizer
 
@@ -56,7 +57,8 @@ def test_lone_surrogates_are_refused(text):
     for prompts in (text, [text], ["fine", text]):
         with pytest.raises(InvalidRequest, match="must be valid Unicode"):
             listed(prompts)
-    for messages in ([{"role": "user", "content": text}], [{"role": text, "content": "a"}]):
+    parts = [{"type": "text", "text": text}]
+    for messages in ([{"role": "user", "content": text}], [{"role": text, "content": "a"}], [{"content": parts}]):
         with pytest.raises(InvalidRequest, match="must be valid Unicode"):
             turns(messages)
 
@@ -65,3 +67,13 @@ def test_lone_surrogates_are_refused(text):
 def test_content_of_a_message_must_be_text(content):
     with pytest.raises(InvalidRequest, match="content must be a string"):
         turns([{"role": "user", "content": content}])
+
+
+def test_what_no_tokenizer_can_read_and_no_name_are_refused_by_the_llm():
+    llm = LLM(starter.target(), method="ngram", nodes=3)
+    for ask in (llm.stream, llm.generate, lambda text: llm.prepare(text, None)):
+        with pytest.raises(InvalidRequest, match="a prompt must be valid Unicode"):
+            ask("a\ud800")
+    for target in (None, starter.target()):
+        with pytest.raises(InvalidRequest, match="it is no name"):
+            LLM(target, method="")

@@ -81,11 +81,11 @@ class LLM:
         bundled = target is None
         if target is None:
             target = family.target()
-            named = method or WITH_DRAFT
+            named = WITH_DRAFT if method is None else method
             draft = shipped(find_method(named), named) if draft is None else draft
         how = dict(dtype=dtype, device=device, way=way, trust_remote_code=trust_remote_code)
         check_given(target, draft, tokenizer, **how)
-        self.method = method or (next(iter(draft), WITH_DRAFT) if isinstance(draft, Mapping) else usual(draft))
+        self.method = _likely(draft) if method is None else method
         drafter = find_method(self.method)
         for name in draft if isinstance(draft, Mapping) else ():
             find_method(name)
@@ -289,3 +289,7 @@ class LLM:
             method=sequence.params.method or self.method,
             undrafted=sequence.undrafted,
         )
+
+
+def _likely(draft: Sources) -> str:
+    return next(iter(draft), WITH_DRAFT) if isinstance(draft, Mapping) else usual(draft)

@@ -68,9 +68,7 @@ def turns(messages: object) -> list[dict[str, str]]:
             raise InvalidRequest(f"cannot render message {number}: content must be a string, not {reprlib.repr(said)}")
         if not isinstance(message.get("role"), str):
             raise InvalidRequest(f"cannot render message {number}: role must be a string, such as 'user'")
-        for value in message.values():
-            if isinstance(value, str):
-                check_unicode("a message", value)
+        _check_texts(message)
     return given
 
 
@@ -91,6 +89,18 @@ def known_roles(messages: List[Mapping[str, str]], template: str, render: Callab
         if not shown:
             raise InvalidRequest(f"the chat template leaves out messages of the role {role!r}; it knows {names}")
         warnings.warn(f"the chat template does not name the role {role!r}; it knows {names}", stacklevel=4)
+
+
+def _check_texts(value: object) -> None:
+    """Check every text in a message, however deep."""
+    if isinstance(value, str):
+        check_unicode("a message", value)
+    elif is_list(value):
+        for part in value:
+            _check_texts(part)
+    elif isinstance(value, Mapping):
+        for part in value.values():
+            _check_texts(part)
 
 
 def is_list(value: object) -> TypeGuard[List[object]]:

@@ -14,7 +14,7 @@ from typing import cast
 
 from transformers import BatchEncoding
 
-from foreword.errors import InvalidRequest
+from foreword.errors import InvalidRequest, check_unicode
 from foreword.model import Model, Tokenizer
 from foreword.prompts import Prompt, known_roles, token_ids, turns
 from foreword.reader import TextReader
@@ -42,7 +42,11 @@ class Requests:
         if not isinstance(params, SamplingParams):
             raise InvalidRequest(f"params must be SamplingParams, or a list with one for each prompt, got {params!r}")
         params = replace(params)  # whoever made them may go on changing them
-        tokens = self._tokenizer(prompt)["input_ids"] if isinstance(prompt, str) else token_ids(prompt)
+        tokens = (
+            self._tokenizer(check_unicode("a prompt", prompt))["input_ids"]
+            if isinstance(prompt, str)
+            else token_ids(prompt)
+        )
         self._check(tokens, params)
         if params.bad_words:
             params = replace(params, bad_word_ids=params.bad_word_ids + self._bad_word_ids(params.bad_words))

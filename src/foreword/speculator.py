@@ -19,6 +19,7 @@ from torch import Tensor
 
 from foreword.decide import Decider
 from foreword.draft.base import Drafter, first_chain
+from foreword.draft.check import check_probs
 from foreword.draws import KeyedDraws
 from foreword.errors import named
 from foreword.model import Mode, Model
@@ -32,8 +33,6 @@ FAULTS = 3
 """Faults without a clean stretch between them that pause a drafter for all requests."""
 CLEAN = 64
 """Rounds with draft tokens and without a fault after which earlier faults are forgotten."""
-OFF = 1e-3
-"""How far the sum of a draft token's probabilities may be from 1: they are rounded to the drafter's dtype."""
 PAUSE, LONGEST = 256, 65_536
 """Rounds that a pause lasts, the first time and at most; each one is twice as long as the one before."""
 
@@ -257,8 +256,5 @@ def checked(draft: Draft, asked: list[int], target: Model) -> Draft:
         raise ValueError("drawn guesses must not say their chances: to drop one for them would bias the text")
     if tuple(draft.probs.shape) != (len(asked), draft.nodes, target.vocab):
         raise ValueError(f"probs must be {[len(asked), draft.nodes, target.vocab]}, got {list(draft.probs.shape)}")
-    for row, tree in enumerate(trees):
-        probs = draft.probs[row, : len(tree)].float()
-        if not (probs.numel() == 0 or (probs.min() >= 0 and (probs.sum(-1) - 1).abs().max() <= OFF)):
-            raise ValueError("probs must be probabilities: not negative, and of sum 1 for each draft token")
+    check_probs(draft)
     return draft.copy(target.device)

@@ -5,6 +5,8 @@ Knows drafts; knows nothing about sequences, rules or the engine.
 
 from __future__ import annotations
 
+import torch
+
 from foreword.guesses import Draft
 
 TOLERANCE = 1e-3
@@ -16,12 +18,11 @@ def check_probs(draft: Draft) -> None:
     if draft.probs is None:
         return
     for row, tree in enumerate(draft.trees):
-        probs = draft.probs[row, : len(tree)].float()
         if not len(tree):
             continue
-        if not bool((probs >= 0).all()):  # never true of NaN
-            raise ValueError("probs must not be negative or NaN")
-        if not bool(((probs.sum(-1) - 1).abs() <= TOLERANCE).all()):
-            raise ValueError("the probs of every draft token must sum to 1")
-        if not all(bool(one[token] > 0) for one, token in zip(probs, tree.tokens, strict=True)):
+        probs = draft.probs[row, : len(tree)].float()
+        if not (probs.min() >= 0 and (probs.sum(-1) - 1).abs().max() <= TOLERANCE):  # neither is true of NaN
+            raise ValueError("probs must be probabilities: not negative, and of sum 1 for each draft token")
+        drawn = torch.tensor(tree.tokens, device=probs.device)[:, None]
+        if not bool((probs.gather(1, drawn) > 0).all()):
             raise ValueError("a draft token must have a probability above 0 in the probs that it was drawn from")
