@@ -56,7 +56,7 @@ asyncio.run(many.close())
 """
 REFUSED = (
     "InvalidRequest cannot use this LLM in a forked process: its threads stayed in the parent. "
-    "Start the process with multiprocessing's 'spawn', or make the LLM in the child"
+    "Start the process with multiprocessing's 'spawn'"
 )
 
 

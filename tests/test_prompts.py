@@ -58,7 +58,11 @@ def test_lone_surrogates_are_refused(text):
         with pytest.raises(InvalidRequest, match="must be valid Unicode"):
             listed(prompts)
     parts = [{"type": "text", "text": text}]
-    for messages in ([{"role": "user", "content": text}], [{"role": text, "content": "a"}], [{"content": parts}]):
+    for messages in (
+        [{"role": "user", "content": text}],
+        [{"role": text, "content": "a"}],
+        [{"role": "user", "content": parts}],
+    ):
         with pytest.raises(InvalidRequest, match="must be valid Unicode"):
             turns(messages)
 

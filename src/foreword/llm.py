@@ -261,7 +261,7 @@ class LLM:
         if self.forked:
             raise InvalidRequest(
                 "cannot use this LLM in a forked process: its threads stayed in the parent. Start the process with "
-                "multiprocessing's 'spawn', or make the LLM in the child"
+                "multiprocessing's 'spawn'"
             )
 
     @contextmanager

@@ -24,11 +24,11 @@ def test_distributions_are_accepted_whatever_their_padding_holds():
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ([1.5, 0.5, -1.0], "negative"),
-        ([0.5, 0.5, math.nan], "NaN"),
-        ([math.inf, 0.5, 0.5], "sum to 1"),
-        ([0.2, 0.2, 0.2], "sum to 1"),
-        ([0.0, 0.0, 0.0], "sum to 1"),
+        ([1.5, 0.5, -1.0], "must be probabilities"),
+        ([0.5, 0.5, math.nan], "must be probabilities"),
+        ([math.inf, 0.5, 0.5], "must be probabilities"),
+        ([0.2, 0.2, 0.2], "must be probabilities"),
+        ([0.0, 0.0, 0.0], "must be probabilities"),
         ([0.5, 0.0, 0.5], "above 0"),
     ],
 )
