@@ -109,7 +109,8 @@ def test_where_the_width_is_measured_guesses_go_on_after_filters(name: str) -> N
 
 
 def test_the_five_lines_of_the_readme_are_guessed_at() -> None:
-    params = SamplingParams(temperature=0.8, top_p=0.95, seed=7, max_tokens=64)
+    # A fixed number: the measured one depends on the clock, and shapes that are checked at every call are slow.
+    params = SamplingParams(temperature=0.8, top_p=0.95, seed=7, max_tokens=64, nodes=8)
     messages = [{"role": "user", "content": 'Define the word "river".'}]
     llm = LLM()
     answers = [llm.chat(messages, params) for _ in range(2)]

@@ -16,7 +16,7 @@ from foreword.model import Model, Read, graph
 from foreword.model.driver import Hearing
 from foreword.model.graph import GraphDriver, refused
 from foreword.model.pooled import PooledDriver
-from foreword.model.probe import FAST, choose
+from foreword.model.probe import REFUSED, choose
 from foreword.native.attention import LENGTH, MOST, POSITION, RUN, SPLIT, TRUNK, Scoring, library
 from foreword.train.lm import load
 from foreword.types import SamplingParams
@@ -210,7 +210,9 @@ def test_a_recording_that_fails_is_done_without():
 
 
 def test_where_nothing_can_be_recorded_the_probe_takes_the_pool(monkeypatch):
-    monkeypatch.setitem(FAST, "graph", lambda _: None)  # as if there were a GPU, which the recorder then does not find
+    monkeypatch.setitem(
+        REFUSED, "graph", lambda _: None
+    )  # as if there were a GPU, which the recorder then does not find
     driver, capability = choose(build("llama"), [])
     assert type(driver) is PooledDriver
     assert capability.way == "pool"

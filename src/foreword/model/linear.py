@@ -185,6 +185,12 @@ def tile_experts(model: nn.Module) -> list[Swap]:
     return swaps
 
 
+def own_form(layer: nn.Module) -> Tensor:
+    """A view of a layer's weight, Float[out_features, in_features], as `PackedLinear` holds it."""
+    weight: Any = layer.weight
+    return weight.T if type(layer) is Conv1D else weight
+
+
 def _untransposed(layer: Conv1D) -> nn.Linear:
     inputs, outputs = layer.weight.shape
     linear = nn.Linear(inputs, outputs, device="meta")

@@ -135,6 +135,7 @@ class PooledView(PooledDriver):
         self._shares = shares
         self.mode, self.asked = base.mode, base.asked
         self._model, self._device, self._length = base._model, base._device, base._length
+        self._tiled = base._tiled
         self._pool = base._pool if shares else KVPool()
         self._skip = skip
 

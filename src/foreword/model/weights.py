@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from foreword.disk import appearing
 from foreword.errors import ModelError
-from foreword.model.linear import PackedLinear
+from foreword.model.linear import PackedLinear, own_form
 from foreword.model.listen import layers_of
 from foreword.model.model import Model
 from foreword.model.names import mouth
@@ -44,7 +44,7 @@ def copied(model: Model) -> PreTrainedModel:
         nn.Module.float(made)
     for name, layer in model.hf.named_modules():
         if isinstance(layer, PackedLinear):
-            made.get_submodule(name).weight.copy_(layer.dense)
+            own_form(made.get_submodule(name)).copy_(layer.dense)
             filled.add(f"{name}.weight")
     own = made.state_dict()
     for name, tensor in model.hf.state_dict().items():
@@ -71,7 +71,7 @@ def replace(model: Model, by: PreTrainedModel) -> None:
             own[name].copy_(tensor)
     for name, layer in model.hf.named_modules():
         if isinstance(layer, PackedLinear):
-            layer.refill(given.get_submodule(name).weight.to(model.dtype))
+            layer.refill(own_form(given.get_submodule(name)).to(model.dtype))
     if isinstance(model.driver, NativeDriver):
         _repack(model.driver, by)
 
