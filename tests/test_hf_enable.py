@@ -254,11 +254,15 @@ def test_none_takes_back_what_a_configuration_says(model):
         assert not hasattr(model.generate(**ids(11), generation_config=config, prompt_lookup_num_tokens=None), "stats")
 
 
+TEXT = "one two three four five one two three four five one two three"
+"""The draft is right about what follows, so the first tries pay whatever the clock says."""
+
+
 def test_a_pipeline_is_served(shipped, monkeypatch):
     target, draft, tokenizer = shipped
     make = partial(pipeline, "text-generation", model=target, tokenizer=tokenizer)
-    options, seen = dict(max_new_tokens=16, min_new_tokens=16, do_sample=False), []
-    want = make()("Once upon a time", **options)
+    options, seen = dict(max_new_tokens=48, do_sample=False), []
+    want = make()(TEXT, **options)
     with foreword.enable():
         inner = target.generate
 
@@ -267,7 +271,7 @@ def test_a_pipeline_is_served(shipped, monkeypatch):
             return seen[-1].sequences
 
         monkeypatch.setattr(target, "generate", watched)
-        got = make(assistant_model=draft)("Once upon a time", **options)
+        got = make(assistant_model=draft)(TEXT, **options)
     assert got == want
     assert seen[0].stats[0].accepted > 0
 
