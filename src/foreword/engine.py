@@ -82,11 +82,12 @@ class Engine:
         for part in parts:
             part.speculator.propose(part, sum(len(one.turns) for one in parts) - 1)
         times.append(perf_counter())
-        logits, hidden = self._score(parts, readers)
+        wanted = self._wanted(parts, readers)
+        logits, hidden = self._score(parts, readers, wanted)
         times.append(perf_counter())
         for part, scores in zip(parts, logits, strict=True):
             part.speculator.verify(part, scores)
-        self._share(parts, readers, hidden)
+        self._share(parts, readers, hidden, wanted)
         times.append(perf_counter())
         deltas = [delta for part, scores in zip(parts, logits, strict=True) for delta in self._commit(part, scores)]
         for turn in readers:
@@ -116,12 +117,12 @@ class Engine:
     # ---- score
 
     def _score(
-        self, parts: list[Part], readers: list[Turn]
+        self, parts: list[Part], readers: list[Turn], wanted: tuple[int, ...]
     ) -> tuple[list[list[Float[Tensor, "_ vocab"]]], list[Float[Tensor, "_ features"]]]:
         """One forward over all that is pending and drafted.
 
         Returns, for each part, the logits after the last committed token and each draft token of its sequences, and
-        the hidden states of every row if any drafter wants them.
+        the `wanted` hidden states of every row, if there are any.
         """
         reads = []
         for part in parts:
@@ -137,7 +138,7 @@ class Engine:
                 self.target.open(turn.sequence.id, turn.sequence.prompt + turn.sequence.params.max_tokens + NODES)
         if not reads:
             return [], []
-        wanted, heard = self._wanted(parts, readers), []
+        heard: list[Tensor] = []
         if wanted:
             logits, hidden = self.target.hear(reads, wanted)
             heard = [hidden] if len(reads) == 1 else list(hidden.split([len(read.tokens) for read in reads]))
@@ -158,11 +159,10 @@ class Engine:
 
     # ---- verify
 
-    def _share(self, parts: list[Part], readers: list[Turn], hidden: list[Tensor]) -> None:
+    def _share(self, parts: list[Part], readers: list[Turn], hidden: list[Tensor], wanted: tuple[int, ...]) -> None:
         """Hand every drafter the hidden states it wants of the tokens that stay; writers come first among the rows."""
         if not hidden:
             return
-        wanted = self._wanted(parts, readers)
         kept = [(turn, nodes) for part in parts for turn, nodes in zip(part.turns, part.verdict.kept, strict=True)]
         for (turn, nodes), states in zip([*kept, *((turn, []) for turn in readers)], hidden, strict=True):
             speculator = self._of(turn.sequence)

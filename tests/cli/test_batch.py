@@ -98,3 +98,12 @@ def test_what_cannot_be_answered_is_refused(here, file, words, said):
     assert (found.returncode, found.stdout) == (2, "")
     assert said in found.stderr
     assert (here.folder / file).read_text() == before
+
+
+def test_an_empty_prompt_is_an_error_of_its_line(here):
+    (here.folder / "empty.jsonl").write_text('{"prompt": " "}\n{"prompt": "One day"}\n')
+    found = here(*WORDS, "--batch", "empty.jsonl")
+    said = lines(found.stdout)
+    assert found.returncode == 1
+    assert "the prompt is empty" in said[0]["error"]
+    assert said[1]["tokens"]

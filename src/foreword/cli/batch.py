@@ -105,6 +105,8 @@ def _record(line: str) -> dict[str, Any]:
             raise InvalidRequest(f"there is no parameter {name!r}{hint}")
     if not isinstance(record.get("prompt", ""), str) or not isinstance(record.get("messages", []), list):
         raise InvalidRequest("a prompt must be a string, and messages a list")
+    if not record.get("prompt", "x").strip():
+        raise InvalidRequest("the prompt is empty; give some text to answer")
     return record
 
 
