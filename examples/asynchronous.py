@@ -1,4 +1,4 @@
-"""Streams of several tasks in one event loop, each with a method of its own; all share the rounds of one model.
+"""Stream from several tasks in one event loop, each with its own method; all share the rounds of one model.
 
 python examples/asynchronous.py [TARGET [DRAFT]]
 """

@@ -1,4 +1,4 @@
-"""Many requests at once, each with its own parameters; company never changes a text.
+"""Serve many requests at once, each with its own parameters; the batch never changes a text.
 
 python examples/batch.py [TARGET [DRAFT]]
 """

@@ -9,9 +9,9 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import foreword
-from foreword import family
+from foreword import bundled
 
-target, draft = sys.argv[1:3] or (str(family.target()), str(family.draft()))
+target, draft = sys.argv[1:3] or (str(bundled.target()), str(bundled.draft()))
 tokenizer = AutoTokenizer.from_pretrained(target)
 model = AutoModelForCausalLM.from_pretrained(target, dtype=torch.float32)
 small = AutoModelForCausalLM.from_pretrained(draft, dtype=torch.float32)
@@ -21,14 +21,14 @@ options = dict(max_new_tokens=48, do_sample=False)
 plain = model.generate(**inputs, **options)
 print(tokenizer.decode(plain[0], skip_special_tokens=True))
 
-# One call: everything transformers prepares (processors, stopping criteria, padding) is served.
+# One call: it supports everything that transformers prepares (processors, stopping criteria, padding).
 answer = model.generate(
     **inputs, **options, custom_generate=foreword.generate, drafter=small, nodes=4, return_dict_in_generate=True
 )
 stats = answer.stats[0]
 print(f"\ncustom_generate: same text {torch.equal(plain, answer.sequences)}, {stats.tokens_per_pass:.2f} tokens a pass")
 
-# All calls: the spellings that people already use.
+# All calls: the argument names of existing code work.
 with foreword.enable():
     assisted = model.generate(**inputs, **options, assistant_model=small)
     spelled = model.generate(inputs.input_ids, **options, draft_model=small, speculative_decoding=True)

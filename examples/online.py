@@ -1,6 +1,6 @@
-"""A draft model learns from its target while it serves. Counts tokens for each pass of the target, before and after.
+"""Train a draft model from its target while it serves. Counts tokens per pass of the target, before and after.
 
-python examples/online.py [PROMPTS.jsonl.gz SOURCE SHARE]    every second prompt is measured on, never learnt from
+python examples/online.py [PROMPTS.jsonl.gz SOURCE SHARE]    every second prompt is held out
 """
 
 import gzip
@@ -14,19 +14,19 @@ from foreword import LLM, Learning, SamplingParams
 
 path, source, share = sys.argv[1:] or (None, None, 5.0)
 words = "river engine moon bread letter garden north money stone winter island king".split()
-asked = [{"messages": [{"role": "user", "content": f'Define the word "{word}".'}]} for word in words]
+prompts = [{"messages": [{"role": "user", "content": f'Define the word "{word}".'}]} for word in words]
 if path:
-    asked = list(map(json.loads, gzip.decompress(Path(path).read_bytes()).splitlines()))
-these = [record for record in asked if record.get("source") == source][:240]
-others = [record for record in asked if record.get("source") != source][::40]
+    prompts = list(map(json.loads, gzip.decompress(Path(path).read_bytes()).splitlines()))
+these = [record for record in prompts if record.get("source") == source][:240]
+others = [record for record in prompts if record.get("source") != source][::40]
 
 
-def serve(llm: LLM, records: list[dict], said: str, seed: int = 0) -> None:
+def serve(llm: LLM, records: list[dict], label: str, seed: int = 0) -> None:
     begun, tokens, passes = time(), 0, 0
     for number, record in enumerate(records):
         answer = llm.chat(record["messages"][:1], SamplingParams(seed=seed + number, max_tokens=96))
         tokens, passes = tokens + len(answer.tokens), passes + len(answer.tokens) / answer.stats.tokens_per_pass
-    print(f"{said}: {tokens / max(1, passes):.2f} tokens per pass, {tokens} tokens in {time() - begun:.1f} s")
+    print(f"{label}: {tokens / max(1, passes):.2f} tokens per pass, {tokens} tokens in {time() - begun:.1f} s")
 
 
 llm = LLM(nodes=16, learn=Learning(share=float(share)))

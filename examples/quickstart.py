@@ -1,4 +1,4 @@
-"""Complete a text, then stream another one and see who wrote each token. Give a model (and a smaller one) to use yours.
+"""Complete a text, then stream another one and show the origin of each token. Give your own models to use them.
 
 python examples/quickstart.py [TARGET [DRAFT]]
 """
@@ -21,4 +21,4 @@ print("The first railway", end="")
 for delta in llm.stream("The first railway", SamplingParams(temperature=0, max_tokens=48)):
     print(delta.text, end="", flush=True)
     origins += "".join(marks[origin] for origin in delta.origins)
-print(f"\n[{origins}]  + was guessed and agreed to, . is the target's own")
+print(f"\n[{origins}]  + is an accepted draft token, . is the target's own")

@@ -1,10 +1,10 @@
-"""Trains the family: a small chat model from nothing, then its drafters on what it says.
+"""Train the bundled models: a small chat model from scratch, then its drafters on its answers.
 
 $ python recipes/family.py target --corpus train.jsonl.gz --eval eval.jsonl.gz --out family
 $ python recipes/family.py drafters --corpus train.jsonl.gz --out family
 
-The corpus is JSON lines: {"messages": [{"role": …, "content": …}, …]} each. Made for a CPU with AMX, of which two cores
-read 4,250 tokens a second. Both commands go on where they were stopped.
+The corpus is JSON lines: {"messages": [{"role": …, "content": …}, …]} each. Made for a CPU with AMX: two of its cores
+read 4,250 tokens a second. Both commands resume where they were stopped.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ import typer
 from torch import Tensor, nn
 from transformers import AttentionInterface, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-from foreword import LLM, family
+from foreword import LLM, bundled
 from foreword.errors import ModelError
 from foreword.train import job
 from foreword.train.checkpoint import found, save
-from foreword.train.data import read
+from foreword.train.data.records import read
+from foreword.train.data.regenerate import Wishes, regenerate
+from foreword.train.devices import keep_freed
 from foreword.train.job import Job
 from foreword.train.log import Log, Row
-from foreword.train.memory import keep_freed
-from foreword.train.regenerate import Wishes, regenerate
-from foreword.train.report import Questions
-from foreword.train.students import DSparkStudent, EagleStudent, MedusaStudent, SmallModel, Student
-from foreword.train.trainer import Recipe
+from foreword.train.registry import DSparkOptions, EagleOptions, LmOptions, MedusaOptions, TrainOptions
+from foreword.train.report.measure import Questions
+from foreword.train.trainer import TrainingConfig
 
 LENGTHS = (128, 256, 512)
-"""Rows are as long as the shortest of these that holds their longest record; what is longer is cut."""
+"""Tokens. A row has the shortest of these lengths that holds its longest record; longer records are cut."""
 ROWS = 4096
 """Tokens in a forward."""
 POOL = 6000
-"""Records that are packed together."""
+"""Records packed together."""
 SHORTEST = 8
-"""A row with less room than this is full."""
+"""Tokens. A row with less room than this is full."""
 SIZES: dict[str, Any] = {
     "hidden_size": 512, "intermediate_size": 1280, "num_hidden_layers": 8, "num_attention_heads": 8,
     "num_key_value_heads": 4, "head_dim": 64, "max_position_embeddings": 1024, "rms_norm_eps": 1e-5,
@@ -53,12 +53,12 @@ SIZES: dict[str, Any] = {
 """26 million parameters, 52 MB."""
 
 
-# ---- data: records side by side in rows, none of which sees another
+# ---- data: records side by side in rows; no record attends to another
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Some rows: what is read, what comes next (-1: nothing to learn), places, and which record of the row it is."""
+    """Some rows: input tokens, next tokens (-1: not learnt), positions, and the index of the record in its row."""
 
     tokens: Tensor
     next: Tensor
@@ -80,14 +80,14 @@ class Rows:
 
     @property
     def bias(self) -> Tensor:
-        """What is added to attention's scores: nothing within a record's past, much against all else."""
+        """The bias on attention scores: 0 within a record's past, -1e4 elsewhere."""
         same = self.record[:, :, None] == self.record[:, None]
         seen = same & torch.ones(2 * self.record.shape[1:], dtype=torch.bool).tril()
         return torch.zeros(seen.shape).masked_fill_(~seen, -1e4)[:, None].bfloat16()
 
 
 def encoded(corpus: Path, tokenizer: Any) -> list[list[int]]:
-    """The tokens of each record as the chat template renders it, all turns to be learnt."""
+    """Return the tokens of each record as the chat template renders it; all turns are learnt."""
     with gzip.open(corpus, "rt", encoding="utf-8") as lines:
         texts = [tokenizer.apply_chat_template(json.loads(line)["messages"], tokenize=False) for line in lines]
     pieces = tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
@@ -95,7 +95,7 @@ def encoded(corpus: Path, tokenizer: Any) -> list[list[int]]:
 
 
 def dealt(pieces: list[list[int]], seed: int) -> Iterator[Rows]:
-    """One epoch, shuffled. Of a pool each record, the longest first, goes to the fullest row that has room for it."""
+    """Yield one shuffled epoch. Each record of a pool, longest first, goes to the fullest row with room for it."""
     shuffle = np.random.default_rng(seed)
     order = shuffle.permutation(len(pieces))
     waiting: dict[int, list[list[list[int]]]] = {length: [] for length in LENGTHS}
@@ -126,11 +126,11 @@ def dealt(pieces: list[list[int]], seed: int) -> Iterator[Rows]:
             yield Rows.of(chosen, length)
 
 
-# ---- what makes a step fast on a CPU
+# ---- fast operations of a step on a CPU
 
 
 class Attention(torch.autograd.Function):
-    """softmax(q k / sqrt(d) + bias) v as three products: for short rows many times as fast backwards as torch's own."""
+    """softmax(q k / sqrt(d) + bias) v as three products: for short rows its backward is much faster than torch's."""
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, bias: Tensor, scale: float) -> Tensor:
@@ -152,16 +152,16 @@ class Attention(torch.autograd.Function):
 def attention(
     _: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor, scaling: float, **__: Any
 ) -> tuple[Tensor, None]:
-    """As transformers calls it: [batch, heads, length, dim], keys and values with fewer heads."""
+    """Compute attention in the interface of transformers: [batch, heads, length, dim], with fewer key-value heads."""
     query, key = query.to(value.dtype), key.to(value.dtype)  # rotary embeddings are float32 under autocast
     groups = query.shape[1] // key.shape[1]
     key, value = (part[:, :, None].expand(-1, -1, groups, -1, -1).reshape(query.shape) for part in (key, value))
-    found = Attention.apply(query.contiguous(), key, value, attention_mask, scaling)
-    return found.transpose(1, 2).contiguous(), None
+    result = Attention.apply(query.contiguous(), key, value, attention_mask, scaling)
+    return result.transpose(1, 2).contiguous(), None
 
 
-def _surprise(logits: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-    """Summed cross entropy, and its gradient by the logits."""
+def _cross_entropy(logits: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+    """Return summed cross entropy, and its gradient by the logits."""
     scores = logits.float()
     best = scores.amax(-1, keepdim=True)
     masses = (scores - best).exp()
@@ -171,8 +171,8 @@ def _surprise(logits: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
     return loss, (masses / total - hit.float()).bfloat16()
 
 
-class Surprise(torch.autograd.Function):
-    """Cross entropy of hidden states under an output matrix; its gradient comes with it, in pieces that stay cached."""
+class CrossEntropy(torch.autograd.Function):
+    """Cross entropy of hidden states under an output matrix, with its gradient, in pieces that fit the cache."""
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, output: Tensor, right: Tensor, fused: Any, piece: int = 512) -> Tensor:
@@ -197,8 +197,8 @@ class Surprise(torch.autograd.Function):
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
-    """How long and how fast: the rate rises over 100 steps, stays, and falls to nothing over the last part."""
+class Schedule:
+    """Learning-rate schedule: rises over 100 steps, stays, and falls to 0 over the last part."""
 
     steps: int
     forwards: int
@@ -210,18 +210,18 @@ class Course:
 
 
 class Training:
-    """A Llama that learns every token of every record. Matrices learn by Muon, the rest by AdamW."""
+    """Training of a Llama on every token of every record: matrices by Muon, the rest by AdamW."""
 
     def __init__(self, tokenizer: Any, compiled: bool) -> None:
         AttentionInterface.register("records", attention)
         torch.manual_seed(0)
         config = LlamaConfig(vocab_size=len(tokenizer), use_cache=False, attn_implementation="records", **SIZES)
         self.model = LlamaForCausalLM(config)
-        for name, weight in self.model.named_parameters():  # what is added to the residual stream begins small
+        for name, weight in self.model.named_parameters():  # outputs to the residual stream start small
             if name.endswith(("o_proj.weight", "down_proj.weight")):
                 weight.data.mul_((2 * config.num_hidden_layers) ** -0.5)
         self.body = torch.compile(self.model.model, dynamic=False) if compiled else self.model.model
-        self.fused = torch.compile(_surprise, dynamic=True) if compiled else _surprise
+        self.fused = torch.compile(_cross_entropy, dynamic=True) if compiled else _cross_entropy
         inner = {weight for name, weight in self.model.named_parameters() if weight.dim() == 2 and "embed" not in name}
         outer = [weight for weight in self.model.parameters() if weight not in inner]
         self.optimizers = (
@@ -233,7 +233,7 @@ class Training:
         )  # fmt: skip
 
     def read(self, rows: Rows) -> tuple[Tensor, Tensor]:
-        """Hidden states before each token that is learnt, and that token."""
+        """Return the hidden states before each learnt token, and that token."""
         read: dict[str, Any] = {"input_ids": rows.tokens, "position_ids": rows.positions, "attention_mask": rows.bias}
         with torch.autocast("cpu", torch.bfloat16):
             hidden = self.body(**read, use_cache=False).last_hidden_state
@@ -241,11 +241,11 @@ class Training:
         return hidden[learnt].bfloat16(), rows.next[learnt]
 
     def step(self, group: list[Rows], rate: float) -> tuple[float, int]:
-        """One step of the optimisers. Returns the mean loss, in nats a token, and the tokens."""
+        """Make one step of the optimisers. Returns the mean loss, in nats a token, and the tokens."""
         count, loss = sum(int((rows.next >= 0).sum()) for rows in group), 0.0
         for rows in group:
             hidden, right = self.read(rows)
-            part = Surprise.apply(hidden, self.model.lm_head.weight, right, self.fused) / count
+            part = CrossEntropy.apply(hidden, self.model.lm_head.weight, right, self.fused) / count
             part.backward()
             loss += float(part.detach())
         nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
@@ -258,7 +258,7 @@ class Training:
 
     @torch.no_grad()
     def measure(self, pieces: list[list[int]]) -> float:
-        """Mean loss of held-out records, in nats a token, all turns counted."""
+        """Return the mean loss of held-out records, in nats a token, all turns counted."""
         loss, count = 0.0, 0
         for rows in dealt(pieces, 0):
             hidden, right = self.read(rows)
@@ -278,7 +278,7 @@ class Training:
 
 
 def groups(pieces: list[list[int]], forwards: int, start: int) -> Iterator[list[Rows]]:
-    """What each step reads, from step `start` on, epoch after epoch; what is left of an epoch is left out."""
+    """Yield the rows of each step, from step `start` on, epoch after epoch; the remainder of an epoch is dropped."""
     epoch = done = 0
     while True:
         epoch += 1
@@ -290,15 +290,15 @@ def groups(pieces: list[list[int]], forwards: int, start: int) -> Iterator[list[
 
 
 app = typer.Typer(no_args_is_help=True, help=__doc__)
-Corpus = Annotated[Path, typer.Option(help="Records to learn, .jsonl.gz.")]
+Corpus = Annotated[Path, typer.Option(help="Training records, .jsonl.gz.")]
 
 
 @app.command()
 def target(
     *,
     corpus: Corpus,
-    held_out: Annotated[Path, typer.Option("--eval", help="Records to measure on, .jsonl.gz.")],
-    out: Annotated[Path, typer.Option(help="Gets target/, checkpoints and the log.")],
+    held_out: Annotated[Path, typer.Option("--eval", help="Held-out records, .jsonl.gz.")],
+    out: Annotated[Path, typer.Option(help="Folder for target/, checkpoints and the log.")],
     steps: int = 2100,
     forwards: Annotated[int, typer.Option(help="Forwards of 4,096 tokens in a step.")] = 3,
     rate: float = 3e-3,
@@ -306,10 +306,10 @@ def target(
     keep: Annotated[int, typer.Option(help="Steps between checkpoints.")] = 100,
     compiled: Annotated[bool, typer.Option("--compile/--no-compile")] = True,
 ) -> None:
-    """Train the target, from nothing."""
-    tokenizer = AutoTokenizer.from_pretrained(family.target())
+    """Train the target from scratch."""
+    tokenizer = AutoTokenizer.from_pretrained(bundled.target())
     learnt, apart = encoded(corpus, tokenizer), encoded(held_out, tokenizer)
-    course, training = Course(steps, forwards, rate), Training(tokenizer, compiled)
+    schedule, training = Schedule(steps, forwards, rate), Training(tokenizer, compiled)
     saved = found(out / "checkpoints")
     start = int(saved[-1].name.rsplit("-", 1)[1]) if saved else 0
     if saved:
@@ -320,10 +320,10 @@ def target(
     for step, group in enumerate(groups(learnt, forwards, start), start + 1):
         if step > steps:
             break
-        now = rate * course.share(step)
+        now = rate * schedule.share(step)
         loss, count = training.step(group, now)
         if not math.isfinite(loss):
-            raise ModelError(f"the loss is {loss} at step {step}; try a lower rate")
+            raise ModelError(f"cannot go on at step {step}: the loss is {loss}. Lower 'rate'")
         tokens, last = tokens + count, step == steps
         row = Row(step=step, loss=loss, learning_rate=now, tokens=count)
         if last or step % measure == 0:
@@ -335,46 +335,46 @@ def target(
         if last or step % 20 == 0:
             seen = f", held out {row.held_out['loss']:.3f}" if row.held_out else ""
             typer.echo(f"step {step}: loss {loss:.3f}{seen}, {tokens / (perf_counter() - begun):,.0f} tokens/s")
-    made = LlamaForCausalLM(LlamaConfig(vocab_size=len(tokenizer), **SIZES))
-    made.load_state_dict(training.model.state_dict())
-    made.to(torch.bfloat16).save_pretrained(out / "target")
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=len(tokenizer), **SIZES))
+    model.load_state_dict(training.model.state_dict())
+    model.to(torch.bfloat16).save_pretrained(out / "target")
     tokenizer.save_pretrained(out / "target")
     tighten(out / "target" / "tokenizer.json")
 
 
 def tighten(file: Path) -> None:
-    """Write JSON without the spaces that only please the eye: of a tokenizer's, three fifths."""
-    said = json.loads(file.read_text(encoding="utf-8"))
-    file.write_text(json.dumps(said, ensure_ascii=False, separators=(",", ":")), encoding="utf-8")
+    """Rewrite a JSON file without optional spaces, which are three fifths of a tokenizer's."""
+    content = json.loads(file.read_text(encoding="utf-8"))
+    file.write_text(json.dumps(content, ensure_ascii=False, separators=(",", ":")), encoding="utf-8")
 
 
 # ---- its drafters
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """A drafter to train, and how long."""
+class Plan:
+    """A drafter to train, with its training settings."""
 
-    student: Student
-    recipe: Recipe
+    options: TrainOptions
+    recipe: TrainingConfig
     loss: str = "hybrid"
     length: int = 512
     """Tokens in a block."""
 
 
-def wishes() -> dict[str, Wish]:
-    """The drafters of the family, each in a folder of its name."""
-    many = Recipe(steps=5000, batch=4, learning_rate=6e-3, optimizer="muon")
+def plans() -> dict[str, Plan]:
+    """Return the bundled drafters, each in a folder of its name."""
+    many = TrainingConfig(steps=5000, batch=4, learning_rate=6e-3, optimizer="muon")
     return {
-        "draft": Wish(SmallModel(layers=3, hidden=256), Recipe(steps=6000, batch=8)),
-        "eagle": Wish(EagleStudent(unroll=4, draft_vocab=4096), many, length=256),
-        "dspark": Wish(DSparkStudent(layers=2, block=8, anchors=32), many, length=256),
-        "medusa": Wish(MedusaStudent(heads=2, anchors=64), many, length=256),
+        "draft": Plan(LmOptions(layers=3, hidden=256), TrainingConfig(steps=6000, batch=8)),
+        "eagle": Plan(EagleOptions(unroll=4, draft_vocab=4096), many, length=256),
+        "dspark": Plan(DSparkOptions(layers=2, block=8, anchors=32), many, length=256),
+        "medusa": Plan(MedusaOptions(heads=2, anchors=64), many, length=256),
     }
 
 
 def shown(row: Row) -> None:
-    """Say how far a training is, where it was measured."""
+    """Print the metrics of a step, where it was evaluated."""
     if row.held_out:
         typer.echo(f"step {row.step}: " + ", ".join(f"{name} {value:.3f}" for name, value in row.held_out.items()))
 
@@ -383,27 +383,25 @@ def shown(row: Row) -> None:
 def drafters(
     *,
     corpus: Corpus,
-    out: Annotated[Path, typer.Option(help="Has target/; gets answers and drafters.")],
-    every: Annotated[int, typer.Option(help="One record in so many is asked.", min=1)] = 6,
-    greedy: Annotated[
-        int, typer.Option(help="One answer in so many is the likeliest; the others are drawn.", min=2)
-    ] = 8,
-    steps: Annotated[int | None, typer.Option(help="Steps of each; for a trial.", min=1)] = None,
+    out: Annotated[Path, typer.Option(help="Folder with target/, for answers and drafters.")],
+    every: Annotated[int, typer.Option(help="Interval between the records used.", min=1)] = 6,
+    greedy: Annotated[int, typer.Option(help="Interval between greedy answers; the rest are sampled.", min=2)] = 8,
+    steps: Annotated[int | None, typer.Option(help="Steps per drafter, for a trial.", min=1)] = None,
     prompts: Annotated[int, typer.Option(help="Held-out prompts for the reports.", min=0)] = 64,
 ) -> None:
-    """Have the target say the answers of the corpus anew, and train drafters on what it says."""
-    asked = read([corpus], answered=False)[::every]
+    """Regenerate the answers of the corpus with the target, and train drafters on them."""
+    records = read([corpus], answered=False)[::every]
     llm = LLM(out / "target", method="none")
-    told: list[Path] = []
-    for heat, some in ((0.0, asked[::greedy]), (1.0, [one for at, one in enumerate(asked) if at % greedy])):
-        told.append(out / f"answers-{heat:g}.jsonl")
-        wished = Wishes(temperature=heat, max_tokens=200, batch=64)
-        regenerate(llm, some, told[-1], wished, lambda tally: typer.echo(f"{tally.records:,} records answered"))
-    for name, wish in wishes().items():
-        recipe = wish.recipe if steps is None else replace(wish.recipe, steps=steps)
+    files: list[Path] = []
+    for heat, some in ((0.0, records[::greedy]), (1.0, [one for at, one in enumerate(records) if at % greedy])):
+        files.append(out / f"answers-{heat:g}.jsonl")
+        sampling = Wishes(temperature=heat, max_tokens=200, batch=64)
+        regenerate(llm, some, files[-1], sampling, lambda tally: typer.echo(f"{tally.records:,} records answered"))
+    for name, plan in plans().items():
+        recipe = plan.recipe if steps is None else replace(plan.recipe, steps=steps)
         task = Job(
-            student=wish.student, target=str(out / "target"), data=tuple(told), out=out / name, loss=wish.loss,
-            length=wish.length, recipe=recipe, questions=Questions(prompts=prompts),
+            options=plan.options, target=str(out / "target"), data=tuple(files), out=out / name, loss=plan.loss,
+            length=plan.length, recipe=recipe, questions=Questions(prompts=prompts),
         )  # fmt: skip
         job.run(task, resume=True, watch=shown, note=typer.echo)
         for file in (out / name).glob("tokenizer.json"):  # a head has none of its own

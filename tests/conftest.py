@@ -42,23 +42,23 @@ OLDER = "as on a processor without AVX512"
 @pytest.fixture(params=["vectors", "matrices", pytest.param(OLDER, marks=pytest.mark.slow)])
 def registers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The ways in which C of ours multiplies; only a processor with AMX has the second. More in test_lanes.py."""
-    from foreword.native import llama
-    from foreword.native.processor import told
+    from foreword.native import forward
+    from foreword.native.cpu import told
 
     if request.param == OLDER:
         if not any(line.startswith("flags") and "avx2" in line for line in told()):
             pytest.skip("the processor has no AVX2")
         monkeypatch.setenv("FOREWORD_CFLAGS", "-march=x86-64-v3")
-        older = llama.library.__wrapped__()
+        older = forward.library.__wrapped__()
         assert not isinstance(older, str), older
-        monkeypatch.setattr(llama, "library", lambda: older)
+        monkeypatch.setattr(forward, "library", lambda: older)
         yield
         return
-    before, wanted = llama.amx(), request.param == "matrices"
-    if bool(llama.needed().foreword_use_amx(wanted)) != wanted:
+    before, wanted = forward.amx(), request.param == "matrices"
+    if bool(forward.needed().foreword_use_amx(wanted)) != wanted:
         pytest.skip("the processor or the system has no AMX")
     yield
-    llama.needed().foreword_use_amx(before)
+    forward.needed().foreword_use_amx(before)
 
 
 @pytest.fixture

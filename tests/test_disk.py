@@ -9,13 +9,14 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from foreword.disk import appearing, makeable, replacing, writable
+from foreword.budget.learned import AcceptanceModel, LogisticModel
 from foreword.errors import DiskError, InvalidRequest
+from foreword.files import atomic_file, atomic_folder, check_creatable, check_writable
 from foreword.train import checkpoint
 
 
 def test_it_has_its_name_when_it_is_complete(tmp_path):
-    with appearing(tmp_path / "shelf" / "book") as begun:
+    with atomic_folder(tmp_path / "shelf" / "book") as begun:
         (begun / "chapter").mkdir()
         (begun / "chapter" / "page").write_text("words")
         assert not (tmp_path / "shelf" / "book").exists()
@@ -24,7 +25,7 @@ def test_it_has_its_name_when_it_is_complete(tmp_path):
 
 
 def test_whoever_may_read_other_folders_may_read_it(tmp_path):
-    with appearing(tmp_path / "book"):
+    with atomic_folder(tmp_path / "book"):
         (tmp_path / "usual").mkdir()
     assert (tmp_path / "book").stat().st_mode == (tmp_path / "usual").stat().st_mode
 
@@ -32,7 +33,7 @@ def test_whoever_may_read_other_folders_may_read_it(tmp_path):
 @pytest.mark.parametrize("fault", [ValueError, KeyboardInterrupt])
 def test_nothing_is_left_of_what_failed(tmp_path, fault):
     def fill() -> None:
-        with appearing(tmp_path / "book") as begun:
+        with atomic_folder(tmp_path / "book") as begun:
             (begun / "page").write_text("words")
             raise fault
 
@@ -43,14 +44,14 @@ def test_nothing_is_left_of_what_failed(tmp_path, fault):
 
 def test_what_is_there_stays(tmp_path):
     (tmp_path / "book").write_text("old")
-    with pytest.raises(InvalidRequest, match="book exists already"), appearing(tmp_path / "book"):
+    with pytest.raises(InvalidRequest, match="book exists already"), atomic_folder(tmp_path / "book"):
         pytest.fail("there is nothing to fill")
     assert (tmp_path / "book").read_text() == "old"
 
 
 def test_what_came_meanwhile_stays(tmp_path):
     def fill() -> None:
-        with appearing(tmp_path / "book") as begun:
+        with atomic_folder(tmp_path / "book") as begun:
             (begun / "page").write_text("late")
             (tmp_path / "book").mkdir()
             (tmp_path / "book" / "page").write_text("first")
@@ -80,42 +81,42 @@ def guarded(monkeypatch):
 @pytest.mark.parametrize("name", ["new", "file", "folder/new", "closed/log"])
 def test_a_file_that_can_be_written_is_left_as_it_is(places, guarded, name):
     before = sorted(places.rglob("*"))
-    writable(places / name)
+    check_writable(places / name)
     assert sorted(places.rglob("*")) == before
 
 
 @pytest.mark.parametrize("name", ["folder", "none/new", "file/new", "closed/new"])
 def test_a_file_that_cannot_be_written_is_refused(places, guarded, name):
-    with pytest.raises(InvalidRequest, match=f"{name} cannot be written; name a file in a folder that exists"):
-        writable(places / name)
+    with pytest.raises(InvalidRequest, match=f"cannot write .*{name}: choose a path in an existing"):
+        check_writable(places / name)
 
 
 @pytest.mark.parametrize("name", ["new", "none/new", "folder", "folder/new"])
 def test_a_folder_that_can_be_made_is_not_made(places, guarded, name):
     before = sorted(places.rglob("*"))
-    makeable(places / name)
+    check_creatable(places / name)
     assert sorted(places.rglob("*")) == before
 
 
 @pytest.mark.parametrize("name", ["file", "file/new", "file/none/new", "closed/new", "closed/none/new"])
 def test_a_folder_that_cannot_be_made_is_refused(places, guarded, name):
-    with pytest.raises(InvalidRequest, match=rf"{name} cannot be made in .*/(file|closed); name a folder"):
-        makeable(places / name)
+    with pytest.raises(InvalidRequest, match=rf"cannot create .*{name} in .*/(file|closed): choose a path"):
+        check_creatable(places / name)
 
 
 def test_a_folder_that_cannot_appear_is_refused_before_it_is_filled(places):
-    with pytest.raises(InvalidRequest, match="cannot be made"), appearing(places / "file" / "new"):
+    with pytest.raises(InvalidRequest, match="cannot create"), atomic_folder(places / "file" / "new"):
         pytest.fail("there is nothing to fill")
 
 
 def test_file_is_replaced_whole_or_not_at_all(tmp_path):
     file = tmp_path / "made" / "file"
     for text in ("one", "two"):
-        with replacing(file) as begun:
+        with atomic_file(file) as begun:
             begun.write_text(text)
             assert not file.exists() or file.read_text() == "one"
         assert file.read_text() == text
-    with pytest.raises(FileNotFoundError), replacing(file):
+    with pytest.raises(FileNotFoundError), atomic_file(file):
         pass  # nothing was written
     assert file.read_text() == "two"
     assert list(file.parent.iterdir()) == [file]
@@ -141,7 +142,7 @@ WRITERS: dict[str, Callable[[Path], object]] = {
 @pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS)
 def test_full_disk_is_an_error_of_ours_and_what_was_there_stays(tmp_path, little_room, write):
     def fill() -> None:
-        with appearing(tmp_path / "book") as begun:
+        with atomic_folder(tmp_path / "book") as begun:
             write(begun / "page")
 
     with pytest.raises(DiskError, match=r"cannot write .*/book: the disk is full.*Free some space"):
@@ -153,13 +154,22 @@ def test_full_disk_is_an_error_of_ours_and_what_was_there_stays(tmp_path, little
     assert [path.name for path in tmp_path.iterdir()] == ["step-000000001"]
 
 
+def test_odds_of_acceptance_on_a_full_disk_are_an_error_of_ours(tmp_path, little_room):
+    odds = LogisticModel((0.0,), (1.0,), (0.0, 0.0))
+    with pytest.raises(DiskError, match=r"cannot write .*acceptance\.json: the disk is full.*Free some space"):
+        AcceptanceModel(odds, odds, {"target": "x" * 2**17}).write(tmp_path / "odds")
+    assert list((tmp_path / "odds").iterdir()) == [], "half a file would refuse the next try"
+    AcceptanceModel(odds, odds).write(tmp_path / "odds")
+    assert AcceptanceModel.read(tmp_path / "odds").greedy == odds
+
+
 def test_other_errors_are_left_as_they_are(tmp_path):
-    with pytest.raises(OSError, match="Is a directory"), appearing(tmp_path / "book") as begun:
+    with pytest.raises(OSError, match="Is a directory"), atomic_folder(tmp_path / "book") as begun:
         begun.write_text("words")
 
 
 def test_files_may_be_read_by_whoever_may_read_new_ones(tmp_path):
-    with appearing(tmp_path / "book") as begun:
+    with atomic_folder(tmp_path / "book") as begun:
         save_file({"x": torch.zeros(4)}, begun / "model.safetensors")
         (begun / "program").write_text("words")
         (begun / "program").chmod(0o700)

@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from drafters import Breaking, Foresight, Listener, RandomTree, known
+from foreword.budget import FixedBudget
 from foreword.draft.base import chosen
-from foreword.draws import KeyedDraws
 from foreword.engine import Engine
 from foreword.errors import InvalidRequest
 from foreword.model import Read
-from foreword.types import Batch, Draft, SamplingParams, Sequence, Tree
-from foreword.width import Fixed
+from foreword.sampling.streams import NoiseStreams
+from foreword.types import Batch, Draft, DraftTree, SamplingParams, Sequence
 from running import Answer, Request, draft, drafter, engine, finish, plain, prompts, target, tokenizer
 
 
@@ -51,7 +51,7 @@ def test_the_statistics_add_up(make):
         assert stats.tokens_per_pass == stats.tokens / stats.rounds
         assert 0 < stats.acceptance == stats.accepted / stats.drafted < 1
         assert sum(stats.drafted_at) == stats.drafted if make is Foresight else sum(stats.drafted_at) < stats.drafted
-        assert min(stats.guess, stats.score, stats.decide, stats.keep, stats.prefill) > 0
+        assert min(stats.propose, stats.score, stats.verify, stats.commit, stats.prefill) > 0
 
 
 def test_a_chain_counts_a_guess_at_every_depth_it_reaches():
@@ -87,13 +87,15 @@ def test_few_tokens_are_left_so_trees_are_low_but_as_wide_as_ever(left, temperat
 @pytest.mark.parametrize(("left", "context", "deep"), [(5, 99, 4), (1, 99, 0), (50, 13, 2), (50, 11, 0), (50, 9, 0)])
 def test_guesses_are_of_use_while_the_text_and_the_context_go_on(left, context, deep):
     sequence = Sequence(1, [5] * 10, 8, SamplingParams(max_tokens=left + 2), seed=0)
-    assert Batch((sequence,), KeyedDraws(9, shared=True), context=context).reach(sequence) == deep
+    assert Batch((sequence,), NoiseStreams(9, shared=True), context=context).reach(sequence) == deep
 
 
 def test_a_chain_that_is_longer_than_the_text_is_cut():
     class Long(Foresight):
         def propose(self, batch, nodes):
-            return chosen([[self.guess(s, d) for d in range(n)] for s, n in zip(batch.sequences, nodes, strict=True)])
+            return chosen(
+                [[self.token_at(s, d) for d in range(n)] for s, n in zip(batch.sequences, nodes, strict=True)]
+            )
 
     got = finish(engine(target(), Long(known(truth())), 16), requests(max_tokens=4))
     assert [[delta.drafted for delta in answer.deltas] for answer in got] == [[3], [3], [3]]
@@ -156,14 +158,14 @@ def test_at_the_edge_of_the_context_only_places_that_exist_are_read(name, temper
     """A guess may lie in any row, but its place in the text must be one that the model knows."""
     context, places, rows = target().context, [], []
     for model in (target(), draft()):
-        read = model.driver.read
+        read = model.backend.read
 
         def noted(reads, read=read):
             places.extend(one.past + max(one.depths) for one in reads)
             rows.extend(one.start + len(one.tokens) for one in reads)
             return read(reads)
 
-        monkeypatch.setattr(model.driver, "read", noted)
+        monkeypatch.setattr(model.backend, "read", noted)
     text = (prompts()[3] * 60)[: context - 9]
     asked = [Request(text, SamplingParams(temperature=temperature, seed=1, max_tokens=9, ignore_eos=True))]
     want = plain(target(), asked)
@@ -213,11 +215,11 @@ def children_before_parents(batch, nodes):
 
 
 def guesses_without_parents(batch, nodes):
-    return Draft([Tree([5] * count, []) for count in nodes])
+    return Draft([DraftTree([5] * count, []) for count in nodes])
 
 
 def halves(batch, nodes):
-    return Draft([Tree([5.5] * count, list(range(-1, count - 1))) for count in nodes])
+    return Draft([DraftTree([5.5] * count, list(range(-1, count - 1))) for count in nodes])
 
 
 def no_draft(batch, nodes):
@@ -253,7 +255,7 @@ def test_a_drafter_that_breaks_elsewhere_does_no_harm_either(where):
 class Reusing(Foresight):
     """Guesses well, in lists that it uses again as soon as it may."""
 
-    last = Tree()
+    last = DraftTree()
 
     def propose(self, batch, nodes):
         (self.last,) = super().propose(batch, nodes).trees
@@ -293,7 +295,7 @@ def broken(guesser: Breaking) -> None:
 
 
 def test_a_drafter_is_told_what_its_guesses_must_earn():
-    class Strict(Fixed):
+    class Strict(FixedBudget):
         floor, pace = 0.25, 40.0
 
     told = []
@@ -329,7 +331,7 @@ def test_a_drafter_hears_the_target_at_every_token_that_stays_once_and_in_order(
         heard = torch.cat(listener.heard[answer.sequence.id])
         assert torch.equal(heard[:, :384], target().embed(torch.tensor(read)))
         target().open(-3, len(read))
-        _, alone = target().hear([Read(-3, 0, read)], (5,))
+        _, alone = target().read_hidden([Read(-3, 0, read)], (5,))
         torch.testing.assert_close(heard[:, 384:], alone, atol=1e-3, rtol=1e-4)
         target().close(-3)
     assert loop.failed is None
@@ -340,7 +342,7 @@ def test_a_drafter_that_cannot_bear_what_it_hears_does_no_harm():
         raise RuntimeError("too loud")
 
     listener = Listener(known(truth()), (3,))
-    listener.hear = deaf
+    listener.on_hidden_states = deaf
     loop = engine(target(), listener, 6)
     with pytest.warns(RuntimeWarning, match="too loud"):
         assert run(loop, requests()) == run(engine(target()), requests())
@@ -371,9 +373,9 @@ def test_a_position_where_nothing_is_allowed_is_an_error_that_says_so():
 
 
 @pytest.mark.parametrize("rule", ["match", "rejection", "block"])
-@pytest.mark.parametrize("guess", ["lm", "wrong", "tree"])
+@pytest.mark.parametrize("drafter_name", ["lm", "wrong", "tree"])
 @pytest.mark.parametrize("fault", ["raises", "forbids all"])
-def test_a_processor_fails_where_the_text_goes_and_nowhere_else(fault, guess, rule):
+def test_a_processor_fails_where_the_text_goes_and_nowhere_else(fault, drafter_name, rule):
     """On a guess that is not the text it is never our business: the request goes on, and guessing too."""
     texts = [list(prompt) + answer.tokens for prompt, answer in zip(prompts(), truth(), strict=False)]
 
@@ -390,8 +392,8 @@ def test_a_processor_fails_where_the_text_goes_and_nowhere_else(fault, guess, ru
         "lm": lambda: drafter("lm"),
         "wrong": lambda: Foresight(known(truth()), spoilt=0.5),
         "tree": lambda: RandomTree(known(truth()), spoilt=0.3),
-    }[guess]()
-    if guess == "tree" and rule != "match":
+    }[drafter_name]()
+    if drafter_name == "tree" and rule != "match":
         guesser = Foresight(known(truth()), spoilt=0.2)
     loop = engine(target(), guesser, 4, rule=rule)
     got = finish(loop, asked)

@@ -14,14 +14,14 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import foreword
-from foreword import family
+from foreword import bundled
 from foreword.types import SamplingParams
 from running import Request, engine, finish, plain, prompts, target
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 SAYS = {
-    "quickstart": "+ was guessed and agreed to",
+    "quickstart": "+ is an accepted draft token",
     "drop_in": "enable(): same text True",
     "batch": "the same texts one by one: True",
     "asynchronous": "the same text: True",
@@ -63,10 +63,10 @@ def test_the_readme_does_what_it_says(capsys):
     def load(path: Path) -> torch.nn.Module:
         return AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
 
-    inputs = AutoTokenizer.from_pretrained(family.target())("The capital of France is", return_tensors="pt")
-    model = load(family.target())
+    inputs = AutoTokenizer.from_pretrained(bundled.target())("The capital of France is", return_tensors="pt")
+    model = load(bundled.target())
     own = type(model).generate
-    names = {"model": model, "small_model": load(family.draft()), "inputs": inputs, "ids": inputs["input_ids"]}
+    names = {"model": model, "small_model": load(bundled.draft()), "inputs": inputs, "ids": inputs["input_ids"]}
     try:
         names = program("README.md", names)  # a call that could not be served would warn, and a warning is an error
         assert type(model).generate is not own

@@ -4,8 +4,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from foreword import LLM, SamplingParams, family
-from foreword.model.checkpoint import Checkpoint
+from foreword import LLM, SamplingParams, bundled
+from foreword.model.loading.checkpoint import Checkpoint
 
 HEADS = {"dspark": 7_081_793, "eagle": 6_162_432, "medusa": 525_312}
 """Method -> numbers that are learnt."""
@@ -14,7 +14,7 @@ QUESTION = [{"role": "user", "content": "Extract the booking slots as JSON: a ta
 
 def test_both_models_load_and_have_the_sizes_the_card_says():
     sizes = {}
-    for folder in (family.target(), family.draft()):
+    for folder in (bundled.target(), bundled.draft()):
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16, local_files_only=True)
         sizes[folder.name] = sum(parameter.numel() for parameter in model.parameters())
     assert sizes == {"target": 26_223_104, "draft": 4_654_848}
@@ -22,13 +22,13 @@ def test_both_models_load_and_have_the_sizes_the_card_says():
 
 @pytest.mark.parametrize("method", HEADS)
 def test_a_head_has_the_size_the_card_says(method):
-    found = Checkpoint.read(family.head(method)).tensors
+    found = Checkpoint.read(bundled.head(method)).tensors
     assert sum(tensor.numel() for tensor in found.values() if tensor.is_floating_point()) == HEADS[method]
-    assert f"{HEADS[method]:,}" in (family.target().parent / "CARD.md").read_text(encoding="utf-8")
+    assert f"{HEADS[method]:,}" in (bundled.target().parent / "CARD.md").read_text(encoding="utf-8")
 
 
 def test_for_other_methods_no_head_ships():
-    assert family.head("dflash") is None
+    assert bundled.head("dflash") is None
 
 
 @pytest.fixture(scope="module")
@@ -48,15 +48,15 @@ def test_a_method_finds_its_head_and_keeps_the_text(method, plain):
 
 def test_the_tokenizer_is_shared_byte_for_byte():
     for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
-        assert (family.target() / name).read_bytes() == (family.draft() / name).read_bytes()
+        assert (bundled.target() / name).read_bytes() == (bundled.draft() / name).read_bytes()
 
 
 def test_all_that_ships_stays_below_90_megabytes():
-    assert sum(file.stat().st_size for file in family.target().parent.rglob("*") if file.is_file()) < 90e6
+    assert sum(file.stat().st_size for file in bundled.target().parent.rglob("*") if file.is_file()) < 90e6
 
 
 def test_the_chat_template_is_the_one_the_card_describes():
-    tokenizer = AutoTokenizer.from_pretrained(family.draft(), local_files_only=True)
+    tokenizer = AutoTokenizer.from_pretrained(bundled.draft(), local_files_only=True)
     message = [{"role": "user", "content": "Hello"}]
     text = tokenizer.apply_chat_template(message, add_generation_prompt=True, tokenize=False)
     assert text == "<|user|>\nHello<|end|>\n<|assistant|>\n"
@@ -64,6 +64,6 @@ def test_the_chat_template_is_the_one_the_card_describes():
 
 
 def test_card_and_attribution_travel_with_the_weights():
-    folder = family.target().parent
+    folder = bundled.target().parent
     assert "26,223,104" in (folder / "CARD.md").read_text(encoding="utf-8")
     assert "CC-BY-SA-4.0" in (folder / "ATTRIBUTION.md").read_text(encoding="utf-8")

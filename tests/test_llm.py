@@ -284,7 +284,7 @@ def test_an_error_that_is_nobodys_reaches_the_reader(monkeypatch):
     ids=repr,
 )
 def test_what_is_no_prompt_is_refused_with_what_is_one(prompt):
-    said = r"a prompt is a text or a list of token ids \(whole numbers\), not"
+    said = r"a prompt is a text or a list of token ids \(ints\), not"
     for call in (llm().generate, llm().stream, lambda prompt: llm().generate([PROMPT, prompt])):
         with pytest.raises(InvalidRequest, match=said):
             call(prompt)
@@ -321,8 +321,8 @@ def test_as_many_parameters_as_prompts():
         ([], {}, "prompt is empty"),
         ([5, 8192], {}, "outside the vocabulary of 8192"),
         ([5, -1], {}, "outside the vocabulary of 8192"),
-        ([5] * 1024, {}, "1024 tokens and the model reads at most 1023"),
-        ([5] * 1000, {"max_tokens": 25}, "context of 1024; at most 24 fit"),
+        ([5] * 1024, {}, "1024 tokens, the limit is 1023"),
+        ([5] * 1000, {"max_tokens": 25}, "context of 1024. Use at most 24"),
         ([5], {"stop_token_ids": (9000,)}, "9000.*outside the vocabulary"),
         ([5], {"logit_bias": {9000: 1.0}}, "9000.*outside the vocabulary"),
         ([5], {"bad_word_ids": ((5, 9000),)}, "9000.*outside the vocabulary"),
@@ -349,12 +349,12 @@ def test_the_whole_context_can_be_used():
         ({"rule": "macth"}, UnknownMethod, "did you mean 'match'"),
         ({"nodes": 65}, InvalidRequest, r"nodes must be None or a whole number in \[0, 64\], got 65"),
         ({"nodes": -1}, InvalidRequest, r"nodes must be None or a whole number in \[0, 64\], got -1"),
-        ({"width": "svpi", "nodes": None}, UnknownMethod, "did you mean 'svip'"),
-        ({"width": "svip", "nodes": 4}, InvalidRequest, "give one"),
+        ({"budget": "svpi", "nodes": None}, UnknownMethod, "Did you mean 'svip'"),
+        ({"budget": "svip", "nodes": 4}, InvalidRequest, "Give one"),
         ({"slots": 0}, InvalidRequest, "slots must be a whole number >= 1, got 0"),
         ({"chunk": 0}, InvalidRequest, "chunk must be a whole number >= 1, got 0"),
         ({"dtype": "int3"}, ModelError, "float32, bfloat16, float16"),
-        ({"method": "ngram", "draft": starter.draft()}, InvalidRequest, "leave draft=None"),
+        ({"method": "ngram", "draft": starter.draft()}, InvalidRequest, "Leave draft=None"),
         ({"target": starter.target(), "method": "lm"}, InvalidRequest, "needs a draft model"),
         ({"target": "no/such-folder/at-all"}, ModelError, "no/such-folder/at-all"),
         ({"draft": "no/such-folder/at-all"}, ModelError, "no/such-folder/at-all"),
@@ -374,7 +374,9 @@ def test_a_wrong_way_to_begin_says_what_to_do(options, error, said):
     ],
 )
 def test_what_is_wrong_without_the_target_is_said_before_it_is_loaded(options, error, monkeypatch):
-    monkeypatch.setattr("foreword.model.given.Model.load", lambda *_, **__: pytest.fail("the target was loaded"))
+    monkeypatch.setattr(
+        "foreword.model.loading.given.Model.load", lambda *_, **__: pytest.fail("the target was loaded")
+    )
     with pytest.raises(error):
         LLM(starter.target(), **options)
 
@@ -425,7 +427,7 @@ CHOICES = (
     SamplingParams(method="eagle", nodes=6),
     SamplingParams(method="none"),
     SamplingParams(nodes=1),
-    SamplingParams(width="heuristic"),
+    SamplingParams(budget="heuristic"),
     SamplingParams(method="fuse(suffix, lm)", nodes=4),
 )
 
@@ -436,7 +438,7 @@ def chooser() -> LLM:
 
 
 def wish(choice: SamplingParams, **more: object) -> SamplingParams:
-    names = ("method", "rule", "width", "nodes")
+    names = ("method", "rule", "budget", "nodes")
     return SamplingParams(
         **{name: getattr(choice, name) for name in names},
         **(dict(temperature=0.7, seed=9, max_tokens=40, ignore_eos=True) | more),
@@ -473,9 +475,9 @@ def both_params() -> SamplingParams:
     [
         (SamplingParams(method="ngrams"), UnknownMethod, "Did you mean 'ngram'"),
         (SamplingParams(rule="macth"), UnknownMethod, "did you mean 'match'"),
-        (SamplingParams(width="svpi"), UnknownMethod, "did you mean 'svip'"),
-        (SamplingParams(width="svip", nodes=4), InvalidRequest, "give one"),
-        (SamplingParams(method="retrieval"), InvalidRequest, "the method retrieval needs"),
+        (SamplingParams(budget="svpi"), UnknownMethod, "Did you mean 'svip'"),
+        (SamplingParams(budget="svip", nodes=4), InvalidRequest, "Give one"),
+        (SamplingParams(method="retrieval"), InvalidRequest, "method 'retrieval': it needs"),
     ],
 )
 def test_a_wrong_choice_is_refused_before_any_work(params, error, said):
@@ -493,7 +495,7 @@ def test_sources_are_given_by_the_name_of_the_method():
     assert drafted.stats.accepted > 0
     with pytest.raises(UnknownMethod, match="Did you mean 'ngram'"):
         LLM(starter.target(), draft={"ngrams": None})
-    with pytest.raises(InvalidRequest, match="the method lm needs"):
+    with pytest.raises(InvalidRequest, match="method 'lm': it needs"):
         LLM(starter.target(), dtype="float32").generate(PROMPT, SamplingParams(method="lm"))
 
 

@@ -3,12 +3,12 @@
 import pytest
 
 from foreword import InvalidRequest, UnknownMethod
+from foreword.budget import policy
 from foreword.draft import method
-from foreword.draft.archive import Archive
-from foreword.draft.suffix import SuffixDrafter
+from foreword.draft.lookup.suffix import SuffixDrafter
+from foreword.draft.lookup.suffix_store import AnswerStore
 from foreword.types import SamplingParams
 from foreword.verify import rule
-from foreword.width import policy
 from running import Request, engine, finish, plain, prompts, target
 
 
@@ -27,9 +27,9 @@ def test_rule_that_is_no_name_is_refused(wrong):
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("wrong", [3, "", 0, [], b"measured", False])
+@pytest.mark.parametrize("wrong", [3, "", 0, [], b"adaptive", False])
 def test_width_that_is_no_name_is_refused(wrong):
-    with pytest.raises((InvalidRequest, UnknownMethod), match="measured, heuristic"):
+    with pytest.raises((InvalidRequest, UnknownMethod), match="adaptive, heuristic"):
         policy(wrong)
 
 
@@ -48,7 +48,7 @@ def test_history_that_cannot_be_saved_is_said_once_and_requests_go_on(tmp_path):
     folder.rmdir()
     asked = [Request(prompt, SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)) for prompt in prompts()]
     loop = engine(target(), drafter, 4)
-    with pytest.warns(RuntimeWarning, match="cannot save the history") as said:
+    with pytest.warns(RuntimeWarning, match="cannot save past answers") as said:
         got = finish(loop, asked)
     assert len(said) == 1
     assert loop.failed is None
@@ -56,4 +56,4 @@ def test_history_that_cannot_be_saved_is_said_once_and_requests_go_on(tmp_path):
     assert sum(one.sequence.stats.accepted for one in got) > 0
     folder.mkdir()
     finish(loop, asked[:1])
-    assert len(Archive.load(folder / "history", target().vocab)) > 0
+    assert len(AnswerStore.load(folder / "history", target().vocab)) > 0

@@ -10,7 +10,7 @@ from tokenizers.decoders import DecodeStream
 from transformers import AutoTokenizer, ByT5Tokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 import starter
-from foreword.reader import TextReader, byte_tokens, cut
+from foreword.detokenizer import Detokenizer, byte_tokens, cut
 
 SENTENCES = [
     "Die Grüße aus Köln sind schön, sagt Jürgen.",
@@ -76,7 +76,7 @@ def decode(tokenizer: PreTrainedTokenizerBase, tokens: list[int], skip: bool) ->
     return str(tokenizer.decode(tokens, skip_special_tokens=skip, clean_up_tokenization_spaces=False))
 
 
-def read(reader: TextReader, tokens: list[int]) -> tuple[str, bool]:
+def read(reader: Detokenizer, tokens: list[int]) -> tuple[str, bool]:
     text, stopped = "", False
     for token in tokens:
         piece, stopped = reader.push(token)
@@ -114,7 +114,7 @@ def cases(draw: st.DrawFn) -> tuple[PreTrainedTokenizerBase, list[int], bool, tu
 def test_pushes_and_finish_are_the_decoded_text_cut_at_the_first_stop_string(case) -> None:
     tokenizer, tokens, skip, stop = case
     whole = decode(tokenizer, tokens, skip)
-    text, stopped = read(TextReader(tokenizer, [], stop, skip), tokens)
+    text, stopped = read(Detokenizer(tokenizer, [], stop, skip), tokens)
     assert text == cut(whole, stop)
     assert not stopped or any(word in whole for word in stop)
 
@@ -123,7 +123,7 @@ def test_pushes_and_finish_are_the_decoded_text_cut_at_the_first_stop_string(cas
 @given(cases())
 def test_what_is_shown_before_the_end_is_never_taken_back(case) -> None:
     tokenizer, tokens, skip, stop = case
-    reader, shown = TextReader(tokenizer, [], stop, skip), ""
+    reader, shown = Detokenizer(tokenizer, [], stop, skip), ""
     for done, token in enumerate(tokens, 1):
         piece, stopped = reader.push(token)
         shown += piece
@@ -139,7 +139,7 @@ def test_output_follows_the_prompt_as_in_the_decode_of_both(case, words: str, sp
     tokenizer, tokens, skip, stop = case
     prompt = tokenizer.encode(words, add_special_tokens=False) + [1] * special
     known = len(decode(tokenizer, prompt, skip))
-    text, _ = read(TextReader(tokenizer, prompt, stop, skip), tokens)
+    text, _ = read(Detokenizer(tokenizer, prompt, stop, skip), tokens)
     assert text == cut(decode(tokenizer, prompt + tokens, skip)[known:], stop)
 
 
@@ -147,7 +147,7 @@ def test_output_follows_the_prompt_as_in_the_decode_of_both(case, words: str, sp
 def test_pieces_of_valid_text_come_as_early_as_from_decode_stream(name: str) -> None:
     tokenizer = TOKENIZERS[name]
     tokens = tokenizer.encode(" ".join(SENTENCES), add_special_tokens=False)
-    reader, stream = TextReader(tokenizer, [], (), False), DecodeStream(ids=[], skip_special_tokens=False)
+    reader, stream = Detokenizer(tokenizer, [], (), False), DecodeStream(ids=[], skip_special_tokens=False)
     held = byte_tokens(tokenizer)
     pieces = [reader.push(token)[0] for token in tokens]
     expected = [stream.step(tokenizer.backend_tokenizer, token) or "" for token in tokens]
@@ -157,7 +157,7 @@ def test_pieces_of_valid_text_come_as_early_as_from_decode_stream(name: str) -> 
 
 def test_a_character_of_several_tokens_comes_with_its_last_byte() -> None:
     tokens = BYTE_LEVEL.encode("😀")
-    reader = TextReader(BYTE_LEVEL, [], (), True)
+    reader = Detokenizer(BYTE_LEVEL, [], (), True)
     assert len(tokens) > 1
     assert [reader.push(token)[0] for token in tokens] == [""] * (len(tokens) - 1) + ["😀"]
     assert reader.finish() == ""
@@ -165,7 +165,7 @@ def test_a_character_of_several_tokens_comes_with_its_last_byte() -> None:
 
 def test_an_unfinished_character_comes_at_the_end_and_once() -> None:
     tokens = BYTE_LEVEL.encode("a😀")[:-1]
-    reader = TextReader(BYTE_LEVEL, [], (), True)
+    reader = Detokenizer(BYTE_LEVEL, [], (), True)
     assert "".join(reader.push(token)[0] for token in tokens) == "a"
     assert reader.finish() == decode(BYTE_LEVEL, tokens, True)[1:] == "\ufffd"
     assert reader.finish() == ""
@@ -174,20 +174,20 @@ def test_an_unfinished_character_comes_at_the_end_and_once() -> None:
 def test_a_run_of_byte_tokens_waits_for_its_end() -> None:
     first, second = BYTE_FALLBACK.convert_tokens_to_ids(["<0xC3>", "<0xA9>"])
     broken = [first, second, first]
-    reader = TextReader(BYTE_FALLBACK, [], (), True)
+    reader = Detokenizer(BYTE_FALLBACK, [], (), True)
     assert [reader.push(token)[0] for token in broken] == ["", "", ""]
     assert reader.finish() == "\ufffd" * 3
 
 
 def test_the_space_between_prompt_and_output_stays() -> None:
     prompt, tokens = (BYTE_FALLBACK.encode(words, add_special_tokens=False) for words in ("The", "quick fox"))
-    assert read(TextReader(BYTE_FALLBACK, prompt, (), True), tokens) == (" quick fox", False)
-    assert read(TextReader(BYTE_FALLBACK, [], (), True), tokens) == ("quick fox", False)
+    assert read(Detokenizer(BYTE_FALLBACK, prompt, (), True), tokens) == (" quick fox", False)
+    assert read(Detokenizer(BYTE_FALLBACK, [], (), True), tokens) == ("quick fox", False)
 
 
 def test_a_prompt_that_ends_inside_a_character_leaves_the_output_alone() -> None:
     tokens = BYTE_LEVEL.encode("😀")
-    text, _ = read(TextReader(BYTE_LEVEL, tokens[:-1], (), True), [tokens[-1], *BYTE_LEVEL.encode("ok")])
+    text, _ = read(Detokenizer(BYTE_LEVEL, tokens[:-1], (), True), [tokens[-1], *BYTE_LEVEL.encode("ok")])
     assert text == "\ufffdok"
 
 
@@ -204,14 +204,14 @@ def test_a_prompt_that_ends_inside_a_character_leaves_the_output_alone() -> None
 )
 def test_text_ends_before_the_stop_string_that_is_completed_first(stop: tuple[str, ...], shown: str) -> None:
     tokens = BYTE_LEVEL.encode("one stop two three")
-    text, stopped = read(TextReader(BYTE_LEVEL, [], stop, True), tokens)
+    text, stopped = read(Detokenizer(BYTE_LEVEL, [], stop, True), tokens)
     assert text == shown
     assert stopped == (shown != "one stop two three")
 
 
 def test_the_beginning_of_a_stop_string_is_held_back_until_it_is_none() -> None:
     letters = [BYTE_LEVEL.encode(letter)[0] for letter in "aababac"]
-    reader = TextReader(BYTE_LEVEL, [], ("abac",), True)
+    reader = Detokenizer(BYTE_LEVEL, [], ("abac",), True)
     assert [reader.push(token) for token in letters] == [
         ("", False), ("a", False), ("", False), ("", False), ("ab", False), ("", False), ("", True),
     ]  # fmt: skip
@@ -219,8 +219,8 @@ def test_the_beginning_of_a_stop_string_is_held_back_until_it_is_none() -> None:
 
 
 def test_nothing_may_follow_a_stop_string() -> None:
-    reader = TextReader(BYTE_LEVEL, [], ("a",), True)
+    reader = Detokenizer(BYTE_LEVEL, [], ("a",), True)
     token = BYTE_LEVEL.encode("a")[0]
     assert reader.push(token) == ("", True)
-    with pytest.raises(AssertionError, match="push no more"):
+    with pytest.raises(AssertionError, match="a stop string has ended this text"):
         reader.push(token)

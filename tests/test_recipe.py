@@ -15,7 +15,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 import starter
-from foreword import LLM, SamplingParams, family
+from foreword import LLM, SamplingParams, bundled
 
 SCRIPT = Path(__file__).parents[1] / "recipes" / "family.py"
 
@@ -84,7 +84,7 @@ def test_the_loss_is_cross_entropy_and_so_is_its_gradient(recipe: ModuleType) ->
     hidden = torch.randn(37, 16).bfloat16().requires_grad_()
     output = torch.randn(50, 16).bfloat16().float().requires_grad_()
     right = torch.randint(0, 50, (37,))
-    found = recipe.Surprise.apply(hidden, output, right, recipe._surprise, 10)
+    found = recipe.CrossEntropy.apply(hidden, output, right, recipe._cross_entropy, 10)
     expected = nn.functional.cross_entropy(hidden.float() @ output.T, right, reduction="sum")
     torch.testing.assert_close(found, expected, rtol=1e-2, atol=0.1)
     for mine, theirs in zip(
@@ -125,7 +125,7 @@ def test_a_run_goes_on_and_leaves_a_model(
     whole, halved = tmp_path / "whole", tmp_path / "halved"
     recipe.target(out=whole, steps=4, forwards=2, **how)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(recipe.Course, "share", lambda course, step: min(1.0, step / 100, (4 - step + 1) / 1.2))
+        patch.setattr(recipe.Schedule, "share", lambda schedule, step: min(1.0, step / 100, (4 - step + 1) / 1.2))
         recipe.target(out=halved, steps=2, forwards=2, **how)
     recipe.target(out=halved, steps=4, forwards=2, **how)
     torch.set_rng_state(before)
@@ -133,7 +133,7 @@ def test_a_run_goes_on_and_leaves_a_model(
     for one, other in zip(models[0].parameters(), models[1].parameters(), strict=True):
         assert torch.equal(one, other)
     assert AutoTokenizer.from_pretrained(whole / "target").chat_template
-    assert (whole / "target" / "tokenizer.json").read_bytes() == (family.target() / "tokenizer.json").read_bytes()
+    assert (whole / "target" / "tokenizer.json").read_bytes() == (bundled.target() / "tokenizer.json").read_bytes()
     logs = [
         [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()] for folder in (whole, halved)
     ]
@@ -152,9 +152,9 @@ def test_drafters_learn_what_the_target_says(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     torch.manual_seed(0)
-    wishes = recipe.wishes()
-    assert sorted(wishes) == ["draft", "dspark", "eagle", "medusa"]
-    monkeypatch.setattr(recipe, "wishes", lambda: {name: wishes[name] for name in names})
+    plans = recipe.plans()
+    assert sorted(plans) == ["draft", "dspark", "eagle", "medusa"]
+    monkeypatch.setattr(recipe, "plans", lambda: {name: plans[name] for name in names})
     LlamaForCausalLM(LlamaConfig(vocab_size=8192, **recipe.SIZES | SMALL)).save_pretrained(tmp_path / "target")
     AutoTokenizer.from_pretrained(starter.target()).save_pretrained(tmp_path / "target")
     asked = {"corpus": written(tmp_path, 90), "out": tmp_path, "every": 3, "greedy": 5, "steps": 2, "prompts": 3}

@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from drafters import Foresight, Listener, RandomTree, known
+from foreword.budget import FixedBudget
 from foreword.draft.base import Drafter
 from foreword.engine import Engine
 from foreword.errors import ModelError
-from foreword.types import Draft, SamplingParams, Sequence, Tree
+from foreword.types import Draft, DraftTree, SamplingParams, Sequence
 from foreword.verify import rule
-from foreword.width import Fixed
 from running import Answer, Request, draft, drafter, engine, finish, plain, prompts, target
 
 LENGTH = 24
@@ -35,7 +35,7 @@ class Allergic(Foresight):
             raise RuntimeError("this text makes me ill")
         return super().propose(batch, nodes)
 
-    def hear(self, sequence, start, hidden):
+    def on_hidden_states(self, sequence, start, hidden):
         if self.where == "hear" and self.sick(sequence):
             raise RuntimeError("this text makes me ill")
 
@@ -52,7 +52,7 @@ def test_a_fault_in_one_request_ends_drafting_for_that_request_only(where):
     asked = requests()
     want = plain(target(), asked)
     guesser = Allergic(known(want), lambda sequence: sequence.seed == 41, where)
-    guesser.wants = (3,) if where == "hear" else ()
+    guesser.hidden_layers = (3,) if where == "hear" else ()
     loop = engine(target(), guesser, 4)
     got, said = run(loop, asked)
     assert [answer.said for answer in got] == [answer.said for answer in want]
@@ -107,7 +107,7 @@ def test_faults_long_ago_count_no_more(monkeypatch):
 
 def test_hidden_states_that_are_not_there_are_missed_before_any_round():
     listener = Listener(lambda _: [], (99,))
-    with pytest.raises(ModelError, match="hidden states 0 to"):
+    with pytest.raises(ModelError, match="states 0 to"):
         engine(target(), listener, 4)
 
 
@@ -124,7 +124,7 @@ class Lying(Drafter):
 
     def propose(self, batch, nodes):
         probs = torch.full((len(batch), 1, target().vocab), 1 / target().vocab)
-        return Draft([Tree([7], [-1]) for _ in nodes], self.lie(probs))
+        return Draft([DraftTree([7], [-1]) for _ in nodes], self.lie(probs))
 
 
 @pytest.mark.parametrize("rule_name", ["rejection", "block"])
@@ -237,11 +237,11 @@ def test_sequences_of_several_speculators_share_rounds_and_keep_their_texts():
     loop = engine(target(), drafter("lm"), 4, chunk=16)
     ways = [
         None,
-        loop.speculator(drafter("ngram"), rule("match"), Fixed(3)),
-        loop.speculator(drafter("eagle"), rule("match"), Fixed(6)),
-        loop.speculator(drafter("none"), rule("match"), Fixed(0)),
-        loop.speculator(Listener(known(want), (0, 5)), rule("match"), Fixed(4)),
-        loop.speculator(RandomTree(known(want), spoilt=0.3), rule("match"), Fixed(8)),
+        loop.speculator(drafter("ngram"), rule("match"), FixedBudget(3)),
+        loop.speculator(drafter("eagle"), rule("match"), FixedBudget(6)),
+        loop.speculator(drafter("none"), rule("match"), FixedBudget(0)),
+        loop.speculator(Listener(known(want), (0, 5)), rule("match"), FixedBudget(4)),
+        loop.speculator(RandomTree(known(want), spoilt=0.3), rule("match"), FixedBudget(8)),
     ]
     sequences = [one.sequence(target().eos) for one in asked]
     rounds = 0
@@ -269,7 +269,7 @@ def test_a_request_may_have_a_rule_of_its_own_beside_others(name):
     alone = finish(engine(target(), drafter("lm"), 4, rule=name), [one])[0]
     loop = engine(target(), drafter("lm"), 4)
     sequences = [request.sequence(target().eos) for request in (one, *others)]
-    loop.add(sequences[0], loop.speculator(drafter("lm"), rule(name), Fixed(4)))
+    loop.add(sequences[0], loop.speculator(drafter("lm"), rule(name), FixedBudget(4)))
     for sequence in sequences[1:]:
         loop.add(sequence)
     _to_the_end(loop)
@@ -283,7 +283,7 @@ def test_one_drafter_may_serve_two_speculators():
     shared = drafter("lm")
     asked = requests(4)
     loop = engine(target(), shared, 4)
-    other = loop.speculator(shared, rule("match"), Fixed(8))
+    other = loop.speculator(shared, rule("match"), FixedBudget(8))
     sequences = [one.sequence(target().eos) for one in asked]
     for place, sequence in enumerate(sequences):
         loop.add(sequence, other if place % 2 else None)

@@ -1,4 +1,4 @@
-"""Foreword writes the next words ahead of a language model, and says exactly what the model would have said, sooner."""
+"""Speculative decoding for language models: the target model's exact output, faster."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from foreword.async_llm import AsyncLLM
-    from foreword.draft.learning import Learning
+    from foreword.draft.online.learner import Learning
     from foreword.errors import (
         DraftError,
         ForewordError,
@@ -25,7 +25,7 @@ __version__ = "0.1.0"
 _HOME = {
     "LLM": "llm",
     "AsyncLLM": "async_llm",
-    "Learning": "draft.learning",
+    "Learning": "draft.online.learner",
     "SamplingParams": "types",
     "Completion": "types",
     "Delta": "types",
@@ -64,7 +64,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Import a public name when it is first used, so that the command line answers without loading torch."""
+    """Import a public name on first use, so that the command line starts without loading torch."""
     if name not in _HOME:
         raise AttributeError(f"module 'foreword' has no attribute {name!r}")
     return getattr(import_module(f"foreword.{_HOME[name]}"), name)

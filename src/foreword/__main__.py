@@ -1,4 +1,4 @@
-"""`python -m foreword` is the same as `foreword`."""
+"""Entry point of `python -m foreword`, the same as `foreword`."""
 
 from foreword.cli import main
 

@@ -1,4 +1,4 @@
-"""An LLM for asyncio: one thread runs the rounds and wakes the event loop once a round, which never waits for one."""
+"""An LLM for asyncio: a thread runs the rounds and wakes each event loop once a round; the loops never block."""
 
 from __future__ import annotations
 
@@ -15,38 +15,38 @@ from foreword.llm import LLM
 from foreword.prompts import Prompt, listed, per_prompt
 from foreword.types import Completion, Delta, SamplingParams, Sequence
 
-News = tuple[Sequence | None, Delta | BaseException | None]
-"""What happened to a sequence: it wrote, it failed, or (None) it ended; no sequence stands for the whole job."""
+Event = tuple[Sequence | None, Delta | BaseException | None]
+"""(sequence, event): a delta, an error, or None for its end. Sequence None: the event is of the whole job."""
 
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """Sequences that one caller waits for, and where the caller hears of them."""
+    """Sequences that one caller waits for, and the queue of their events."""
 
     loop: asyncio.AbstractEventLoop
-    news: asyncio.Queue[News] = field(default_factory=asyncio.Queue)
+    events: asyncio.Queue[Event] = field(default_factory=asyncio.Queue)
     sequences: list[Sequence] = field(default_factory=list)
     given_up: bool = False
 
 
 class AsyncLLM:
-    """Serves requests of one or several event loops with one LLM; all of them share its rounds.
+    """One LLM for the requests of one or several event loops; all of them share its rounds.
 
     >>> async with AsyncLLM(LLM()) as llm:
     ...     async for delta in llm.stream("The capital of France is"):
     ...         print(delta.text, end="")
 
-    Leaving an iterator early, or cancelling the task that reads it, gives the request up. The LLM stays usable by
-    itself, also from other threads at the same time, and is not closed with this object.
+    Leaving an iterator early, or cancelling the task that reads it, aborts the request. The LLM stays usable on its
+    own, also from other threads at the same time; closing this object does not close it.
     """
 
     def __init__(self, llm: LLM) -> None:
         self.llm = llm
         self._changed = Condition()
         self._tasks: list[Callable[[], None]] = []
-        """What the thread does before its next round."""
+        """Calls for the thread to make before its next round."""
         self._jobs: list[_Job] = []
-        """Touched by the thread alone."""
+        """Used by the thread only."""
         self._named: dict[str, _Job] = {}
         self._closed = False
         self._thread: Thread | None = None
@@ -54,30 +54,30 @@ class AsyncLLM:
     async def generate(
         self, prompts: Prompt | List[Prompt], params: SamplingParams | List[SamplingParams] | None = None
     ) -> list[Completion]:
-        """Complete every prompt, as `LLM.generate` does; all prompts are checked before any is begun."""
-        asked = per_prompt(listed(prompts), params)
+        """Complete every prompt, as `LLM.generate` does; all prompts are checked before any starts."""
+        requests = per_prompt(listed(prompts), params)
         job, deltas = _Job(asyncio.get_running_loop()), dict[int, list[Delta]]()
-        self._do(partial(self._start, job, asked), starts=True)
+        self._call_in_thread(partial(self._start, job, requests), starts=True)
         try:
             left: int | None = None
             while left != 0:
-                sequence, what = await job.news.get()
-                if isinstance(what, BaseException):
-                    raise what
+                sequence, event = await job.events.get()
+                if isinstance(event, BaseException):
+                    raise event
                 if sequence is None:
                     left = len(job.sequences)
-                elif what is None:
+                elif event is None:
                     left = (left or 0) - 1
                 else:
-                    deltas.setdefault(sequence.id, []).append(what)
+                    deltas.setdefault(sequence.id, []).append(event)
         finally:
-            self._do(partial(self._give_up, job))
+            self._call_in_thread(partial(self._abort, job))
         return [self.llm.completion(one, deltas.get(one.id, [])) for one in job.sequences]
 
     async def stream(
         self, prompt: Prompt, params: SamplingParams | None = None, *, id: str | None = None
     ) -> AsyncIterator[Delta]:
-        """Complete one prompt and yield what each round adds. `id` is a name by which `abort` finds it."""
+        """Complete one prompt and yield a delta per round. `id`: a name for `abort`."""
         if params is not None and params.n > 1:
             raise InvalidRequest(f"cannot stream n={params.n} answers at once: a stream is one text. Use n=1")
         if id is not None and id in self._named:
@@ -86,35 +86,35 @@ class AsyncLLM:
         if id is not None:
             self._named[id] = job
         try:
-            self._do(partial(self._start, job, [(prompt, params)]), starts=True)
+            self._call_in_thread(partial(self._start, job, [(prompt, params)]), starts=True)
             while True:
-                sequence, what = await job.news.get()
-                if isinstance(what, BaseException):
-                    raise what
-                if what is not None:
-                    yield what
+                sequence, event = await job.events.get()
+                if isinstance(event, BaseException):
+                    raise event
+                if event is not None:
+                    yield event
                 elif sequence is not None:
                     return
         finally:
             self._named.pop(id or "", None)
-            self._do(partial(self._give_up, job))
+            self._call_in_thread(partial(self._abort, job))
 
     async def chat(self, messages: List[dict[str, str]], params: SamplingParams | None = None) -> Completion:
-        """Answer a conversation, in the model's own chat template."""
+        """Answer a conversation, formatted with the model's chat template."""
         if params is not None and params.n > 1:
             raise InvalidRequest(f"cannot answer a chat with n={params.n} completions: chat returns one. Use generate")
         prompt = await asyncio.to_thread(self.llm.render, messages)
         return (await self.generate([prompt], params))[0]
 
     def abort(self, id: str) -> bool:
-        """Give up the stream of that name, which ends after what it has written. False where there is none."""
+        """Abort the stream of that name; it ends after its committed tokens. Return False if there is none."""
         job = self._named.get(id)
         if job is not None:
-            self._do(partial(self._give_up, job))
+            self._call_in_thread(partial(self._abort, job))
         return job is not None
 
     async def close(self) -> None:
-        """Give up every request, and end the thread."""
+        """Abort all requests and end the thread."""
         if self.llm.forked:
             return
         with self._changed:
@@ -133,8 +133,8 @@ class AsyncLLM:
 
     # ---- the thread
 
-    def _do(self, task: Callable[[], None], *, starts: bool = False) -> None:
-        """Have the thread do something before its next round."""
+    def _call_in_thread(self, task: Callable[[], None], *, starts: bool = False) -> None:
+        """Have the thread call `task` before its next round."""
         if starts:
             self.llm.check_process()
         elif self.llm.forked:
@@ -142,7 +142,7 @@ class AsyncLLM:
         with self._changed:
             if self._closed:
                 if starts:
-                    raise InvalidRequest("cannot start a request: this AsyncLLM was closed. Make another one")
+                    raise InvalidRequest("cannot start a request: this AsyncLLM was closed. Create another one")
                 return
             self._tasks.append(task)
             if self._thread is None:
@@ -161,65 +161,65 @@ class AsyncLLM:
                 task()
             if closed:
                 for job in list(self._jobs):
-                    self._give_up(job)
+                    self._abort(job)
                 return
             if self._jobs:
                 self._round()
 
-    def _start(self, job: _Job, asked: List[tuple[Prompt, SamplingParams | None]]) -> None:
+    def _start(self, job: _Job, requests: List[tuple[Prompt, SamplingParams | None]]) -> None:
         if job.given_up:
             return
         try:
-            job.sequences = [one for prompt, params in asked for one in self.llm.prepare(prompt, params)]
+            job.sequences = [one for prompt, params in requests for one in self.llm.prepare(prompt, params)]
             for sequence in job.sequences:
                 self.llm.begin(sequence)
         except Exception as error:  # noqa: BLE001 - the caller raises it
-            self._tell({job: [(None, error)]})
-            self._give_up(job)
+            self._send({job: [(None, error)]})
+            self._abort(job)
             return
         self._jobs.append(job)
-        self._tell({job: [(None, None)]})
+        self._send({job: [(None, None)]})
 
-    def _give_up(self, job: _Job) -> None:
+    def _abort(self, job: _Job) -> None:
         job.given_up = True
         for sequence in job.sequences:
             self.llm.forget(sequence)
         if job in self._jobs:
             self._jobs.remove(job)
-            self._tell({job: [(one, None) for one in job.sequences]})
+            self._send({job: [(one, None) for one in job.sequences]})
 
     def _round(self) -> None:
-        """One round, and one message to every loop that waits for something of it."""
+        """Run one round, and send one message to every loop with events."""
         try:
             self.llm.advance()
-        except Exception as error:  # noqa: BLE001 - nobody's own, so all that run get it
-            self._tell({job: [(None, error)] for job in self._jobs})
+        except Exception as error:  # noqa: BLE001 - of no single sequence, so every job gets it
+            self._send({job: [(None, error)] for job in self._jobs})
             for job in list(self._jobs):
-                self._give_up(job)
+                self._abort(job)
             return
-        news: dict[_Job, list[News]] = {}
+        events: dict[_Job, list[Event]] = {}
         for job in list(self._jobs):
             running = False
             for sequence in job.sequences:
                 while sequence.unread:
-                    news.setdefault(job, []).append((sequence, sequence.unread.popleft()))
+                    events.setdefault(job, []).append((sequence, sequence.unread.popleft()))
                 running |= sequence.finish_reason is None
                 if sequence.error is not None:
-                    news.setdefault(job, []).append((sequence, sequence.error))
+                    events.setdefault(job, []).append((sequence, sequence.error))
             if not running:
-                news.setdefault(job, []).extend((one, None) for one in job.sequences)
+                events.setdefault(job, []).extend((one, None) for one in job.sequences)
                 self._jobs.remove(job)
-        self._tell(news)
+        self._send(events)
 
-    def _tell(self, news: dict[_Job, list[News]]) -> None:
-        """Put news where callers wait for them: one wake-up for each event loop."""
-        by_loop: dict[asyncio.AbstractEventLoop, list[tuple[_Job, list[News]]]] = {}
-        for job, several in news.items():
+    def _send(self, events: dict[_Job, list[Event]]) -> None:
+        """Put events into the callers' queues, with one wake-up per event loop."""
+        by_loop: dict[asyncio.AbstractEventLoop, list[tuple[_Job, list[Event]]]] = {}
+        for job, several in events.items():
             by_loop.setdefault(job.loop, []).append((job, several))
         for loop, several in by_loop.items():
             try:
                 loop.call_soon_threadsafe(_deliver, several)
-            except RuntimeError:  # the loop has ended without closing its iterators: nobody waits any more
+            except RuntimeError:  # the loop has ended without closing its iterators, so no caller waits
                 for job, _ in several:
                     job.given_up = True
                     for sequence in job.sequences:
@@ -227,7 +227,7 @@ class AsyncLLM:
                 self._jobs = [job for job in self._jobs if not job.given_up]
 
 
-def _deliver(several: list[tuple[_Job, list[News]]]) -> None:
-    for job, news in several:
-        for one in news:
-            job.news.put_nowait(one)
+def _deliver(several: list[tuple[_Job, list[Event]]]) -> None:
+    for job, events in several:
+        for one in events:
+            job.events.put_nowait(one)

@@ -1,7 +1,4 @@
-"""KEEP: append what was decided, and end a sequence exactly where its stop rules say, also inside an accepted block.
-
-Knows sequences and stop rules; knows nothing about models or rules of acceptance.
-"""
+"""The commit step: append accepted tokens, and end a sequence exactly at its stop, also inside an accepted draft."""
 
 from __future__ import annotations
 
@@ -11,13 +8,13 @@ from foreword.types import Delta, Origin, Sequence, TokenLogprob
 def commit(
     sequence: Sequence, tokens: list[int], origins: list[Origin], logprobs: list[TokenLogprob], drafted: int
 ) -> Delta:
-    """Append `tokens` up to the first that ends the sequence; what would follow it was never said."""
+    """Append `tokens` up to the first that ends the sequence; later ones are discarded."""
     kept: list[int] = []
     pieces: list[str] = []
     for token in tokens:
         sequence.tokens.append(token)
         kept.append(token)
-        text = _judge(sequence, token)
+        text = _append_text(sequence, token)
         pieces.append(text)
         if sequence.finish_reason:
             break
@@ -34,8 +31,8 @@ def commit(
     )
 
 
-def _judge(sequence: Sequence, token: int) -> str:
-    """The text that a new token makes certain; sets finish_reason where the token ends the sequence."""
+def _append_text(sequence: Sequence, token: int) -> str:
+    """Return the text that a new token makes final; set finish_reason if it ends the sequence."""
     reader, params = sequence.reader, sequence.params
     if token in params.stop_token_ids or (token in sequence.eos and not params.ignore_eos):
         sequence.finish_reason = "stop"  # such a token ends the text and is not part of it

@@ -1,6 +1,6 @@
-"""The loop: propose, score, verify, commit. Prefill, plain decoding and speculation are one path.
+"""The engine loop: propose, score, verify, commit. Prefill, plain decoding and speculation share one path.
 
-Knows tokens; knows nothing about text or about any method by name.
+The engine works on token ids only; it contains no text handling and no code for any single drafting method.
 """
 
 from __future__ import annotations
@@ -13,103 +13,107 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from foreword.budget import DraftBudget
 from foreword.commit import commit
 from foreword.draft.base import Drafter
 from foreword.model import Model, Read
-from foreword.params import NODES
-from foreword.sampling import logprobs
-from foreword.scheduler import Scheduler, Turn
-from foreword.speculator import Part, Speculator
+from foreword.sampling.draw import logprobs
+from foreword.scheduler import ScheduledSequence, Scheduler
+from foreword.speculator import Speculator, SubBatch
 from foreword.types import Clock, Delta, Draft, Origin, Sequence
+from foreword.types.params import NODES
 from foreword.verify import Rule
-from foreword.width import Width
 
 
 class Engine:
-    """Runs sequences to their end, one round at a time, for one target.
+    """Round-based scheduler loop for one target model.
 
-    A sequence is drafted for by the drafter, rule and width given here, or by the speculator it was added with; all
-    share each forward of the target.
+    A sequence uses the drafter, rule and budget given here, or the speculator it was added with. All sequences share
+    one target forward per round.
     """
 
-    def __init__(self, target: Model, drafter: Drafter, rule: Rule, width: Width, scheduler: Scheduler) -> None:
+    def __init__(self, target: Model, drafter: Drafter, rule: Rule, budget: DraftBudget, scheduler: Scheduler) -> None:
         self.target, self.scheduler = target, scheduler
-        self.usual = self.speculator(drafter, rule, width)
+        self.usual = self.speculator(drafter, rule, budget)
         self.clock = Clock()
         self._others: dict[int, Speculator] = {}
-        """Speculators of the sequences that were added with one, by sequence id."""
-        self._broken: list[tuple[Sequence, BaseException]] = []
-        """Sequences that could not be committed in this round."""
+        """Sequence id -> speculator, for sequences that do not use the default one."""
+        self._failed: list[tuple[Sequence, BaseException]] = []
+        """Sequences whose commit failed in this round, with the error."""
 
-    def speculator(self, drafter: Drafter, rule: Rule, width: Width) -> Speculator:
-        """Another way to draft for sequences of this engine. Raises ModelError where the drafter cannot be served."""
-        return Speculator(self.target, drafter, rule, width, self.abort)
+    def speculator(self, drafter: Drafter, rule: Rule, budget: DraftBudget) -> Speculator:
+        """Return a speculator for this target. Raises ModelError if the target cannot serve the drafter."""
+        return Speculator(self.target, drafter, rule, budget, self.abort)
 
     def add(self, sequence: Sequence, speculator: Speculator | None = None) -> None:
-        """Queue a sequence, to be drafted for by this speculator instead of the engine's own."""
+        """Queue a sequence, with its own speculator or the default one."""
         if speculator is not None and speculator is not self.usual:
             self._others[sequence.id] = speculator
         self.scheduler.add(sequence)
 
     def abort(self, sequence: Sequence) -> None:
-        """Give a sequence up; what it has written stays."""
+        """Stop a sequence; its committed tokens stay."""
         sequence.finish_reason = sequence.finish_reason or "abort"
         self._retire(sequence)
 
     @property
     def idle(self) -> bool:
-        """Nothing is running or waiting."""
+        """Whether no sequence is running or waiting."""
         return self.scheduler.idle
 
     def step(self) -> list[Delta]:
-        """One round: propose, score once, verify, commit. Returns what each sequence that wrote has written.
+        """Run one round and return the delta of each sequence that emitted tokens.
 
-        The same deltas are appended to `Sequence.unread` as they are committed, so that none is lost where a round is
-        interrupted. An error that belongs to one sequence ends it, is kept in `Sequence.error`, and is raised.
+        Deltas are also appended to `Sequence.unread` on commit, so an interrupted round loses none. An error of one
+        sequence ends that sequence, is stored in `Sequence.error`, and is raised.
         """
-        with self.target.steady():
+        with self.target.single_torch_thread():
             for sequence in [one for one in self.scheduler.running if one.finish_reason]:
-                self._retire(sequence)  # an interrupt came before this was done
+                self._retire(sequence)  # an interrupt skipped this in the last round
             for speculator in {id(one.drafter): one for one in (self.usual, *self._others.values())}.values():
                 speculator.rest(self.clock.total)
             return self._round()
 
     def _round(self) -> list[Delta]:
-        turns = self.scheduler.next()
-        parts = self._parts(turns)
-        readers = [turn for turn in turns if not turn.writes]
+        scheduled = self.scheduler.next()
+        sub_batches = self._sub_batches(scheduled)
+        readers = [entry for entry in scheduled if not entry.writes]
         times = [perf_counter()]
-        for part in parts:
-            part.speculator.propose(part, sum(len(one.turns) for one in parts) - 1)
+        for sub_batch in sub_batches:
+            sub_batch.speculator.propose(sub_batch, sum(len(one.scheduled) for one in sub_batches) - 1)
         times.append(perf_counter())
-        wanted = self._wanted(parts, readers)
-        logits, hidden = self._score(parts, readers, wanted)
+        layers = self._requested_layers(sub_batches, readers)
+        logits, hidden = self._score(sub_batches, readers, layers)
         times.append(perf_counter())
-        for part, scores in zip(parts, logits, strict=True):
-            part.speculator.verify(part, scores)
-        self._share(parts, readers, hidden, wanted)
+        for sub_batch, scores in zip(sub_batches, logits, strict=True):
+            sub_batch.speculator.verify(sub_batch, scores)
+        self._share_hidden_states(sub_batches, readers, hidden, layers)
         times.append(perf_counter())
-        deltas = [delta for part, scores in zip(parts, logits, strict=True) for delta in self._commit(part, scores)]
-        for turn in readers:
-            turn.sequence.cached += turn.read
+        deltas = [
+            delta
+            for sub_batch, scores in zip(sub_batches, logits, strict=True)
+            for delta in self._commit(sub_batch, scores)
+        ]
+        for entry in readers:
+            entry.sequence.cached += entry.read
         times.append(perf_counter())
         self.clock = Clock(*(after - before for before, after in pairwise(times)))
-        self._account(turns, parts)
-        for turn in turns:
-            if turn.sequence.finish_reason:
-                self._retire(turn.sequence)
-        self._raise_broken()
+        self._account(scheduled, sub_batches)
+        for entry in scheduled:
+            if entry.sequence.finish_reason:
+                self._retire(entry.sequence)
+        self._raise_failed()
         return deltas
 
-    def _parts(self, turns: list[Turn]) -> list[Part]:
-        """The turns that write, by who drafts for them."""
+    def _sub_batches(self, scheduled: list[ScheduledSequence]) -> list[SubBatch]:
+        """Group the entries that write by their speculator."""
         if not self._others:
-            return self.usual.begin(turns)
-        groups: dict[int, tuple[Speculator, list[Turn]]] = {}
-        for turn in turns:
-            speculator = self._of(turn.sequence)
-            groups.setdefault(id(speculator), (speculator, []))[1].append(turn)
-        return [part for speculator, group in groups.values() for part in speculator.begin(group)]
+            return self.usual.begin(scheduled)
+        groups: dict[int, tuple[Speculator, list[ScheduledSequence]]] = {}
+        for entry in scheduled:
+            speculator = self._of(entry.sequence)
+            groups.setdefault(id(speculator), (speculator, []))[1].append(entry)
+        return [sub_batch for speculator, group in groups.values() for sub_batch in speculator.begin(group)]
 
     def _of(self, sequence: Sequence) -> Speculator:
         return self._others.get(sequence.id, self.usual)
@@ -117,78 +121,94 @@ class Engine:
     # ---- score
 
     def _score(
-        self, parts: list[Part], readers: list[Turn], wanted: tuple[int, ...]
+        self, sub_batches: list[SubBatch], readers: list[ScheduledSequence], layers: tuple[int, ...]
     ) -> tuple[list[list[Float[Tensor, "_ vocab"]]], list[Float[Tensor, "_ features"]]]:
-        """One forward over all that is pending and drafted.
+        """Run one forward over all pending and draft tokens.
 
-        Returns, for each part, the logits after the last committed token and each draft token of its sequences, and
-        the `wanted` hidden states of every row, if there are any.
+        Returns, per sub-batch and sequence, the logits after the last committed token and after each draft token; and
+        per sequence the hidden states of `layers`, if any are requested.
         """
         reads = []
-        for part in parts:
-            for turn, tree in zip(part.turns, part.draft.trees, strict=True):
-                sequence, parents = turn.sequence, None if part.draft.chain else tree.parents
+        for sub_batch in sub_batches:
+            for entry, tree in zip(sub_batch.scheduled, sub_batch.draft.trees, strict=True):
+                sequence, parents = entry.sequence, None if sub_batch.draft.chain else tree.parents
                 tokens = sequence.pending + tree.tokens
                 reads.append(Read(sequence.id, sequence.cached, tokens, parents, keep=len(tree) + 1))
-        for turn in readers:
-            sequence, stop = turn.sequence, turn.sequence.cached + turn.read
+        for entry in readers:
+            sequence, stop = entry.sequence, entry.sequence.cached + entry.read
             reads.append(Read(sequence.id, sequence.cached, sequence.tokens[sequence.cached : stop], keep=0))
-        for turn in (*(turn for part in parts for turn in part.turns), *readers):
-            if turn.sequence.cached == 0:
-                self.target.open(turn.sequence.id, turn.sequence.prompt + turn.sequence.params.max_tokens + NODES)
+        for entry in (*(entry for sub_batch in sub_batches for entry in sub_batch.scheduled), *readers):
+            if entry.sequence.cached == 0:
+                self.target.open(entry.sequence.id, entry.sequence.prompt + entry.sequence.params.max_tokens + NODES)
         if not reads:
             return [], []
-        heard: list[Tensor] = []
-        if wanted:
-            logits, hidden = self.target.hear(reads, wanted)
-            heard = [hidden] if len(reads) == 1 else list(hidden.split([len(read.tokens) for read in reads]))
+        states: list[Tensor] = []
+        if layers:
+            logits, hidden = self.target.read_hidden(reads, layers)
+            states = [hidden] if len(reads) == 1 else list(hidden.split([len(read.tokens) for read in reads]))
         else:
             logits = self.target.read(reads)
-        counts = [[len(tree) + 1 for tree in part.draft.trees] for part in parts]
+        counts = [[len(tree) + 1 for tree in sub_batch.draft.trees] for sub_batch in sub_batches]
         if len(counts) == 1 and len(counts[0]) == 1:
-            return [[logits]], heard
-        pieces = iter(logits.split([rows for part in counts for rows in part]))
-        return [[next(pieces) for _ in part] for part in counts], heard
+            return [[logits]], states
+        pieces = iter(logits.split([rows for sub_batch in counts for rows in sub_batch]))
+        return [[next(pieces) for _ in sub_batch] for sub_batch in counts], states
 
-    def _wanted(self, parts: list[Part], readers: list[Turn]) -> tuple[int, ...]:
-        """The hidden states that drafters read in this round, each once."""
-        heard = [part.speculator.drafter.wants for part in parts if part.drafting]
-        heard += [self._of(turn.sequence).drafter.wants for turn in readers if turn.sequence.undrafted is None]
-        different = dict.fromkeys(wants for wants in heard if wants)
-        return next(iter(different)) if len(different) == 1 else tuple({layer: 0 for one in different for layer in one})
+    def _requested_layers(self, sub_batches: list[SubBatch], readers: list[ScheduledSequence]) -> tuple[int, ...]:
+        """Return the layers whose hidden states the drafters of this round read, without duplicates."""
+        requested = [sub_batch.speculator.drafter.hidden_layers for sub_batch in sub_batches if sub_batch.drafting]
+        requested += [
+            self._of(entry.sequence).drafter.hidden_layers for entry in readers if entry.sequence.undrafted is None
+        ]
+        distinct = dict.fromkeys(hidden_layers for hidden_layers in requested if hidden_layers)
+        return next(iter(distinct)) if len(distinct) == 1 else tuple({layer: 0 for one in distinct for layer in one})
 
     # ---- verify
 
-    def _share(self, parts: list[Part], readers: list[Turn], hidden: list[Tensor], wanted: tuple[int, ...]) -> None:
-        """Hand every drafter the hidden states it wants of the tokens that stay; writers come first among the rows."""
+    def _share_hidden_states(
+        self,
+        sub_batches: list[SubBatch],
+        readers: list[ScheduledSequence],
+        hidden: list[Tensor],
+        layers: tuple[int, ...],
+    ) -> None:
+        """Pass each drafter the hidden states of the committed tokens; sequences that write come first in `hidden`."""
         if not hidden:
             return
-        kept = [(turn, nodes) for part in parts for turn, nodes in zip(part.turns, part.verdict.kept, strict=True)]
-        for (turn, nodes), states in zip([*kept, *((turn, []) for turn in readers)], hidden, strict=True):
-            speculator = self._of(turn.sequence)
-            if not speculator.drafter.wants:
+        kept = [
+            (entry, nodes)
+            for sub_batch in sub_batches
+            for entry, nodes in zip(sub_batch.scheduled, sub_batch.verdict.kept, strict=True)
+        ]
+        for (entry, nodes), states in zip([*kept, *((entry, []) for entry in readers)], hidden, strict=True):
+            speculator = self._of(entry.sequence)
+            if not speculator.drafter.hidden_layers:
                 continue
-            rows = [*range(turn.read), *(turn.read + node for node in nodes)]
+            rows = [*range(entry.read), *(entry.read + node for node in nodes)]
             states = states if len(rows) == len(states) else states[rows]
-            speculator.hear(turn.sequence, turn.sequence.cached, _chosen(states, wanted, speculator.drafter.wants))
+            speculator.on_hidden_states(
+                entry.sequence, entry.sequence.cached, _select_layers(states, layers, speculator.drafter.hidden_layers)
+            )
 
     # ---- commit
 
-    def _commit(self, part: Part, logits: list[Tensor]) -> list[Delta]:
-        """Append what was decided, sequence by sequence. One that cannot be ends with an error, and no other does."""
+    def _commit(self, sub_batch: SubBatch, logits: list[Tensor]) -> list[Delta]:
+        """Commit the verdict, sequence by sequence. A failure ends only the sequence it belongs to."""
         before, deltas = perf_counter(), []
-        rows = zip(part.batch.sequences, part.verdict.kept, part.verdict.said(part.draft), strict=True)
-        for row, (sequence, path, said) in enumerate(rows):
+        rows = zip(
+            sub_batch.batch.sequences, sub_batch.verdict.kept, sub_batch.verdict.said(sub_batch.draft), strict=True
+        )
+        for row, (sequence, path, emitted) in enumerate(rows):
             try:
-                deltas.append(self._append(sequence, part.draft, row, logits[row], path, said))
-            except BaseException as error:  # noqa: BLE001 - an interrupt too: the others' text must not be lost
+                deltas.append(self._append(sequence, sub_batch.draft, row, logits[row], path, emitted))
+            except BaseException as error:  # noqa: BLE001 - interrupts too: the other sequences must keep their tokens
                 sequence.finish_reason = "abort"
-                self._broken.append((sequence, error))
-        part.clock.keep = perf_counter() - before
+                self._failed.append((sequence, error))
+        sub_batch.clock.commit = perf_counter() - before
         return deltas
 
     def _append(
-        self, sequence: Sequence, draft: Draft, row: int, logits: Tensor, path: List[int], said: list[int]
+        self, sequence: Sequence, draft: Draft, row: int, logits: Tensor, path: List[int], emitted: list[int]
     ) -> Delta:
         origins: list[Origin] = [*("accepted" for _ in path), "bonus"]
         if not draft.chain:
@@ -196,37 +216,37 @@ class Engine:
             self.target.move(sequence.id, [start + node for node in path], start)
         measured = []
         if sequence.params.logprobs is not None:
-            seen = logits[[0, *(node + 1 for node in path)]]
-            measured = logprobs(seen, said, sequence.params.logprobs)
+            rows = logits[[0, *(node + 1 for node in path)]]
+            measured = logprobs(rows, emitted, sequence.params.logprobs)
         cached = len(sequence.tokens) + len(path)
-        delta = commit(sequence, said, origins, measured, len(draft.trees[row]))
+        delta = commit(sequence, emitted, origins, measured, len(draft.trees[row]))
         sequence.unread.append(delta)
         sequence.cached = cached
         sequence.rounds += 1
         return delta
 
-    def _raise_broken(self) -> None:
-        """Raise what kept a sequence from being committed; an interrupt before anything else."""
-        broken, self._broken = self._broken, []
-        for sequence, error in broken:
-            interrupted = RuntimeError("cannot go on with this request: it was interrupted. Ask for it again")
+    def _raise_failed(self) -> None:
+        """Raise the error of a failed commit; interrupts take precedence."""
+        failed, self._failed = self._failed, []
+        for sequence, error in failed:
+            interrupted = RuntimeError("cannot continue this request: it was interrupted. Send it again")
             sequence.error = error if isinstance(error, Exception) else interrupted
-        if broken:
-            raise min((error for _, error in broken), key=lambda error: isinstance(error, Exception))
+        if failed:
+            raise min((error for _, error in failed), key=lambda error: isinstance(error, Exception))
 
-    def _account(self, turns: list[Turn], parts: list[Part]) -> None:
-        """Statistics of the round, and what the widths learn from it."""
-        wrote = sum(turn.writes for turn in turns)
-        drafted = sum(len(tree) for part in parts for tree in part.draft.trees)
-        reading = sum(turn.read for turn in turns) - wrote
-        for turn in turns:
-            if not turn.writes:
-                turn.sequence.stats.prefill += self.clock.total
-        for part in parts:
-            if len(parts) == 1:
-                part.clock = self.clock
-            part.clock.score = self.clock.score
-            part.speculator.account(part, wrote + drafted, reading)
+    def _account(self, scheduled: list[ScheduledSequence], sub_batches: list[SubBatch]) -> None:
+        """Update statistics and budgets with the round."""
+        wrote = sum(entry.writes for entry in scheduled)
+        drafted = sum(len(tree) for sub_batch in sub_batches for tree in sub_batch.draft.trees)
+        reading = sum(entry.read for entry in scheduled) - wrote
+        for entry in scheduled:
+            if not entry.writes:
+                entry.sequence.stats.prefill += self.clock.total
+        for sub_batch in sub_batches:
+            if len(sub_batches) == 1:
+                sub_batch.clock = self.clock
+            sub_batch.clock.score = self.clock.score
+            sub_batch.speculator.account(sub_batch, wrote + drafted, reading)
 
     def _retire(self, sequence: Sequence) -> None:
         self.scheduler.retire(sequence)
@@ -234,32 +254,32 @@ class Engine:
         self._of(sequence).release(sequence)
         self._others.pop(sequence.id, None)
 
-    # ---- the engine's own speculator
+    # ---- the default speculator
 
     @property
     def drafter(self) -> Drafter:
-        """The drafter of sequences that were added without a speculator."""
+        """The default drafter."""
         return self.usual.drafter
 
     @property
-    def width(self) -> Width:
-        """The width of those."""
-        return self.usual.width
+    def budget(self) -> DraftBudget:
+        """The default budget policy."""
+        return self.usual.budget
 
     @property
     def rule(self) -> Rule:
-        """The rule of those."""
+        """The default verification rule."""
         return self.usual.rule
 
     @property
     def failed(self) -> str | None:
-        """The last fault of their drafter; None where there was none."""
+        """The last error of the default drafter, or None."""
         return self.usual.failed
 
 
-def _chosen(states: Tensor, given: tuple[int, ...], wanted: tuple[int, ...]) -> Tensor:
-    """Of hidden states side by side, those of the wanted layers, in their order."""
-    if given == wanted:
+def _select_layers(states: Tensor, captured: tuple[int, ...], layers: tuple[int, ...]) -> Tensor:
+    """Select `layers`, in order, from the concatenated hidden states of the `captured` layers."""
+    if captured == layers:
         return states
-    size = states.shape[1] // len(given)
-    return torch.cat([states[:, size * at : size * (at + 1)] for at in map(given.index, wanted)], dim=1)
+    size = states.shape[1] // len(captured)
+    return torch.cat([states[:, size * at : size * (at + 1)] for at in map(captured.index, layers)], dim=1)

@@ -3,12 +3,12 @@
     ForewordError
     ├── InvalidRequest      a prompt or a parameter that cannot be served (also a ValueError)
     ├── UnknownMethod       a drafting method or rule that does not exist (also a ValueError)
-    ├── ModelError          a model that cannot be loaded or driven
+    ├── ModelError          a model that cannot be loaded or run
     │   └── VocabularyMismatch   target and drafter do not share one tokenizer
-    ├── DraftError          a drafter that failed; the target carries on alone
-    └── DiskError           a disk without room for what is to be written (also an OSError)
+    ├── DraftError          a drafter that failed; the target continues without it
+    └── DiskError           a full disk (also an OSError)
 
-Each message says what was wrong and what to do next.
+Messages have the form "cannot DO X: REASON. FIX".
 """
 
 
@@ -25,7 +25,7 @@ class UnknownMethod(ForewordError, ValueError):
 
 
 class ModelError(ForewordError, RuntimeError):
-    """A model that cannot be found, loaded or driven."""
+    """A model that cannot be found, loaded or run."""
 
 
 class VocabularyMismatch(ModelError):
@@ -33,30 +33,30 @@ class VocabularyMismatch(ModelError):
 
 
 class DraftError(ForewordError, RuntimeError):
-    """A drafter failed. The engine turns it off and carries on with the target alone."""
+    """A drafter failed. The engine turns it off and continues with the target."""
 
 
 class DiskError(ForewordError, OSError):
-    """A disk has no room for what is to be written."""
+    """A disk is full."""
 
 
 def words(error: BaseException) -> str:
-    """What somebody else's error says, in one line, to stand in a sentence of ours; its name where it says nothing."""
-    said = str(error).strip()
-    return said.splitlines()[0].rstrip(" .:!") if said else type(error).__name__
+    """Return an error's message in one line, to quote in another message; its class name if it is empty."""
+    message = str(error).strip()
+    return message.splitlines()[0].rstrip(" .:!") if message else type(error).__name__
 
 
 def named(error: BaseException) -> str:
-    """The same after the error's name, where that is needed to make sense of it."""
-    name, said = type(error).__name__, words(error)
-    return name if said == name else f"{name}: {said}"
+    """Return "ClassName: message" of an error."""
+    name, message = type(error).__name__, words(error)
+    return name if message == name else f"{name}: {message}"
 
 
 def check_unicode(name: str, text: str) -> str:
-    """The text. Raises InvalidRequest where it holds half of a pair of surrogates, which no tokenizer can read."""
+    """Return the text. Raises InvalidRequest if it holds a lone surrogate, which no tokenizer can read."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        found = text[error.start]
-        raise InvalidRequest(f"{name} must be valid Unicode, and holds the lone surrogate {found!a}") from None
+        surrogate = text[error.start]
+        raise InvalidRequest(f"{name} must be valid Unicode, and holds the lone surrogate {surrogate!a}") from None
     return text

@@ -1,7 +1,4 @@
-"""Requests made ready to run: a prompt and its parameters, checked against the target and turned into a sequence.
-
-Knows the tokenizer and the target's limits; knows nothing about how sequences run.
-"""
+"""From requests to sequences: tokenize prompts, render chats, and check parameters against the target."""
 
 from __future__ import annotations
 
@@ -14,34 +11,34 @@ from typing import cast
 
 from transformers import BatchEncoding
 
+from foreword.detokenizer import Detokenizer
 from foreword.errors import InvalidRequest, check_unicode
 from foreword.model import Model, Tokenizer
 from foreword.prompts import Prompt, known_roles, token_ids, turns
-from foreword.reader import TextReader
 from foreword.types import SamplingParams, Sequence
 
 Message = Mapping[str, str]
-"""{"role": "user", "content": "…"}, as chat templates take it."""
+"""{"role": "user", "content": "…"}, the format of chat templates."""
 SEEDS = 2**63
-"""Seeds lie below it."""
+"""Number of seeds; a seed is in [0, SEEDS)."""
 
 
 class Requests:
-    """Makes sequences for one target. Not to be used by two threads at once: a tokenizer serves one at a time."""
+    """Builder of sequences for one target. Not thread-safe, because tokenizers are not."""
 
     def __init__(self, target: Model, tokenizer: Tokenizer) -> None:
         self._target, self._tokenizer = target, tokenizer
         self._ids = count(1)
 
     def sequences(self, prompt: Prompt, params: SamplingParams | None) -> list[Sequence]:
-        """`params.n` sequences that answer one prompt, with the seeds seed, seed + 1, ….
+        """Return `params.n` sequences for one prompt, with the seeds seed, seed + 1, ….
 
-        Raises InvalidRequest where the prompt or a parameter cannot be served.
+        Raises InvalidRequest if the prompt or a parameter cannot be served.
         """
         params = SamplingParams() if params is None else params
         if not isinstance(params, SamplingParams):
             raise InvalidRequest(f"params must be SamplingParams, or a list with one for each prompt, got {params!r}")
-        params = replace(params)  # whoever made them may go on changing them
+        params = replace(params)  # the caller may go on changing them
         tokens = (
             self._tokenizer(check_unicode("a prompt", prompt))["input_ids"]
             if isinstance(prompt, str)
@@ -51,57 +48,66 @@ class Requests:
         if params.bad_words:
             params = replace(params, bad_word_ids=params.bad_word_ids + self._bad_word_ids(params.bad_words))
         prediction = self._prediction(params.prediction)
-        made = []
+        sequences = []
         for number in range(params.n):
             seed = secrets.randbits(63) if params.seed is None else (params.seed + number) % SEEDS
-            reader = TextReader(self._tokenizer, tokens, params.stop, params.skip_special_tokens)
+            reader = Detokenizer(self._tokenizer, tokens, params.stop, params.skip_special_tokens)
             ids = list(tokens)
-            made.append(Sequence(next(self._ids), ids, len(ids), params, seed, self._eos, reader, prediction))
-        return made
+            sequences.append(Sequence(next(self._ids), ids, len(ids), params, seed, self._eos, reader, prediction))
+        return sequences
 
     def render(self, messages: List[Message]) -> list[int]:
-        """Token ids of a conversation up to where the assistant speaks. Raises InvalidRequest where it has no form."""
+        """Return the prompt token ids of a conversation. Raises InvalidRequest if the chat template refuses it."""
         if not self._tokenizer.chat_template:
-            raise InvalidRequest(f"{self._target.name} has no chat template; use generate with a text prompt")
-        given = turns(messages)
-        known_roles(given, str(self._tokenizer.chat_template), self._tokenizer.apply_chat_template)
+            raise InvalidRequest(
+                f"cannot render a chat: {self._target.name} has no chat template. Use generate with a text prompt"
+            )
+        conversation = turns(messages)
+        known_roles(conversation, str(self._tokenizer.chat_template), self._tokenizer.apply_chat_template)
         try:
-            ids = self._tokenizer.apply_chat_template(given, add_generation_prompt=True, return_dict=True)
-        except Exception as error:  # a template is a program of others
-            raise InvalidRequest(f"the chat template of {self._target.name} refuses these messages: {error}") from error
+            ids = self._tokenizer.apply_chat_template(conversation, add_generation_prompt=True, return_dict=True)
+        except Exception as error:  # a template can raise anything
+            raise InvalidRequest(
+                f"cannot render this chat: the chat template of {self._target.name} refuses these messages: {error}"
+            ) from error
         return list(cast("BatchEncoding", ids)["input_ids"])
 
     def _check(self, tokens: list[int], params: SamplingParams) -> None:
         context, vocab = self._target.context, self._target.vocab
         if not tokens:
-            raise InvalidRequest("the prompt is empty; give at least one token of text to continue")
+            raise InvalidRequest("cannot run this request: the prompt is empty. Give at least one token")
         if any(not 0 <= token < vocab for token in tokens):
-            raise InvalidRequest(f"the prompt holds ids outside the vocabulary of {vocab} tokens")
+            raise InvalidRequest(
+                f"cannot run this request: the prompt holds ids outside the vocabulary of {vocab} tokens"
+            )
         if len(tokens) >= context:
             raise InvalidRequest(
-                f"the prompt has {len(tokens)} tokens and the model reads at most {context - 1} before writing"
+                f"cannot run this request: the prompt has {len(tokens)} tokens, the limit is {context - 1}. Shorten it"
             )
         if len(tokens) + params.max_tokens > context:
             raise InvalidRequest(
-                f"max_tokens={params.max_tokens} after a prompt of {len(tokens)} tokens exceeds the model's context of "
-                f"{context}; at most {context - len(tokens)} fit"
+                f"cannot run this request: max_tokens={params.max_tokens} after a prompt of {len(tokens)} tokens "
+                f"exceeds the model's context of {context}. Use at most {context - len(tokens)}"
             )
         named = [*params.stop_token_ids, *params.logit_bias, *(token for word in params.bad_word_ids for token in word)]
         outside = [token for token in named if token >= vocab]
         if outside:
-            raise InvalidRequest(f"token ids {outside[:5]} are outside the vocabulary of {vocab} tokens")
+            raise InvalidRequest(
+                f"cannot run this request: token ids {outside[:5]} are outside the vocabulary of {vocab} tokens"
+            )
 
-    def _prediction(self, said: str | tuple[int, ...]) -> tuple[int, ...]:
-        ids = self._tokenizer(said, add_special_tokens=False)["input_ids"] if isinstance(said, str) else said
-        return tuple(token for token in ids if token < self._target.vocab)
+    def _prediction(self, prediction: str | tuple[int, ...]) -> tuple[int, ...]:
+        if isinstance(prediction, str):
+            prediction = tuple(self._tokenizer(prediction, add_special_tokens=False)["input_ids"])
+        return tuple(token for token in prediction if token < self._target.vocab)
 
     @property
     def _eos(self) -> frozenset[int]:
-        own = self._tokenizer.eos_token_id
-        return self._target.eos or (frozenset([own]) if isinstance(own, int) else frozenset())
+        token = self._tokenizer.eos_token_id
+        return self._target.eos or (frozenset([token]) if isinstance(token, int) else frozenset())
 
     def _bad_word_ids(self, words: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
-        """Every word as it is written at the start of a text and after a space."""
+        """Return the token ids of every word, with and without a leading space."""
         spellings = [spelling for word in words for spelling in (word, " " + word.lstrip())]
         ids = (self._tokenizer(spelling, add_special_tokens=False)["input_ids"] for spelling in spellings)
         return tuple(dict.fromkeys(tuple(word) for word in ids if word))

@@ -1,36 +1,33 @@
-"""Who runs in the next round, and how much of a prompt each reads. First come, first served.
-
-Knows sequences; knows nothing about models or guesses.
-"""
+"""First-come, first-served scheduling: which sequences run in a round, and how many prompt tokens each reads."""
 
 from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
 
-from foreword.params import whole
 from foreword.types import Sequence
+from foreword.types.params import whole
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
-    """One sequence's part in a round."""
+class ScheduledSequence:
+    """One sequence's slice of a round."""
 
     sequence: Sequence
     read: int
     """Pending tokens to read this round."""
     writes: bool
-    """All that is pending is read, so this round writes tokens. Settled here: the round changes what is pending."""
+    """Whether all pending tokens are read, so that this round emits tokens. Fixed here: the round changes `pending`."""
 
 
 class Scheduler:
-    """At most `slots` sequences run at a time; at most `chunk` tokens of prompts are read in one round.
+    """Queue of sequences: at most `slots` run at a time, and a round reads at most `chunk` prompt tokens.
 
-    A long prompt is read in chunks beside the others' decoding, so nobody waits for it.
+    A long prompt is read in chunks beside the decoding of other sequences, so it does not stall them.
     """
 
     def __init__(self, *, slots: int = 8, chunk: int = 512) -> None:
-        at_least_one = whole(1)  # with none of either no sequence would ever get a turn
+        at_least_one = whole(1)  # with 0 of either, no sequence would ever run
         self.slots, self.chunk = at_least_one("slots", slots), at_least_one("chunk", chunk)
         self.running: list[Sequence] = []
         self.waiting: deque[Sequence] = deque()
@@ -39,22 +36,22 @@ class Scheduler:
         """Queue a sequence."""
         self.waiting.append(sequence)
 
-    def next(self) -> list[Turn]:
-        """The turns of the next round; those who write come before the prompts that do not fit into the chunk."""
+    def next(self) -> list[ScheduledSequence]:
+        """Return the sequences of the next round; prompts that do not fit into the chunk come after the rest."""
         while self.waiting and len(self.running) < self.slots:
             self.running.append(self.waiting.popleft())
         left = self.chunk
-        turns = []
+        scheduled = []
         for sequence in self.running:
             pending = len(sequence.tokens) - sequence.cached
             read = pending if pending == 1 else min(pending, left)
             if read:
-                turns.append(Turn(sequence, read, writes=read == pending))
+                scheduled.append(ScheduledSequence(sequence, read, writes=read == pending))
                 left -= read if pending > 1 else 0
-        return turns
+        return scheduled
 
     def retire(self, sequence: Sequence) -> None:
-        """The sequence has ended, or was given up."""
+        """Remove a sequence that has ended or was aborted."""
         if sequence in self.running:
             self.running.remove(sequence)
         elif sequence in self.waiting:
@@ -62,4 +59,5 @@ class Scheduler:
 
     @property
     def idle(self) -> bool:
+        """Whether no sequence is running or waiting."""
         return not self.running and not self.waiting

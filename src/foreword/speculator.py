@@ -1,7 +1,4 @@
-"""Drafting for the requests that share one method, rule and width: what is proposed, verified, learnt, and forgiven.
-
-Knows drafters, rules and widths by their interfaces; knows nothing about models' insides or text.
-"""
+"""One drafter, rule and budget, shared by the requests that use them: propose, verify, learn, and contain faults."""
 
 from __future__ import annotations
 
@@ -17,204 +14,208 @@ from time import perf_counter
 from jaxtyping import Float
 from torch import Tensor
 
-from foreword.decide import Decider
+from foreword.budget import DraftBudget, RoundResult
 from foreword.draft.base import Drafter, first_chain
 from foreword.draft.check import check_probs
-from foreword.draws import KeyedDraws
 from foreword.errors import named
 from foreword.model import Mode, Model
-from foreword.params import NODES
-from foreword.scheduler import Turn
-from foreword.types import Batch, Clock, Draft, Scores, Sequence, Tree, Verdict
+from foreword.sampling.streams import NoiseStreams
+from foreword.scheduler import ScheduledSequence
+from foreword.types import Batch, Clock, Draft, DraftTree, Scores, Sequence, Verdict
+from foreword.types.params import NODES
 from foreword.verify import Rule
-from foreword.width import Outcome, Width
+from foreword.verify.verifier import Verifier
 
 FAULTS = 3
-"""Faults without a clean stretch between them that pause a drafter for all requests."""
+"""Faults, without `CLEAN` clean rounds in between, that pause a drafter for all requests."""
 CLEAN = 64
-"""Rounds with draft tokens and without a fault after which earlier faults are forgotten."""
+"""Rounds. Drafting rounds without a fault that reset the fault count."""
 PAUSE, LONGEST = 256, 65_536
-"""Rounds that a pause lasts, the first time and at most; each one is twice as long as the one before."""
+"""Rounds. Length of the first and of the longest pause; each pause doubles the one before."""
 
 
 @dataclass(slots=True)
-class Part:
-    """The sequences of one round that write and share a speculator; `drafting` is false for those it gave up."""
+class SubBatch:
+    """The sequences of one round that write and share a speculator; `drafting` is false where drafting is off."""
 
     speculator: Speculator
-    turns: list[Turn]
+    scheduled: list[ScheduledSequence]
     drafting: bool
     batch: Batch = field(init=False)
     draft: Draft = field(init=False)
     verdict: Verdict = field(init=False)
-    asked: list[int] = field(init=False)
-    """Draft tokens that the width allowed each sequence."""
+    budgets: list[int] = field(init=False)
+    """Draft tokens allowed for each sequence."""
     clock: Clock = field(default_factory=Clock)
 
 
 class Speculator:
-    """One drafter, one rule and one width, for every request that asked for them.
+    """One drafter, one rule and one budget policy, for every request that uses them.
 
-    A drafter that raises or breaks its contract never fails or changes a request. A fault turns drafting off for the
-    request it happened in; repeated faults pause the drafter for all requests, and it is tried again later with new
-    ones. Each is said once, as a RuntimeWarning, and kept in `Sequence.undrafted`.
+    A drafter that raises or breaks its contract never fails or changes a request. A fault turns drafting off for its
+    request. Repeated faults pause the drafter for all requests; it is tried again later with new ones. The first fault
+    and each pause give a RuntimeWarning; `Sequence.undrafted` keeps the reason.
     """
 
     def __init__(
-        self, target: Model, drafter: Drafter, rule: Rule, width: Width, give_up: Callable[[Sequence], None]
+        self, target: Model, drafter: Drafter, rule: Rule, budget: DraftBudget, give_up: Callable[[Sequence], None]
     ) -> None:
-        """Raises ModelError where the drafter wants hidden states that the target does not have."""
-        if drafter.wants:
-            target.hears(drafter.wants)
-        self.target, self.drafter, self.rule, self.width = target, drafter, rule, width
-        self.draws = KeyedDraws(target.vocab, shared=rule.shares_noise, lists=rule.lists, device=target.device)
-        self._decider = Decider(rule, self.draws, give_up)
+        """Raises ModelError if the drafter reads hidden states that the target does not expose."""
+        if drafter.hidden_layers:
+            target.check_hidden_states(drafter.hidden_layers)
+        self.target, self.drafter, self.rule, self.budget = target, drafter, rule, budget
+        self.draws = NoiseStreams(target.vocab, shared=rule.shares_noise, lists=rule.lists, device=target.device)
+        self._verifier = Verifier(rule, self.draws, give_up)
         self.failed: str | None = None
-        """The last fault of the drafter."""
+        """The last error of the drafter."""
         self._faults = self._clean = self._paused = 0
         self._pause = PAUSE
         self._warned = False
         self._empty: dict[int, Draft] = {}
 
-    def begin(self, turns: List[Turn]) -> list[Part]:
-        """The parts of a round that write, of the turns of this speculator: those that may be drafted for come first.
+    def begin(self, scheduled: List[ScheduledSequence]) -> list[SubBatch]:
+        """Return the sub-batches of the entries that write; the one with drafting on comes first.
 
-        A request that runs while the drafter pauses is not drafted for afterwards: the drafter has missed some of it.
+        A request that runs during a pause stays without drafting: the drafter has missed some of its tokens.
         """
         if self._paused:
             self._paused -= 1
-            for turn in turns:
-                turn.sequence.undrafted = turn.sequence.undrafted or self.failed
-        parts = []
+            for entry in scheduled:
+                entry.sequence.undrafted = entry.sequence.undrafted or self.failed
+        sub_batches = []
         for drafting in (True, False):
-            kept = [turn for turn in turns if turn.writes and (turn.sequence.undrafted is None) == drafting]
-            if kept:
-                parts.append(Part(self, kept, drafting))
-        return parts
+            group = [entry for entry in scheduled if entry.writes and (entry.sequence.undrafted is None) == drafting]
+            if group:
+                sub_batches.append(SubBatch(self, group, drafting))
+        return sub_batches
 
     # ---- propose
 
-    def propose(self, part: Part, company: int) -> None:
-        """Have the part's sequences drafted for; the forward holds `company` others beside each of them."""
+    def propose(self, sub_batch: SubBatch, others: int) -> None:
+        """Draft for the sub-batch; `others`: further sequences in the forward beside each of its sequences."""
         before = perf_counter()
-        sequences = tuple(turn.sequence for turn in part.turns)
-        stops = self.width.stops if self.width.chains else None
-        part.batch = batch = Batch(sequences, self.draws, self._trees, context=self.target.context, stops=stops)
-        part.asked = [self._budget(batch, one, company) if part.drafting else 0 for one in sequences]
-        part.draft = self._draft(part) if any(part.asked) else self._nothing(len(sequences))
-        part.clock.guess = perf_counter() - before
+        sequences = tuple(entry.sequence for entry in sub_batch.scheduled)
+        stops = self.budget.stops if self.budget.chains else None
+        sub_batch.batch = batch = Batch(sequences, self.draws, self._trees, context=self.target.context, stops=stops)
+        sub_batch.budgets = [self._budget(batch, one, others) if sub_batch.drafting else 0 for one in sequences]
+        sub_batch.draft = self._draft(sub_batch) if any(sub_batch.budgets) else self._no_draft(len(sequences))
+        sub_batch.clock.propose = perf_counter() - before
 
-    def _draft(self, part: Part) -> Draft:
-        batch = replace(part.batch, floor=self.width.floor, pace=self.width.pace)  # for this alone: they take a while
+    def _draft(self, sub_batch: SubBatch) -> Draft:
+        # floor and pace take long to compute, so they are read only when something is drafted
+        batch = replace(sub_batch.batch, floor=self.budget.floor, pace=self.budget.pace)
         try:
-            draft = self._proposed(batch, part.asked)
-            if draft.probs is None:  # a drawn token must not be dropped for what it turned out to be
-                draft = self.width.trim(draft)
-        except Exception as error:  # noqa: BLE001 - whatever a drafter does wrong, the text goes on
-            self._blame(batch, part.asked, error)
-            part.asked = [0] * len(batch)
-            return self._nothing(len(batch))
+            draft = self._checked_draft(batch, sub_batch.budgets)
+            if draft.probs is None:  # dropping a sampled token by its value would bias the output
+                draft = self.budget.trim(draft)
+        except Exception as error:  # noqa: BLE001 - a drafter's error must not fail the request
+            self._find_faulty(batch, sub_batch.budgets, error)
+            sub_batch.budgets = [0] * len(batch)
+            return self._no_draft(len(batch))
         if self._faults and draft.nodes:
             self._clean += 1
             if self._clean >= CLEAN:
                 self._faults = self._clean = 0
         return draft
 
-    def _proposed(self, batch: Batch, asked: list[int]) -> Draft:
-        draft = checked(self.drafter.propose(batch, asked), asked, self.target)
+    def _checked_draft(self, batch: Batch, budgets: list[int]) -> Draft:
+        draft = checked(self.drafter.propose(batch, budgets), budgets, self.target)
         if not (draft.chain or self._trees):
             draft = first_chain(draft)
         return draft.within([batch.reach(sequence) for sequence in batch.sequences])
 
-    def _blame(self, batch: Batch, asked: list[int], error: Exception) -> None:
-        """Find the sequences at fault by proposing for each of them alone; these drafts are thrown away."""
+    def _find_faulty(self, batch: Batch, budgets: list[int], error: Exception) -> None:
+        """Find the sequences at fault by drafting for each one separately; these drafts are discarded."""
         if len(batch) == 1:
             self.fault(error, batch.sequences[0])
             return
-        guilty: list[tuple[Sequence, Exception]] = []
-        for sequence, nodes in zip(batch.sequences, asked, strict=True):
+        faulty: list[tuple[Sequence, Exception]] = []
+        for sequence, nodes in zip(batch.sequences, budgets, strict=True):
             try:
                 if nodes:
-                    self._proposed(replace(batch, sequences=(sequence,)), [nodes])
-            except Exception as alone:  # noqa: BLE001 - as above
-                guilty.append((sequence, alone))
-        for sequence, alone in guilty:
-            self.fault(alone, sequence, quiet=len(guilty) >= FAULTS)
-        if not guilty:
+                    self._checked_draft(replace(batch, sequences=(sequence,)), [nodes])
+            except Exception as own_error:  # noqa: BLE001 - as above
+                faulty.append((sequence, own_error))
+        for sequence, own_error in faulty:
+            self.fault(own_error, sequence, quiet=len(faulty) >= FAULTS)
+        if not faulty:
             self.fault(error)
 
     @property
     def _trees(self) -> bool:
-        return self.rule.trees and self.target.mode is Mode.TREE and not self.width.chains
+        return self.rule.trees and self.target.mode is Mode.TREE and not self.budget.chains
 
-    def _nothing(self, rows: int) -> Draft:
+    def _no_draft(self, rows: int) -> Draft:
         if rows not in self._empty:
-            self._empty[rows] = Draft([Tree()] * rows, device=self.target.device)
+            self._empty[rows] = Draft([DraftTree()] * rows, device=self.target.device)
         return self._empty[rows]
 
-    def _budget(self, batch: Batch, sequence: Sequence, company: int) -> int:
-        """Draft tokens that could be of use. Near the end of a text few can be kept, but many may be one of those."""
+    def _budget(self, batch: Batch, sequence: Sequence, others: int) -> int:
+        """Return the draft tokens worth proposing. Near the end few can be accepted, but a tree may offer many."""
         reach = batch.reach(sequence)
         if self.target.mode is Mode.PLAIN or not reach:
             return 0
-        return max(0, min(self.width.nodes(sequence, company), NODES if batch.trees else reach))
+        return max(0, min(self.budget.nodes(sequence, others), NODES if batch.trees else reach))
 
     # ---- verify
 
-    def verify(self, part: Part, logits: list[Float[Tensor, "_ vocab"]]) -> None:
-        """Decide what stays of the part's draft, and let the drafter observe it."""
+    def verify(self, sub_batch: SubBatch, logits: list[Float[Tensor, "_ vocab"]]) -> None:
+        """Verify the sub-batch's draft, and let the drafter observe the verdict."""
         before = perf_counter()
-        part.verdict = self._decider.decide(part.batch, part.draft, logits)
-        if part.drafting:
-            with self.forgiving(part.batch.sequences[0] if len(part.batch) == 1 else None):
-                self.drafter.observe(part.batch, part.draft, part.verdict, Scores(tuple(logits)))
-        part.clock.decide = perf_counter() - before
+        sub_batch.verdict = self._verifier.verify(sub_batch.batch, sub_batch.draft, logits)
+        if sub_batch.drafting:
+            with self.disable_on_error(sub_batch.batch.sequences[0] if len(sub_batch.batch) == 1 else None):
+                self.drafter.observe(sub_batch.batch, sub_batch.draft, sub_batch.verdict, Scores(tuple(logits)))
+        sub_batch.clock.verify = perf_counter() - before
 
-    def hear(self, sequence: Sequence, start: int, hidden: Float[Tensor, "tokens features"]) -> None:
-        """Hand the drafter the hidden states of tokens that stay."""
+    def on_hidden_states(self, sequence: Sequence, start: int, hidden: Float[Tensor, "tokens features"]) -> None:
+        """Pass the drafter the hidden states of committed tokens, from position `start` on."""
         if sequence.undrafted is None:
-            with self.forgiving(sequence):
-                self.drafter.hear(sequence, start, hidden)
+            with self.disable_on_error(sequence):
+                self.drafter.on_hidden_states(sequence, start, hidden)
 
     # ---- learn
 
-    def account(self, part: Part, rows: int, reading: int) -> None:
-        """Count the part's round: a forward over `rows` and `reading` tokens of prompts, of all parts together."""
-        if part.drafting:
-            self.width.clocked(rows, part.clock, reading)
-        several = zip(part.batch.sequences, part.draft.trees, part.verdict.kept, part.asked, strict=True)
-        for sequence, tree, path, asked in several:
+    def account(self, sub_batch: SubBatch, rows: int, reading: int) -> None:
+        """Account for the sub-batch's round: its forward held `rows` tokens and `reading` prompt tokens in total."""
+        if sub_batch.drafting:
+            self.budget.on_timing(rows, sub_batch.clock, reading)
+        drafted = sub_batch.drafting and any(sub_batch.budgets)
+        several = zip(
+            sub_batch.batch.sequences, sub_batch.draft.trees, sub_batch.verdict.kept, sub_batch.budgets, strict=True
+        )
+        for sequence, tree, path, allowed in several:
             depth = max(tree.depths)
-            sequence.stats.add(part.clock, len(tree), len(path), depth)
-            if part.drafting:
-                outcome = Outcome(asked, depth, len(path), part.clock.guess, part.clock.total)
-                self.width.learn(sequence, outcome)
+            sequence.stats.add(sub_batch.clock, len(tree), len(path), depth)
+            if drafted:
+                outcome = RoundResult(allowed, depth, len(path), sub_batch.clock.propose, sub_batch.clock.total)
+                self.budget.learn(sequence, outcome)
 
     def rest(self, took: float) -> None:
-        """Let the drafter change between rounds; `took`: seconds of the last round."""
+        """Let the drafter work between rounds; `took`: seconds of the last round."""
         if not self._paused:
-            with self.forgiving():
+            with self.disable_on_error():
                 self.drafter.rest(took)
 
     def release(self, sequence: Sequence) -> None:
-        """Forget a sequence that has ended."""
+        """Free the state of a sequence that has ended."""
         self.draws.forget(sequence)
-        self.width.release(sequence)
-        with self.forgiving():
+        self.budget.release(sequence)
+        with self.disable_on_error():
             self.drafter.release(sequence)
 
     # ---- faults
 
     @contextmanager
-    def forgiving(self, sequence: Sequence | None = None) -> Iterator[None]:
-        """Count whatever the drafter raises inside as a fault, of this sequence where it is known."""
+    def disable_on_error(self, sequence: Sequence | None = None) -> Iterator[None]:
+        """Record an exception of the drafter as a fault, of `sequence` if given."""
         try:
             yield
-        except Exception as error:  # noqa: BLE001 - whatever a drafter does wrong, the text goes on
+        except Exception as error:  # noqa: BLE001 - a drafter's error must not fail the request
             self.fault(error, sequence)
 
     def fault(self, error: Exception, sequence: Sequence | None = None, *, quiet: bool = False) -> None:
-        """Turn drafting off for a sequence; after too many faults in a row, for all of them, for a while."""
+        """Turn drafting off for a sequence; after `FAULTS` faults in a row, pause it for all."""
         self.failed = named(error)
         if sequence is not None:
             sequence.undrafted = self.failed
@@ -222,39 +223,42 @@ class Speculator:
         if self._faults >= FAULTS:
             self._paused, self._pause = self._pause, min(2 * self._pause, LONGEST)
             self._faults = 0
-            self._say(f"the drafter failed {FAULTS} times and is off for all requests for {self._paused} rounds")
+            self._warn(f"the drafter failed {FAULTS} times and is off for all requests for {self._paused} rounds")
         elif not (self._warned or self._paused or quiet):
-            self._say(f"the drafter failed and is off for {'one request' if sequence else 'one round'}")
+            self._warn(f"the drafter failed and is off for {'one request' if sequence else 'one round'}")
         self._warned = True
 
-    def _say(self, what: str) -> None:
-        said = f"{what}; the text is not affected, only slower. {self.failed}"
-        warnings.warn(said, RuntimeWarning, stacklevel=6)
+    def _warn(self, event: str) -> None:
+        message = f"{event}; the text is not affected, only slower. {self.failed}"
+        warnings.warn(message, RuntimeWarning, stacklevel=6)
 
 
-def checked(draft: Draft, asked: list[int], target: Model) -> Draft:
-    """The draft, on the target's device. A drafter that breaks the contract is treated like one that raises.
+def checked(draft: Draft, budgets: list[int], target: Model) -> Draft:
+    """Return a copy of the draft on the target's device. Raises ValueError if the draft breaks the contract.
 
-    It is a copy: the drafter may go on using its lists before the round is over.
+    A copy, because the drafter may change its lists before the round is over.
     """
     trees = draft.trees
-    if len(trees) != len(asked):
-        raise ValueError(f"asked to guess for {len(asked)} sequences, got a draft of {len(trees)} rows")
+    if len(trees) != len(budgets):
+        raise ValueError(f"cannot use this draft: it has {len(trees)} rows for {len(budgets)} sequences")
     if any(len(tree.parents) != len(tree.tokens) for tree in trees):
-        raise ValueError("every guess needs a parent, and every parent a guess")
+        raise ValueError("cannot use this draft: tokens and parents must have equal lengths")
     if any(set(map(type, numbers)) - {int} for tree in trees for numbers in (tree.tokens, tree.parents)):
-        raise ValueError("tokens and parents must be whole numbers, of Python's own kind")
-    if any(len(tree) > most for tree, most in zip(trees, asked, strict=True)):
-        raise ValueError(f"asked for at most {asked} guesses, got {[len(tree) for tree in trees]}")
+        raise ValueError("cannot use this draft: tokens and parents must be Python ints")
+    if any(len(tree) > most for tree, most in zip(trees, budgets, strict=True)):
+        raise ValueError(
+            f"cannot use this draft: it has {[len(tree) for tree in trees]} tokens, the limit is {budgets}"
+        )
     if any(not 0 <= min(tree.tokens) <= max(tree.tokens) < target.vocab for tree in trees if tree.tokens):
-        raise ValueError(f"a guess is not a token of the target's {target.vocab}")
+        raise ValueError(f"cannot use this draft: a token is outside the target's vocabulary of {target.vocab}")
     if any(min(tree.parents) < -1 or any(map(ge, tree.parents, count())) for tree in trees if tree.parents):
-        raise ValueError("a node's parent must come before it, or be -1")
+        raise ValueError("cannot use this draft: a node's parent must come before it, or be -1")
     if draft.probs is None:
         return draft.copy(target.device)
     if draft.weighed and draft.nodes:
-        raise ValueError("drawn guesses must not say their chances: to drop one for them would bias the text")
-    if tuple(draft.probs.shape) != (len(asked), draft.nodes, target.vocab):
-        raise ValueError(f"probs must be {[len(asked), draft.nodes, target.vocab]}, got {list(draft.probs.shape)}")
+        raise ValueError("cannot use this draft: sampled tokens must not carry probabilities. Pass one of the two")
+    shape = [len(budgets), draft.nodes, target.vocab]
+    if list(draft.probs.shape) != shape:
+        raise ValueError(f"cannot use this draft: probs must have shape {shape}, got {list(draft.probs.shape)}")
     check_probs(draft)
     return draft.copy(target.device)

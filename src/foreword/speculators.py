@@ -1,7 +1,4 @@
-"""The speculators of one engine: drafters are loaded when a request first names their method, and kept.
-
-Knows methods by their registry and what each is made from; knows nothing about requests' texts.
-"""
+"""The speculators of one engine, cached; a drafter is loaded when a request first names its method."""
 
 from __future__ import annotations
 
@@ -10,12 +7,13 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import cast
 
-from foreword.draft import MODEL, PLAIN, Recipe
+from foreword.budget import DraftBudget, FixedBudget, Measure, policy
+from foreword.draft import MODEL, PLAIN, MethodSpec
 from foreword.draft import method as find_method
 from foreword.draft.base import Drafter, Source
-from foreword.draft.learning import Learning, taught
-from foreword.draft.pairing import load_anyhow
-from foreword.draft.recipe import Sources, shipped
+from foreword.draft.cross_vocab.pairing import load_with_fallback
+from foreword.draft.ensemble.recipe import Sources, shipped
+from foreword.draft.online.learner import Learning, taught
 from foreword.engine import Engine
 from foreword.errors import InvalidRequest, VocabularyMismatch
 from foreword.model import Mode, Model, Tokenizer, measure
@@ -23,92 +21,91 @@ from foreword.speculator import Speculator
 from foreword.types import SamplingParams
 from foreword.verify import Rule
 from foreword.verify import rule as find_rule
-from foreword.width import Fixed, Measure, Width, policy
 
-Decides = Callable[[Measure], Width]
-"""Makes a width for a target whose forwards can be measured."""
+Decides = Callable[[Measure], DraftBudget]
+"""Creates a budget policy from a function that measures the target's forwards."""
 
 
 class Speculators:
-    """Makes what a request asks for: a method, a rule and a width, together."""
+    """Cache of speculators, each a method, a rule and a budget policy that requests name."""
 
     def __init__(
         self, target: Model, tokenizer: Tokenizer, sources: Sources, *, method: str, rule: str, decides: Decides
     ) -> None:
-        """`sources` is what the usual method drafts with, or a source for each method by its name.
+        """`sources`: the source of the default method, or a mapping from method name to source.
 
-        `method`, `rule` and `decides` are for requests that name none.
+        `method`, `rule` and `decides` are the defaults of requests.
         """
         self._target, self._tokenizer, self._sources = target, tokenizer, sources
         self._method, self._rule, self._decides = method, rule, decides
         self.bundled = False
-        """The target is the one that ships, so what ships for it may draft."""
+        """Whether the target is the bundled one, so that bundled drafts apply."""
         self._drafters: dict[str, Drafter] = {}
-        self._made: dict[tuple[object, ...], Speculator] = {}
+        self._cache: dict[tuple[object, ...], Speculator] = {}
 
-    def usual(self, how: Learning | None, *, anyhow: bool) -> tuple[Drafter, Rule, Width]:
-        """What requests get that name nothing. `anyhow`: nobody named the method, so a near one will do."""
+    def usual(self, how: Learning | None, *, anyhow: bool) -> tuple[Drafter, Rule, DraftBudget]:
+        """Return the defaults of requests. `anyhow`: the method is not explicit, so a fallback may replace it."""
         drafter = self._drafters[self._method] = self._load(self._method, how, anyhow=anyhow)
-        return drafter, self._found(self._method, self._rule), self._width(self._method, self._decides)
+        return drafter, self._rule_for(self._method, self._rule), self._width(self._method, self._decides)
 
-    def asked(self, engine: Engine, params: SamplingParams) -> Speculator:
-        """The speculator that a request names, or the engine's own.
+    def for_request(self, engine: Engine, params: SamplingParams) -> Speculator:
+        """Return the speculator a request names, or the engine's default.
 
-        Raises UnknownMethod or InvalidRequest where it names what there is not, or what cannot be made.
+        Raises UnknownMethod for an unknown name and InvalidRequest if the speculator cannot be created.
         """
-        key = (params.method, params.rule, params.width, params.nodes)
+        key = (params.method, params.rule, params.budget, params.nodes)
         if key == (None, None, None, None):
             return engine.usual
-        if key not in self._made:
+        if key not in self._cache:
             method, decides = params.method or self._method, self._decides
-            if params.width is not None or params.nodes is not None:
-                decides = policy(params.width, params.nodes)
-            rule, width = self._found(method, params.rule or self._rule), self._width(method, decides)
+            if params.budget is not None or params.nodes is not None:
+                decides = policy(params.budget, params.nodes)
+            rule, budget = self._rule_for(method, params.rule or self._rule), self._width(method, decides)
             if method not in self._drafters:
                 self._drafters[method] = self._load(method, None, anyhow=False)
-            self._made[key] = engine.speculator(self._drafters[method], rule, width)
-        return self._made[key]
+            self._cache[key] = engine.speculator(self._drafters[method], rule, budget)
+        return self._cache[key]
 
-    def _found(self, method: str, rule: str) -> Rule:
+    def _rule_for(self, method: str, rule: str) -> Rule:
         return find_rule(rule, draws=find_method(method).draws, trees=self._target.mode is Mode.TREE)
 
-    def _width(self, method: str, decides: Decides) -> Width:
-        return Fixed(0) if method == PLAIN else decides(partial(measure, self._target))
+    def _width(self, method: str, decides: Decides) -> DraftBudget:
+        return FixedBudget(0) if method == PLAIN else decides(partial(measure, self._target))
 
     def _load(self, name: str, how: Learning | None, *, anyhow: bool) -> Drafter:
-        """A drafter that cannot be had costs speed, not text: the target carries on alone, and says so."""
+        """Load a drafter. If loading fails, warn and decode plainly: a missing drafter costs only speed."""
         kind = find_method(name)
-        load = partial(load_anyhow, kind) if anyhow else kind.load
+        load = partial(load_with_fallback, kind) if anyhow else kind.load
         try:
             source = cast("Source", self._source(name, kind))
             return taught(load(source, self._target, self._tokenizer), self._target, how)
         except (InvalidRequest, VocabularyMismatch):
-            raise  # asked for wrongly, which nobody wants to find out from a warning
-        except Exception as error:  # noqa: BLE001 - whatever is wrong with a drafter, the target can do without
-            warnings.warn(f"no guesses will be made, the drafter could not be loaded: {error}", stacklevel=4)
+            raise  # a wrong request must fail, not only warn
+        except Exception as error:  # noqa: BLE001 - the target works without a drafter
+            warnings.warn(f"cannot load the drafter, so decoding runs without drafting: {error}", stacklevel=4)
             return find_method(PLAIN).load(None, self._target, self._tokenizer)
 
-    def _source(self, name: str, kind: type[Drafter] | Recipe) -> Sources:
-        """What a method drafts with. Raises InvalidRequest where it needs a source and none was given for it."""
-        found = source_of(self._sources, name, kind)
+    def _source(self, name: str, kind: type[Drafter] | MethodSpec) -> Sources:
+        """Return the source of a method. Raises InvalidRequest if it needs one and none was given."""
+        source = source_of(self._sources, name, kind)
         if name != self._method and not isinstance(self._sources, Mapping):
-            both = kind.takes == MODEL == find_method(self._method).takes
-            found = self._sources if both else None
-        if found is None and self.bundled:
-            found = shipped(kind, name)
-        if found is None and kind.needs:
+            same_kind = kind.takes == MODEL == find_method(self._method).takes
+            source = self._sources if same_kind else None
+        if source is None and self.bundled:
+            source = shipped(kind, name)
+        if source is None and kind.needs:
             raise InvalidRequest(
-                f"the method {name} needs {kind.takes}: give draft='folder or hub id', or draft={{{name!r}: …}} where "
-                "requests may choose among methods"
+                f"cannot use method {name!r}: it needs {kind.takes}. Give draft='folder or hub id', or "
+                f"draft={{{name!r}: …}} if requests choose among methods"
             )
-        return found
+        return source
 
 
-def source_of(sources: Sources, name: str, kind: type[Drafter] | Recipe) -> Sources:
-    """The source of one method, of one for all or of one each by name; of a joined method, the sources of its parts."""
+def source_of(sources: Sources, name: str, kind: type[Drafter] | MethodSpec) -> Sources:
+    """Return the source of one method; for an ensemble, the sources of its members by name."""
     if not isinstance(sources, Mapping):
         return sources
-    if isinstance(kind, Recipe):
-        names = [part for part, _ in kind.parts]
-        return {part: source for part, source in sources.items() if part in names} or None
+    if isinstance(kind, MethodSpec):
+        members = [member for member, _ in kind.parts]
+        return {name: source for name, source in sources.items() if name in members} or None
     return sources.get(name)

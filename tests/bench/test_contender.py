@@ -5,16 +5,16 @@ from time import sleep
 import pytest
 import torch
 
-from architectures import VOCAB, build
-from foreword.bench.contender import TimedDriver, TimedGrowingDriver, _models, timed
-from foreword.draft.fuse import FusedDrafter
+from foreword.bench.engine_entry import TimedBackend, TimedTreeBackend, _models, timed
+from foreword.draft.ensemble.fuse import FusedDrafter
 from foreword.draft.lm import LanguageModelDrafter
-from foreword.draft.ngram import NgramDrafter
+from foreword.draft.lookup.ngram import NgramDrafter
 from foreword.model import Mode, Model, Read
-from foreword.model.driver import Driver, Growing
+from foreword.model.backend import Backend, GrowsTrees
 from foreword.model.view import Skipping
-from foreword.native.llama import library
-from foreword.native.tree import Ask, Grown
+from foreword.native.forward import library
+from foreword.native.tree import GrownTree, TreeRequest
+from tiny_models import VOCAB, build
 
 NAP = 0.002
 
@@ -44,14 +44,14 @@ class Plain:
 class Fast(Plain):
     """One that grows trees as well."""
 
-    def grow(self, read: Read, ask: Ask) -> Grown:
+    def grow(self, read: Read, ask: TreeRequest) -> GrownTree:
         sleep(NAP)
         self.said.append(("grow", read, ask))
-        return Grown([5, 6, 7], [-1, 0, 0], [0.5, 0.3, 0.1], [5, 6], [-1, 0], [([5], [1.0])] * 3)
+        return GrownTree([5, 6, 7], [-1, 0, 0], [0.5, 0.3, 0.1], [5, 6], [-1, 0], [([5], [1.0])] * 3)
 
 
-def ask(most: int = 3, noise: torch.Tensor | None = None) -> Ask:
-    return Ask(most, 8, most, 16, 32, 0.0, 0.0 if noise is None else 0.5, 0.6, noise, ())
+def ask(most: int = 3, noise: torch.Tensor | None = None) -> TreeRequest:
+    return TreeRequest(most, 8, most, 16, 32, 0.0, 0.0 if noise is None else 0.5, 0.6, noise, ())
 
 
 @pytest.fixture
@@ -59,18 +59,18 @@ def model() -> Model:
     return Model(build("llama"))
 
 
-@pytest.mark.parametrize(("driver", "grows"), [(Plain, False), (Fast, True)])
-def test_timing_hides_nothing_and_adds_nothing(model, driver, grows):
-    model.driver = driver()
+@pytest.mark.parametrize(("backend", "grows"), [(Plain, False), (Fast, True)])
+def test_timing_hides_nothing_and_adds_nothing(model, backend, grows):
+    model.backend = backend()
     found = timed(model)
-    assert isinstance(found, Driver)
-    assert isinstance(found, Growing) is isinstance(found, TimedGrowingDriver) is grows
-    assert timed(model) is model.driver is found
+    assert isinstance(found, Backend)
+    assert isinstance(found, GrowsTrees) is isinstance(found, TimedTreeBackend) is grows
+    assert timed(model) is model.backend is found
     assert (model.grow(Read(1, 0, [5]), ask()) is not None) is grows
 
 
 def test_calls_reach_the_driver_inside_and_their_seconds_are_counted(model):
-    model.driver = inside = Fast()
+    model.backend = inside = Fast()
     found = timed(model)
     model.open(1, 9)
     assert model.read([Read(1, 0, [5, 6], keep=2)]).shape == (2, VOCAB)
@@ -88,7 +88,7 @@ def test_calls_reach_the_driver_inside_and_their_seconds_are_counted(model):
 @pytest.mark.skipif(isinstance(library(), str), reason="this machine cannot run the compiled driver")
 def test_a_compiled_driver_keeps_its_trees_while_it_is_timed():
     model = Model(build("llama").to(torch.bfloat16))
-    assert isinstance(timed(model), TimedGrowingDriver)
+    assert isinstance(timed(model), TimedTreeBackend)
     model.open(1, 16)
     grown = model.grow(Read(1, 0, [5, 6]), ask())
     assert grown is not None
@@ -96,7 +96,7 @@ def test_a_compiled_driver_keeps_its_trees_while_it_is_timed():
 
 
 def test_a_driver_without_trees_is_timed_without_them(model):
-    assert type(timed(model)) is TimedDriver
+    assert type(timed(model)) is TimedBackend
 
 
 def test_what_else_a_driver_offers_is_offered_too():
@@ -105,18 +105,18 @@ def test_what_else_a_driver_offers_is_offered_too():
             self.said.append(("skip", skip))
 
     thin = Thin()
-    driver = TimedDriver(thin)
-    assert isinstance(driver, Skipping)
-    driver.skip("some")
+    backend = TimedBackend(thin)
+    assert isinstance(backend, Skipping)
+    backend.skip("some")
     assert thin.said == [("skip", "some")]
-    assert not isinstance(TimedDriver(Plain()), Skipping)
+    assert not isinstance(TimedBackend(Plain()), Skipping)
 
 
 def test_a_forward_that_is_overheard_is_counted_too():
     model = Model(build("llama"))
     found = timed(model)
     model.open(1, 16)
-    logits, heard = model.hear([Read(1, 0, [5, 6, 7])], (1,))
+    logits, heard = model.read_hidden([Read(1, 0, [5, 6, 7])], (1,))
     assert (len(logits), len(heard)) == (1, 3)
     assert found.reads == 1
     assert found.seconds > 0

@@ -8,10 +8,10 @@ import pytest
 import starter
 from drafters import Foresight, Truth
 from foreword import LLM, SamplingParams
-from foreword.bench.doctor import Asked, Diagnosis, _layers, _work, examine
+from foreword.bench.doctor import Diagnosis, DoctorOptions, _layers, _run_drafter, examine
 from foreword.errors import InvalidRequest, ModelError
-from foreword.model.checkpoint import Checkpoint
-from foreword.train.students import EagleStudent
+from foreword.model.loading.checkpoint import Checkpoint
+from foreword.train.registry import EagleOptions
 from foreword.types import Sequence
 from running import TEXTS, shelf
 
@@ -21,7 +21,7 @@ FEW = {"prompts": 3, "tokens": 16, "texts": TEXTS[:3], "dtype": "float32", "devi
 
 @pytest.fixture(scope="module")
 def head() -> Path:
-    return shelf(EagleStudent(unroll=2, draft_vocab=400))
+    return shelf(EagleOptions(unroll=2, draft_vocab=400))
 
 
 def said(found: Diagnosis, level: str) -> str:
@@ -29,13 +29,13 @@ def said(found: Diagnosis, level: str) -> str:
 
 
 def test_a_good_draft_is_called_good():
-    found = examine(Asked(**FEW))
+    found = examine(DoctorOptions(**FEW))
     assert found.method == "lm"
     assert set(found.work) == {"0", "1"}
     assert found.work["0"].first > 0.4
     assert found.work["0"].tokens_per_pass > 1.5
-    assert "first guesses come true" in said(found, "good")
-    assert json.loads(json.dumps(found.as_json()))["work"]["0"]["guess"] > 0
+    assert "first draft tokens accepted" in said(found, "good")
+    assert json.loads(json.dumps(found.as_json()))["work"]["0"]["propose"] > 0
 
 
 class Picky(Foresight):
@@ -43,10 +43,10 @@ class Picky(Foresight):
 
     def __init__(self, truth: Truth, right: tuple[int, ...], shown: tuple[int, ...]) -> None:
         super().__init__(truth)
-        self.right, self.wants = right, shown
+        self.right, self.hidden_layers = right, shown
 
-    def guess(self, sequence: Sequence, depth: int) -> int:
-        return super().guess(sequence, depth) if self.wants == self.right else 1
+    def token_at(self, sequence: Sequence, depth: int) -> int:
+        return super().token_at(sequence, depth) if self.hidden_layers == self.right else 1
 
 
 @pytest.mark.parametrize(("right", "shown", "level"), [((2, 5), (3, 6), "bad"), ((2, 5), (2, 5), "good")])
@@ -56,15 +56,15 @@ def test_a_head_that_is_shown_the_wrong_layers_is_found_out(right, shown, level)
     params = [SamplingParams(temperature=0, seed=seed, max_tokens=30, ignore_eos=True) for seed in range(3)]
     said = {tuple(one.prompt_tokens): one.tokens for one in llm.generate(asked, params)}
     llm.engine.usual.drafter = Picky(lambda s: said[tuple(s.tokens[: s.prompt])], right, shown)
-    (found,) = _layers(llm, asked, _work(llm, asked, 0.0, 16), 16, lambda _: None)
+    (found,) = _layers(llm, asked, _run_drafter(llm, asked, 0.0, 16), 16, lambda _: None)
     assert found.level == level
     if level == "bad":
-        assert "its config names [3, 6]; say [2, 5] there" in found.advice
+        assert "its config names [3, 6]; write [2, 5] there" in found.advice
 
 
 @pytest.mark.slow
 def test_a_head_says_which_method_it_serves(head):
-    found = examine(Asked(target=TARGET, draft=str(head), **FEW))
+    found = examine(DoctorOptions(target=TARGET, draft=str(head), **FEW))
     assert found.method == "eagle"
     assert "hidden states [2, 4, 5] are the right ones" in said(found, "good")
 
@@ -74,16 +74,16 @@ def test_a_head_that_knows_nothing_is_found_out(head, tmp_path):
     right = Checkpoint.read(head)
     tensors = {**right.tensors, "norm.weight": -right.tensors["norm.weight"]}  # it says the least likely
     Checkpoint("", right.config, tensors).write(tmp_path)
-    found = examine(Asked(target=TARGET, draft=str(tmp_path), **FEW))
-    assert "hardly a first guess comes true" in said(found, "bad")
+    found = examine(DoctorOptions(target=TARGET, draft=str(tmp_path), **FEW))
+    assert "hardly any first draft token is accepted" in said(found, "bad")
 
 
 def test_what_cannot_be_loaded_is_refused(head, tmp_path):
-    with pytest.raises(ModelError, match="has no tokenizer that can be loaded"):
-        examine(Asked(draft=str(tmp_path / "nothing"), **FEW))
+    with pytest.raises(ModelError, match="cannot load a tokenizer"):
+        examine(DoctorOptions(draft=str(tmp_path / "nothing"), **FEW))
     right = Checkpoint.read(head)
     Checkpoint("", {**right.config, "vocab_size": 64}, right.tensors).write(tmp_path)
-    with pytest.raises(ModelError, match="trained for a vocabulary of 64 tokens"):
-        examine(Asked(target=TARGET, draft=str(tmp_path), **FEW))
+    with pytest.raises(ModelError, match="it has a vocabulary of 64 tokens"):
+        examine(DoctorOptions(target=TARGET, draft=str(tmp_path), **FEW))
     with pytest.raises(InvalidRequest, match="needs a trained head"):
-        examine(Asked(method="eagle", **FEW))
+        examine(DoctorOptions(method="eagle", **FEW))

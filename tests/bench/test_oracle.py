@@ -7,15 +7,15 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from foreword.bench.oracle import Oracle
+from foreword.budget import FixedBudget
 from foreword.draft.none import NoDrafter
-from foreword.draws import KeyedDraws
 from foreword.engine import Engine
 from foreword.errors import InvalidRequest
 from foreword.model import Model
+from foreword.sampling.streams import NoiseStreams
 from foreword.scheduler import Scheduler
 from foreword.types import Batch, SamplingParams, Sequence
 from foreword.verify import rule
-from foreword.width import Fixed
 
 PROMPT = [5, 6, 7, 8]
 VOCAB = 97
@@ -40,7 +40,7 @@ def target() -> Model:
 
 
 def answer(target: Model, drafter, temperature: float, tokens: int = 60, seed: int = 3) -> Sequence:
-    engine = Engine(target, drafter, rule("match"), Fixed(8), Scheduler(slots=1))
+    engine = Engine(target, drafter, rule("match"), FixedBudget(8), Scheduler(slots=1))
     params = SamplingParams(temperature=temperature, max_tokens=tokens)
     sequence = Sequence(1, list(PROMPT), len(PROMPT), params, seed)
     engine.add(sequence)
@@ -50,8 +50,8 @@ def answer(target: Model, drafter, temperature: float, tokens: int = 60, seed: i
     return sequence
 
 
-def guesses(oracle: Oracle, sequence: Sequence, count: int) -> list[int]:
-    batch = Batch((sequence,), KeyedDraws(VOCAB, shared=True))
+def draft_tokens(oracle: Oracle, sequence: Sequence, count: int) -> list[int]:
+    batch = Batch((sequence,), NoiseStreams(VOCAB, shared=True))
     return oracle.propose(batch, [count]).tokens[0].tolist()
 
 
@@ -60,10 +60,10 @@ def guesses(oracle: Oracle, sequence: Sequence, count: int) -> list[int]:
 def test_the_text_is_that_of_plain_decoding(target, temperature, acceptance):
     plain = answer(target, NoDrafter(), temperature)
     oracle = Oracle(VOCAB, acceptance)
-    oracle.foresee(PROMPT, temperature, plain.seed, plain.tokens[len(PROMPT) :])
-    guessed = answer(target, oracle, temperature)
-    assert guessed.tokens == plain.tokens
-    assert (guessed.stats.rounds < plain.stats.rounds) == (acceptance > 0)
+    oracle.record_answer(PROMPT, temperature, plain.seed, plain.tokens[len(PROMPT) :])
+    drafted = answer(target, oracle, temperature)
+    assert drafted.tokens == plain.tokens
+    assert (drafted.stats.rounds < plain.stats.rounds) == (acceptance > 0)
 
 
 @pytest.mark.parametrize("acceptance", [pytest.param(0.3, marks=pytest.mark.slow), 0.8])
@@ -72,7 +72,7 @@ def test_the_share_of_judged_guesses_that_are_kept_is_the_acceptance(target, acc
     for seed in range(2):
         plain = answer(target, NoDrafter(), 1.0, tokens=300, seed=seed)
         oracle = Oracle(VOCAB, acceptance)
-        oracle.foresee(PROMPT, 1.0, seed, plain.tokens[len(PROMPT) :])
+        oracle.record_answer(PROMPT, 1.0, seed, plain.tokens[len(PROMPT) :])
         stats = answer(target, oracle, 1.0, tokens=300, seed=seed).stats
         kept += stats.accepted
         # A round whose guesses were all kept judged no more; every other round also judged the one it rejected.
@@ -85,20 +85,20 @@ def test_the_share_of_judged_guesses_that_are_kept_is_the_acceptance(target, acc
 
 def test_each_position_is_foreseen_or_not_whatever_was_asked_before():
     oracle, text = Oracle(VOCAB, 0.5), list(range(40, 60))
-    oracle.foresee(PROMPT, 0.0, 3, text)
+    oracle.record_answer(PROMPT, 0.0, 3, text)
     start = Sequence(1, list(PROMPT), len(PROMPT), SamplingParams(temperature=0, max_tokens=20), 3)
     later = Sequence(1, PROMPT + text[:5], len(PROMPT), SamplingParams(temperature=0, max_tokens=20), 3)
-    whole = guesses(oracle, start, 20)
-    assert guesses(oracle, later, 8) == whole[5:13]
-    right = [guess == token for guess, token in zip(whole, text, strict=True)]
+    whole = draft_tokens(oracle, start, 20)
+    assert draft_tokens(oracle, later, 8) == whole[5:13]
+    right = [draft_token == token for draft_token, token in zip(whole, text, strict=True)]
     assert 0 < sum(right) < len(text)
 
 
 def test_a_text_that_was_never_told_is_not_guessed_at():
     oracle = Oracle(VOCAB)
-    oracle.foresee(PROMPT, 0.0, 3, [1, 2, 3])
+    oracle.record_answer(PROMPT, 0.0, 3, [1, 2, 3])
     other = Sequence(1, list(PROMPT), len(PROMPT), SamplingParams(temperature=1, max_tokens=20), 3)
-    assert guesses(oracle, other, 8) == []
+    assert draft_tokens(oracle, other, 8) == []
 
 
 @pytest.mark.parametrize("acceptance", [-0.1, 1.5])

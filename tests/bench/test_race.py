@@ -3,20 +3,20 @@
 import pytest
 
 import starter
-from foreword.bench.contender import EngineContender
-from foreword.bench.leftout import LeftOut
+from foreword.bench.engine_entry import EngineEntry
+from foreword.bench.exclusions import Exclusions
 from foreword.bench.lineup import PLAIN_ROW, Lineup
 from foreword.bench.oracle import Oracle
 from foreword.bench.race import Race
+from foreword.bench.records import Request, Trial
 from foreword.bench.run import Options, run
-from foreword.bench.trial import Request, Trial
+from foreword.budget import FixedBudget
 from foreword.draft.none import NoDrafter
 from foreword.engine import Engine
 from foreword.errors import DraftError, ModelError
 from foreword.model import Model, load_tokenizer
 from foreword.scheduler import Scheduler
 from foreword.verify import rule
-from foreword.width import Fixed
 
 ASKED = [Request(name, (1, 5, 9, 2), 0.0, 0, 4) for name in ("first", "second", "third")]
 
@@ -33,8 +33,8 @@ class Stranger:
         return Trial([1, 2], 0.01, None)
 
 
-def race(*contenders: Stranger, progress: list[str]) -> tuple[Race, LeftOut]:
-    out = LeftOut(progress.append, needed=PLAIN_ROW)
+def race(*contenders: Stranger, progress: list[str]) -> tuple[Race, Exclusions]:
+    out = Exclusions(progress.append, needed=PLAIN_ROW)
     tokenizer = load_tokenizer(starter.target())
     return Race(Lineup(contenders, Oracle(8), tokenizer, 64), out), out
 
@@ -81,24 +81,24 @@ def test_a_run_reports_who_could_not_be_loaded_or_made():
         dtype="float32",
     )
     report = run(options, told.append)
-    assert set(report.left_out) == {"lm", "transformers.assisted"}
-    assert all("no-such-draft" in why for why in report.left_out.values())
+    assert set(report.exclusions) == {"lm", "transformers.assisted"}
+    assert all("no-such-draft" in why for why in report.exclusions.values())
     assert [row.name for row in report.rows] == [PLAIN_ROW, "transformers.generate"]
-    assert report.as_json()["left_out"] == report.left_out
+    assert report.as_json()["exclusions"] == report.exclusions
     assert sum("is left out: " in line for line in told) == 2
     assert "left out: lm (" in str(report.table().caption)
 
 
 def test_a_target_that_failed_once_answers_the_next_contender():
     target, tokenizer = Model.load(starter.target(), dtype="float32"), load_tokenizer(starter.target())
-    engines = [Engine(target, NoDrafter(), rule("match"), Fixed(0), Scheduler(slots=1)) for _ in range(2)]
-    broken, sound = (EngineContender(name, engine, tokenizer) for name, engine in zip("ab", engines, strict=True))
+    engines = [Engine(target, NoDrafter(), rule("match"), FixedBudget(0), Scheduler(slots=1)) for _ in range(2)]
+    broken, sound = (EngineEntry(name, engine, tokenizer) for name, engine in zip("ab", engines, strict=True))
     before = sound.run(ASKED[0]).tokens
 
-    def decide(*_: object) -> None:
+    def verify(*_: object) -> None:
         raise RuntimeError("out of memory")
 
-    engines[0].usual._decider.decide = decide  # type: ignore[method-assign]
+    engines[0].usual._verifier.verify = verify  # type: ignore[method-assign]
     for _ in range(2):
         with pytest.raises(RuntimeError, match="out of memory"):
             broken.run(ASKED[0])

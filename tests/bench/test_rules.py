@@ -51,14 +51,14 @@ def test_figures_are_plain_and_the_best_stands_out():
 @pytest.mark.parametrize(
     ("options", "budgets", "said"),
     [
-        (OPTIONS, (), "budgets must be"),
-        (OPTIONS, (0,), "budgets must be"),
-        (OPTIONS, (65,), "budgets must be"),
-        (Options(max_tokens=0), (4,), "max_tokens must be at least 1"),
-        (Options(target="somewhere"), (4,), "give draft="),
-        (Options(inflate="llama-350m"), (4,), "inflate would change nothing"),
-        (Options(methods=("lm",), plot="x.png"), (4,), "methods and plot would change nothing"),
-        (Options(max_tokens=4000, limit_prompts=1), (4,), "exceeds the target's context"),
+        (OPTIONS, (), "'budgets' must be"),
+        (OPTIONS, (0,), "'budgets' must be"),
+        (OPTIONS, (65,), "'budgets' must be"),
+        (Options(max_tokens=0), (4,), "'max_tokens' must be at least 1"),
+        (Options(target="somewhere"), (4,), "Give draft="),
+        (Options(inflate="llama-350m"), (4,), "inflate would have no effect"),
+        (Options(methods=("lm",), plot="x.png"), (4,), "methods and plot would have no effect"),
+        (Options(max_tokens=4000, limit_prompts=1), (4,), "exceed the target's context"),
     ],
 )
 def test_what_cannot_be_compared_is_said_before_any_work(options, budgets, said):

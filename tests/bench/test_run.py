@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from foreword.bench import peers
-from foreword.bench.lineup import CONTENDERS, GUESSING, wanted
+from foreword.bench.lineup import ENTRIES, SPECULATIVE, row_names
+from foreword.bench.peers import hf
 from foreword.bench.prompts import load
 from foreword.bench.report import Report
 from foreword.bench.run import Options, run, spread
@@ -63,12 +63,12 @@ def test_the_json_has_every_field_and_every_row_at_every_temperature(written):
     assert {"cpu", "cores", "threads", "memory_gib", "bfloat16"} == set(written["machine"])
     assert {"foreword", "torch", "transformers", "python"} == set(written["versions"])
     assert len(written["settings"]["prompt_ids"]) == 2
-    assert set(peers.ASSISTANT) < set(written["settings"]["peers"])
+    assert set(hf.ASSISTANT) < set(written["settings"]["peers"])
 
 
 def test_all_of_ours_say_what_plain_decoding_says_and_in_float32_transformers_does_too(written):
     for row in written["rows"]:
-        if row["name"] in peers.NAMES and row["temperature"] == 1:
+        if row["name"] in hf.NAMES and row["temperature"] == 1:
             assert row["same_text"] is None
         else:
             assert row["same_text"] is True, row["name"]
@@ -88,33 +88,33 @@ def test_ratios_are_intervals_and_the_baselines_are_one(written):
         for ratio in (row["speedup_over_plain"], row["speedup_over_generate"]):
             low, mid, high = ratio
             assert 0 < low <= mid <= high
-        if row["name"] in peers.NAMES:
+        if row["name"] in hf.NAMES:
             assert row["decode_speedup_over_plain"] is None
         else:
             low, mid, high = row["decode_speedup_over_plain"]
             assert 0 < low <= mid <= high
     assert all(row["decode_speedup_over_plain"] == [1, 1, 1] for row in rows(written, "plain"))
     assert all(row["speedup_over_plain"] == [1, 1, 1] for row in rows(written, "plain"))
-    assert all(row["speedup_over_generate"] == [1, 1, 1] for row in rows(written, peers.GENERATE))
+    assert all(row["speedup_over_generate"] == [1, 1, 1] for row in rows(written, hf.GENERATE))
 
 
 def test_one_token_a_pass_without_guesses_and_more_with_them(written):
-    for name in ("plain", peers.GENERATE):
+    for name in ("plain", hf.GENERATE):
         assert [row["tokens_per_pass"] for row in rows(written, name)] == [1, 1]
         assert [row["acceptance"] for row in rows(written, name)] == [None, None]
-    for name in ("oracle", peers.ASSISTED):
+    for name in ("oracle", hf.ASSISTED):
         assert min(row["tokens_per_pass"] for row in rows(written, name)) > 1
     assert all(0 < row["acceptance"] <= 1 for row in rows(written, "oracle"))
 
 
 def test_forwards_are_seen_inside_our_rounds_only(written):
     for row in written["rows"]:
-        if row["name"] in peers.NAMES:
+        if row["name"] in hf.NAMES:
             assert row["outside_forward_share"] is row["prediction"] is row["share_of_allowed"] is None
             continue
         assert 0 < row["outside_forward_share"] < 1
         assert row["share_of_allowed"] == pytest.approx(row["decode_tokens_per_second"] / row["prediction"])
-        assert set(row["round_seconds"]) == {"guess", "score", "decide", "keep"}
+        assert set(row["step_seconds"]) == {"propose", "score", "verify", "commit"}
     for row in rows(written, "lm"):  # the draft model's forwards are forwards too, but not the target's
         assert row["share_of_allowed"] + row["outside_forward_share"] < 1
     for row in rows(written, "oracle"):
@@ -125,10 +125,10 @@ def test_the_table_shows_every_row(report):
     console = Console(width=200)
     with console.capture() as shown:
         console.print(report.table())
-    counted = Counter(name for line in shown.get().splitlines() for name in CONTENDERS if line.split()[:1] == [name])
-    assert counted == dict.fromkeys(wanted(None, quick=False), 2)
+    counted = Counter(name for line in shown.get().splitlines() for name in ENTRIES if line.split()[:1] == [name])
+    assert counted == dict.fromkeys(row_names(None, quick=False), 2)
     assert "accepted¹" in shown.get()
-    assert "¹ share of the judged guesses" in shown.get()
+    assert "¹ accepted / verified draft tokens" in shown.get()
 
 
 def test_the_picture_is_drawn(report, picture):
@@ -141,11 +141,11 @@ def test_progress_is_told_and_nothing_was_left_out(report, progress):
 
 
 def test_asking_for_some_rows_keeps_the_baselines():
-    assert wanted(("oracle",), quick=False) == ("plain", "oracle", peers.GENERATE)
-    assert wanted(("none",), quick=False) == ("plain", peers.GENERATE)
-    assert set(wanted(None, quick=True)) >= PROMISED
-    assert set(wanted(("all",), quick=False)) == {"plain", *GUESSING, peers.GENERATE}
-    assert wanted(("fuse(ngram, lm)",), quick=False) == ("plain", "fuse(ngram, lm)", peers.GENERATE)
+    assert row_names(("oracle",), quick=False) == ("plain", "oracle", hf.GENERATE)
+    assert row_names(("none",), quick=False) == ("plain", hf.GENERATE)
+    assert set(row_names(None, quick=True)) >= PROMISED
+    assert set(row_names(("all",), quick=False)) == {"plain", *SPECULATIVE, hf.GENERATE}
+    assert row_names(("fuse(ngram, lm)",), quick=False) == ("plain", "fuse(ngram, lm)", hf.GENERATE)
 
 
 def test_prompts_are_spread_over_the_sources():
@@ -165,15 +165,15 @@ def test_quick_is_short_and_never_longer_than_asked():
     [
         (Options(methods=("oracel",)), UnknownMethod, "there is no method 'oracel'"),
         (Options(methods=("ngram()",)), InvalidRequest, "ngram joins no other methods"),
-        (Options(inflate="llama-2b"), InvalidRequest, "there is no shape 'llama-2b'"),
-        (Options(dtype="int4"), ModelError, "dtype must be"),
-        (Options(max_tokens=0), InvalidRequest, "max_tokens must be at least 1"),
-        (Options(repeats=0), InvalidRequest, "repeats must be at least 1"),
-        (Options(temperatures=()), InvalidRequest, "temperatures must be"),
-        (Options(temperatures=(-1.0,)), InvalidRequest, "temperatures must be"),
-        (Options(plot="no/such/folder/x.png"), InvalidRequest, "cannot be written"),
+        (Options(inflate="llama-2b"), InvalidRequest, "cannot inflate to 'llama-2b'"),
+        (Options(dtype="int4"), ModelError, "cannot use dtype"),
+        (Options(max_tokens=0), InvalidRequest, "'max_tokens' must be at least 1"),
+        (Options(repeats=0), InvalidRequest, "'repeats' must be at least 1"),
+        (Options(temperatures=()), InvalidRequest, "'temperatures' must be"),
+        (Options(temperatures=(-1.0,)), InvalidRequest, "'temperatures' must be"),
+        (Options(plot="no/such/folder/x.png"), InvalidRequest, "cannot write"),
         (Options(target="no/such/model"), ModelError, "no/such/model"),
-        (Options(max_tokens=100_000), InvalidRequest, "lower max_tokens"),
+        (Options(max_tokens=100_000), InvalidRequest, "Lower max_tokens"),
     ],
 )
 def test_what_cannot_be_measured_is_said_before_any_work(options, error, message):

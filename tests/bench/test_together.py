@@ -5,9 +5,9 @@ import json
 import pytest
 from rich.console import Console
 
-from foreword.bench import peers
+from foreword.bench.batch_sizes import TURNS, Together, together
+from foreword.bench.peers import hf
 from foreword.bench.run import Options
-from foreword.bench.together import TURNS, Together, together
 from foreword.errors import InvalidRequest
 
 METHODS = ("ngram", "lm", "oracle")
@@ -21,7 +21,7 @@ def progress() -> list[str]:
 @pytest.fixture(scope="module")
 def found(progress) -> Together:
     options = Options(
-        limit_prompts=3, max_tokens=8, dtype="float32", methods=METHODS, width="heuristic", temperatures=(0.0, 1.0)
+        limit_prompts=3, max_tokens=8, dtype="float32", methods=METHODS, budget="heuristic", temperatures=(0.0, 1.0)
     )
     return together(options, (1, 3), progress.append)
 
@@ -42,14 +42,14 @@ def test_all_say_what_plain_decoding_says_though_they_draft(found):
 
 
 def test_who_answers_one_request_at_a_time_is_left_out_by_name(found, progress):
-    assert set(found.left_out) == {peers.GENERATE, "oracle"}
+    assert set(found.exclusions) == {hf.GENERATE, "oracle"}
     assert "oracle is left out: it answers one request at a time here" in progress
     assert sum(line.startswith(f"turn {TURNS} of {TURNS}: ") for line in progress) == 4
 
 
 def test_the_json_and_the_table_hold_every_figure(found):
     written = json.loads(json.dumps(found.as_json(), allow_nan=False))
-    assert {"machine", "versions", "target", "settings", "rows", "left_out"} == set(written)
+    assert {"machine", "versions", "target", "settings", "rows", "exclusions"} == set(written)
     assert written["settings"]["batches"] == [1, 3]
     assert [len(row["over_plain"]) for row in written["rows"]] == [3] * 12
     console = Console(width=200)
@@ -63,5 +63,5 @@ def test_the_json_and_the_table_hold_every_figure(found):
 
 
 def test_a_batch_of_none_is_refused_before_any_work():
-    with pytest.raises(InvalidRequest, match="each needs at least one text"):
+    with pytest.raises(InvalidRequest, match="each needs at least one sequence"):
         together(Options(), (4, 0))

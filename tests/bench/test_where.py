@@ -5,14 +5,14 @@ import io
 import pytest
 from rich.console import Console
 
+from foreword.bench.records import Round, Trial
 from foreword.bench.report import Decoding, Report, rows
-from foreword.bench.trial import Round, Trial
-from foreword.bench.where import BY_MODEL, BY_STEP, parts, table
+from foreword.bench.round_profile import BY_MODEL, BY_STEP, parts, table
 from foreword.types import Clock
 
 
 def a_round(seconds: float, target: float, draft: float, *, reading: bool = False) -> Round:
-    clock = Clock(guess=0.1 * seconds, score=0.6 * seconds, decide=0.1 * seconds, keep=0.1 * seconds)
+    clock = Clock(propose=0.1 * seconds, score=0.6 * seconds, verify=0.1 * seconds, commit=0.1 * seconds)
     return Round(2, 3, 1, seconds, clock, target, draft, reading)
 
 
@@ -33,7 +33,7 @@ def decoding(report) -> Decoding:
 
 def test_steps_and_bookkeeping_make_up_the_round_and_so_do_forwards_and_the_rest(decoding):
     found = parts(decoding)
-    assert decoding.whole_round_seconds == pytest.approx(0.02)  # the round that read the prompt is left out
+    assert decoding.round_seconds == pytest.approx(0.02)  # the round that read the prompt is left out
     for cut in (BY_STEP, BY_MODEL):
         assert sum(found[part] for part in cut) == pytest.approx(0.02)
     assert found["score"] == pytest.approx(0.012)

@@ -9,10 +9,12 @@ import signal
 import subprocess
 import sys
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from transformers.utils import logging
 
 import foreword
 from foreword.cli import main
@@ -101,6 +103,14 @@ def shell(tmp_path: Path) -> Shell:
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], unchecked: None) -> Here:
     return Here(tmp_path, monkeypatch, capsys)
+
+
+@pytest.fixture
+def unbarred() -> Iterator[None]:
+    """The program turns the bars of transformers off by the environment, which a process reads but once."""
+    logging.disable_progress_bar()
+    yield
+    logging.enable_progress_bar()
 
 
 @pytest.fixture(scope="session")

@@ -44,7 +44,7 @@ def test_lines_are_answered_as_they_are_alone(here, file, llm):
     assert said[2]["tokens"] == alone(llm, PROMPTS[1], temperature=0, max_tokens=6, seed=9)
     assert said[3]["tokens"] == alone(llm, PROMPTS[2], logit_bias={300: 3}, stop="e")
     assert sum(one.get("accepted", 0) for one in said.values()) > 0
-    assert "did you mean 'temperature'" in said[1]["error"]
+    assert "Did you mean 'temperature'" in said[1]["error"]
     assert "3" in said[4]["error"]
     assert "not JSON" in said[5]["error"]
 
@@ -83,11 +83,11 @@ def test_lines_of_text_get_several_answers(here, llm):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--batch", "nothing.jsonl"), "there is no file nothing.jsonl"),
+        (("--batch", "nothing.jsonl"), "cannot read nothing.jsonl: there is no such file"),
         (("x", "--batch", "in.jsonl"), "not both"),
-        (("x", "--out", "new"), "go with --batch"),
-        (("--batch", "empty.txt"), "there are no prompts in empty.txt"),
-        (("--batch", "in.jsonl", "--out", "none/new"), "cannot be written"),
+        (("x", "--out", "new"), "they go with '--batch'"),
+        (("--batch", "empty.txt"), "cannot answer empty.txt: it has no prompts"),
+        (("--batch", "in.jsonl", "--out", "none/new"), "cannot write"),
         (("--batch", "in.jsonl", "--out", "in.jsonl"), "something else than answers"),
     ],
 )

@@ -9,18 +9,18 @@ from typing import get_args
 import pytest
 
 import foreword
-from foreword.bench.engines import ENGINES
-from foreword.bench.inflate import SHAPES
-from foreword.bench.lineup import CONTENDERS
-from foreword.cli import early, options
+from foreword.bench.inflate.model import SHAPES
+from foreword.bench.lineup import ENTRIES
+from foreword.bench.peers.registry import ENGINES
+from foreword.budget import BUDGETS
+from foreword.cli.common import early, options, source
 from foreword.draft import METHODS
 from foreword.engine import NODES
 from foreword.errors import InvalidRequest
-from foreword.model.probe import known_way
+from foreword.model.probe.probe import backend_named
 from foreword.train.losses import LOSSES
 from foreword.train.optimizers import KINDS
 from foreword.verify import GUARANTEES, RULES
-from foreword.width import WIDTHS
 
 PROGRAM = """
 import io, json, sys
@@ -40,13 +40,13 @@ ASKED = ("generate", "x")
 TRAINED = ("train", "lm", "--data", "data.jsonl", "--out", "new")
 WRONG: dict[tuple[str, ...], str] = {
     (*ASKED, "--method", "sufix"): "Did you mean 'suffix'?",
-    (*ASKED, "--method", "fuse(suffix, ml)"): "there is no method 'ml'",
+    (*ASKED, "--method", "fuse(suffix, ml)"): "cannot use method 'ml'",
     (*ASKED, "--method", "lm("): "cannot read the method 'lm('",
     (*ASKED, "--rule", "machen"): "Did you mean 'match'?",
-    (*ASKED, "--width", "measure"): "Did you mean 'measured'?",
-    (*ASKED, "--width", "acceptance:nowhere"): "there is no file or folder nowhere",
+    (*ASKED, "--budget", "adaptiv"): "Did you mean 'adaptive'?",
+    (*ASKED, "--budget", "acceptance:nowhere"): "cannot read nowhere: there is no such file or folder",
     (*ASKED, "--nodes", "65"): "nodes must be",
-    (*ASKED, "--nodes", "2", "--width", "measured"): "give one",
+    (*ASKED, "--nodes", "2", "--budget", "adaptive"): "Give one",
     (*ASKED, "--temperature", "-1"): "temperature must be in [0, 100]",
     (*ASKED, "--temperature", "nan"): "temperature must be in [0, 100]",
     (*ASKED, "--top-p", "0"): "top_p must be in (0, 1]",
@@ -58,43 +58,64 @@ WRONG: dict[tuple[str, ...], str] = {
     (*ASKED, "--dtype", "float64"): "float64",
     (*ASKED, "--device", "gpu"): "'gpu'",
     (*ASKED, "--device", "cuda:one"): "'cuda:one'",
-    (*ASKED, "--way", "fast"): "fast",
+    (*ASKED, "--backend", "fast"): "fast",
     (*ASKED, "--model", "./nowhere"): "./nowhere",
     (*ASKED, "--draft", "./nowhere"): "./nowhere",
     ("chat", "--temperature", "101"): "temperature must be",
     ("chat", "--method", "sufix"): "Did you mean 'suffix'?",
-    ("chat", "--learn", "data.jsonl/new"): "cannot be made",
+    ("chat", "--learn", "data.jsonl/new"): "cannot create",
     ("inspect", "./nowhere"): "./nowhere",
-    ("inspect", "--way", "fast"): "fast",
+    ("inspect", "--backend", "fast"): "fast",
     ("doctor", "./nowhere"): "./nowhere",
     ("doctor", "--method", "sufix"): "Did you mean 'suffix'?",
     ("bench", "--method", "sufix"): "Did you mean 'suffix'?",
-    ("bench", "--width", "measure"): "Did you mean 'measured'?",
+    ("bench", "--budget", "adaptiv"): "Did you mean 'adaptive'?",
     ("bench", "--inflate", "llama-9b"): "llama-9b",
     ("bench", "--peers", "vllm"): "vllm",
     ("bench", "--draft", "./nowhere"): "./nowhere",
-    ("bench", "--plot", "nowhere/new.png"): "cannot be written",
+    ("bench", "--plot", "nowhere/new.png"): "cannot write",
     ("demo", "--temperature", "-1"): "temperature must be",
-    ("index", "data.jsonl", "--out", "data.jsonl/new"): "cannot be made",
+    ("index", "data.jsonl", "--out", "data.jsonl/new"): "cannot create",
     ("index", "data.jsonl", "--out", "new", "--model", "./nowhere"): "./nowhere",
     ("export", "./nowhere", "--for", "vllm", "--out", "new"): "./nowhere",
     ("export", "head", "--for", "vllm", "--out", "data.jsonl"): "exists already",
-    ("train", "lm", "--data", "nothing.jsonl", "--out", "new"): "there is no file nothing.jsonl",
-    ("train", "lm", "--data", "data.jsonl", "--out", "data.jsonl/new"): "cannot be made",
+    ("train", "lm", "--data", "nothing.jsonl", "--out", "new"): "cannot read nothing.jsonl: there is no such file",
+    ("train", "lm", "--data", "data.jsonl", "--out", "data.jsonl/new"): "cannot create",
     (*TRAINED, "--loss", "tvv"): "Did you mean 'tv'?",
     (*TRAINED, "--optimizer", "adam"): "adam",
-    (*TRAINED, "--lr", "0"): "learning_rate must be above 0",
+    (*TRAINED, "--lr", "0"): "it must be above 0",
     (*TRAINED, "--device", "gpu"): "'gpu'",
     (*TRAINED, "--target", "./nowhere"): "./nowhere",
     (*TRAINED, "--draft", "./nowhere"): "./nowhere",
-    ("train", "acceptance", "--data", "nothing.jsonl", "--out", "new"): "there is no file nothing.jsonl",
-    ("train", "acceptance", "--data", "data.jsonl", "--out", "data.jsonl/new"): "cannot be made",
-    ("data", "regenerate", "--data", "nothing.jsonl", "--out", "new"): "there is no file nothing.jsonl",
-    ("data", "regenerate", "--data", "data.jsonl", "--out", "nowhere/new"): "cannot be written",
+    (
+        "train",
+        "acceptance",
+        "--data",
+        "nothing.jsonl",
+        "--out",
+        "new",
+    ): "cannot read nothing.jsonl: there is no such file",
+    ("train", "acceptance", "--data", "data.jsonl", "--out", "data.jsonl/new"): "cannot create",
+    (
+        "data",
+        "regenerate",
+        "--data",
+        "nothing.jsonl",
+        "--out",
+        "new",
+    ): "cannot read nothing.jsonl: there is no such file",
+    ("data", "regenerate", "--data", "data.jsonl", "--out", "nowhere/new"): "cannot write",
     ("data", "regenerate", "--data", "data.jsonl", "--out", "new", "-t", "-1"): "temperature must be",
-    ("tune", "layers", "--out", "nowhere/mask.json"): "cannot be written",
+    ("tune", "layers", "--out", "nowhere/mask.json"): "cannot write",
     ("tune", "layers", "--out", "mask.json", "-t", "-1"): "temperature must be",
-    ("tune", "layers", "--out", "mask.json", "--data", "nothing.jsonl"): "there is no file nothing.jsonl",
+    (
+        "tune",
+        "layers",
+        "--out",
+        "mask.json",
+        "--data",
+        "nothing.jsonl",
+    ): "cannot read nothing.jsonl: there is no such file",
 }
 
 
@@ -128,17 +149,34 @@ def test_a_wrong_option_is_refused_without_torch(told, words):
 
 
 def test_the_names_that_are_read_are_those_of_the_registries():
-    assert early.names("draft", "METHODS") == tuple(METHODS)
-    assert (*early.names("verify", "RULES"), *early.names("verify", "Keeps")) == (*RULES, *GUARANTEES)
-    assert early.names("width", "WIDTHS") == tuple(WIDTHS)
-    assert early.names("train.losses", "LOSSES") == tuple(LOSSES)
-    assert early.names("bench.engines", "ENGINES") == tuple(ENGINES)
-    assert early.names("params", "NODES") == NODES
-    assert set(early.rows()) >= {*CONTENDERS, *METHODS}
+    assert source.value("draft", "METHODS") == tuple(METHODS)
+    assert (*source.value("verify", "RULES"), *source.value("verify", "Keeps")) == (*RULES, *GUARANTEES)
+    assert source.value("budget", "BUDGETS") == tuple(BUDGETS)
+    assert source.value("train.losses", "LOSSES") == tuple(LOSSES)
+    assert source.value("bench.peers.registry", "ENGINES") == tuple(ENGINES)
+    assert source.value("types.params", "NODES") == NODES
+    assert set(early.rows()) >= {*ENTRIES, *METHODS}
 
 
 def test_the_names_that_options_list_are_those_of_the_library():
-    with pytest.raises(InvalidRequest, match=", ".join(get_args(options.WAYS))):
-        known_way("fast")
+    with pytest.raises(InvalidRequest, match=", ".join(get_args(options.BACKENDS))):
+        backend_named("fast")
     assert get_args(options.SHAPES) == ("family", *SHAPES)
     assert get_args(options.OPTIMIZERS) == KINDS
+
+
+def test_commands_without_a_model_do_not_load_torch(tmp_path):
+    words = [["methods", "--json"], ["--version"], ["generate", "--help"]]
+    path = str(Path(foreword.__file__).parents[1])
+    found = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        input=json.dumps(words),
+        cwd=tmp_path,
+        env={"PYTHONPATH": path, "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    answers = json.loads(found.stdout)
+    assert [(code, loaded) for code, _, loaded in answers] == [(0, False)] * len(words)
+    assert all(name in answers[0][1] for name in METHODS)

@@ -3,17 +3,17 @@
 import json
 
 import starter
-from foreword.train.students import EagleStudent
+from foreword.train.registry import EagleOptions
 from running import shelf
 
-HEAD = EagleStudent(unroll=2, draft_vocab=400)
+HEAD = EagleOptions(unroll=2, draft_vocab=400)
 
 
 def test_the_command_says_how_to_start_the_engine(here, tmp_path):
     out = tmp_path / "out"
     ran = here("export", str(shelf(HEAD)), "--model", str(starter.target()), "--for", "vllm", "--out", str(out))
     assert ran.returncode == 0, ran.stderr
-    assert "all that vllm looks for" in ran.stderr
+    assert "all that vllm needs" in ran.stderr
     told = json.loads(ran.stdout.partition("--speculative-config ")[2].strip().strip("'"))
     assert told == {"method": "eagle3", "model": str(out), "num_speculative_tokens": 5}
     again = here("export", str(shelf(HEAD)), "--model", str(starter.target()), "--for", "vllm", "--out", str(out))

@@ -67,7 +67,7 @@ def test_colour_adds_styles_and_changes_no_character(shell, llm):
     expected = llm.chat([{"role": "user", "content": QUESTION}], SamplingParams(seed=7, max_tokens=40))
     assert "\x1b[32m" in found.stdout
     assert unstyled(found.stdout) == expected.text + "\n"
-    assert "accepted guesses" in found.stderr.splitlines()[0]
+    assert "accepted draft tokens" in found.stderr.splitlines()[0]
 
 
 @pytest.mark.parametrize(
@@ -195,3 +195,38 @@ def test_a_reader_who_leaves_is_no_trouble(shell):
     assert process.wait(timeout=60) == 1
     assert process.stderr.read() == ""
     process.stderr.close()
+
+
+@pytest.mark.parametrize("words", [("--stats",), ("--color",), ("--batch", "prompts.txt")], ids=lambda words: words[0])
+def test_quiet_leaves_the_text_alone_on_a_terminal(here, unbarred, words):
+    (here.folder / "prompts.txt").write_text("Hello\n")
+    asked = (
+        "generate",
+        "-t",
+        "0",
+        "--seed",
+        "1",
+        "--max-tokens",
+        "3",
+        *(words if "--batch" in words else ("Hello", *words)),
+    )
+    found, quiet = (here(*asked, *more, FORCE_COLOR="1") for more in ((), ("--quiet",)))
+    assert quiet.returncode == 0
+    assert unstyled(quiet.stdout).partition('"rounds"')[0] == unstyled(found.stdout).partition('"rounds"')[0]
+    assert quiet.stderr == ""
+    assert "tok/s" in unstyled(found.stderr)
+    assert "tok/s" in unstyled(here(*asked).stderr), "the next command is not quiet"
+
+
+def test_quiet_does_not_hide_errors(here):
+    found = here("generate", "", "--quiet")
+    assert found.returncode == 2
+    assert found.stderr.startswith("error: cannot answer: the prompt is empty")
+
+
+def test_terminal_shows_that_the_model_loads_and_a_pipe_does_not(here, unbarred):
+    asked = ("generate", "Hello", "-t", "0", "--max-tokens", "3", "--no-stats")
+    assert "loading the model" in unstyled(here(*asked, FORCE_COLOR="1").stderr)
+    assert here(*asked).stderr == ""
+    assert "loading the model" in unstyled(here("chat", FORCE_COLOR="1").stderr)
+    assert here("chat").stderr == ""

@@ -8,9 +8,9 @@ import signal
 
 import pytest
 
-from foreword import family
-from foreword.cli.course import Course
-from foreword.draft.datastore import Datastore
+from foreword import bundled
+from foreword.cli.common.progress import LineProgress
+from foreword.draft.lookup.datastore import Datastore
 from foreword.model import load_tokenizer
 
 CHAT = {"messages": [{"role": "user", "content": "Say hello."}, {"role": "assistant", "content": "Hello, world."}]}
@@ -18,7 +18,7 @@ CHAT = {"messages": [{"role": "user", "content": "Say hello."}, {"role": "assist
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return load_tokenizer(family.target())
+    return load_tokenizer(bundled.target())
 
 
 def lines(*records: object) -> str:
@@ -62,7 +62,7 @@ def test_files_of_every_kind_are_read(shell, tokenizer):
     assert said["datastore"] == "store"
     assert (said["texts"], said["files"], said["skipped"], said["tokens"]) == (6, 3, 1, store.meta.tokens)
     assert said["bytes"] == sum(path.stat().st_size for path in (shell.folder / "store").iterdir())
-    assert "picture.png is not text" in found.stderr
+    assert "picture.png: it is not text" in found.stderr
 
 
 def test_what_it_built_is_said_in_words_too(here):
@@ -84,15 +84,15 @@ def test_bars_are_for_people_at_a_terminal(here):
 
 def test_a_line_that_counts_moves_the_bar(capsys, monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")
-    with Course() as course:
-        course("loading")
-        course("3 of 12: river")
+    with LineProgress() as progress:
+        progress("loading")
+        progress("3 of 12: river")
     said = capsys.readouterr().err
     assert "loading" in said
     assert re.search(r"river .*3/12", said)
     monkeypatch.delenv("FORCE_COLOR")
-    with Course() as course:
-        course("3 of 12: river")
+    with LineProgress() as progress:
+        progress("3 of 12: river")
     assert capsys.readouterr().err == "3 of 12: river\n"
 
 
@@ -101,12 +101,12 @@ def test_long_files_are_cut_at_the_ends_of_lines(tmp_path):
 
     line = "0123456789" * 7 + "\n"
     (tmp_path / "long.txt").write_text(line * (2 * PIECE // len(line)), encoding="utf-8")
-    heard: list[int] = []
-    pieces = [text for _, text in Corpus([tmp_path / "long.txt"], None, heard.append)]
+    counts: list[int] = []
+    pieces = [text for _, text in Corpus([tmp_path / "long.txt"], None, counts.append)]
     assert len(pieces) == 2
     assert all(piece.endswith("\n") for piece in pieces)
     assert "".join(pieces) == (tmp_path / "long.txt").read_text()
-    assert sum(heard) == (tmp_path / "long.txt").stat().st_size
+    assert sum(counts) == (tmp_path / "long.txt").stat().st_size
 
 
 def test_a_model_without_a_template_takes_prompt_and_completion_as_one_text(tmp_path):
@@ -117,22 +117,22 @@ def test_a_model_without_a_template_takes_prompt_and_completion_as_one_text(tmp_
     file.write_text(lines({"prompt": "Once upon", "completion": " a time"}))
     assert [text for _, text in Corpus([file], None, lambda read: None)] == ["Once upon a time"]
     file.write_text(lines(CHAT))
-    with pytest.raises(InvalidRequest, match="line 1 is a chat, and the model has no chat template"):
+    with pytest.raises(InvalidRequest, match="line 1: it is a chat, and the model has no chat template"):
         list(Corpus([file], None, lambda read: None))
 
 
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("nothing.txt", None, "there is no file or folder nothing.txt"),
-        ("binary.bin", b"MZ\0\0", "binary.bin is not UTF-8 text"),
-        ("latin.txt", "grün".encode("latin-1") * 2, "latin.txt is not UTF-8 text"),
-        ("late.txt", b"a" * 9000 + b"\xff", "late.txt is not UTF-8 text"),
-        ("packed.gz", b"not packed", "packed.gz is not UTF-8 text"),
-        ("bad.jsonl", b'{"text": "fine"}\n{"text": \n', "bad.jsonl, line 2 is not JSON"),
-        ("odd.jsonl", b'{"colour": "blue"}\n', "odd.jsonl, line 1 is none of"),
-        ("chat.jsonl", b'{"messages": [{"content": 1}]}\n', "chat.jsonl, line 1 does not fit"),
-        ("empty.txt", b"", "nothing to look up"),
+        ("nothing.txt", None, "cannot read nothing.txt: there is no such file or folder"),
+        ("binary.bin", b"MZ\0\0", "cannot read binary.bin: it is not UTF-8 text"),
+        ("latin.txt", "grün".encode("latin-1") * 2, "cannot read latin.txt: it is not UTF-8 text"),
+        ("late.txt", b"a" * 9000 + b"\xff", "cannot read late.txt: it is not UTF-8 text"),
+        ("packed.gz", b"not packed", "cannot read packed.gz: it is not UTF-8 text"),
+        ("bad.jsonl", b'{"text": "fine"}\n{"text": \n', "cannot read bad.jsonl, line 2: it is not JSON"),
+        ("odd.jsonl", b'{"colour": "blue"}\n', "cannot read odd.jsonl, line 1: unknown fields"),
+        ("chat.jsonl", b'{"messages": [{"content": 1}]}\n', "cannot read chat.jsonl, line 1: it does not fit"),
+        ("empty.txt", b"", "no text has two tokens"),
     ],
 )
 def test_what_cannot_be_read_is_said_and_nothing_is_left(here, name, content, words):
@@ -150,7 +150,7 @@ def test_an_empty_folder_has_no_files(here):
     (here.folder / "corpus").mkdir()
     found = here("index", "corpus", "--out", "store")
     assert (found.returncode, found.stdout) == (2, "")
-    assert "there are no text files in corpus" in found.stderr
+    assert "no text files in corpus" in found.stderr
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
@@ -167,7 +167,7 @@ def test_a_folder_that_exists_is_left_alone(here):
     (here.folder / "store").mkdir()
     found = here("index", "words.txt", "--out", "store")
     assert found.returncode == 2
-    assert "store exists already" in found.stderr
+    assert "cannot create store: it exists already" in found.stderr
     assert list((here.folder / "store").iterdir()) == []
 
 

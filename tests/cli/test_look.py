@@ -5,17 +5,18 @@ import re
 
 import pytest
 
-from foreword import family
+from foreword import bundled
 from foreword.cli.inspect import _table
 from foreword.draft import METHODS, method
 from foreword.model.cost import Cost
-from foreword.model.probe import WAYS
-from foreword.native import draws, llama
+from foreword.model.probe.probe import BACKENDS
+from foreword.native import forward, sampling
 
 
 def test_methods_are_those_of_the_registry(here):
     rows = json.loads(here("methods", "--json").stdout)
-    assert {row["name"]: row["summary"] for row in rows} == {name: method(name).summary for name in METHODS}
+    found = {row["name"]: (row["summary"], row["draft"], row["needed"]) for row in rows}
+    assert found == {name: (one.summary, one.takes, one.needs) for name, one in ((n, method(n)) for n in METHODS)}
     needed = {row["name"]: row["draft"] for row in rows if row["needed"]}
     assert needed["lm"] == "a draft model"
     assert needed["retrieval"] == "a datastore"
@@ -41,15 +42,15 @@ def test_env_says_what_a_report_needs_and_whether_our_c_code_runs(shell):
         "avx2",
         "cuda_devices",
     } <= set(facts)
-    assert facts["native_code"].startswith(draws.reason() or "compiled (")
-    assert ("AMX" in facts["native_code"]) == llama.amx()
+    assert facts["native_code"].startswith(sampling.reason() or "compiled (")
+    assert ("AMX" in facts["native_code"]) == forward.amx()
     assert "no C compiler '/nonexistent'" in json.loads(shell("env", "--json", CC="/nonexistent").stdout)["native_code"]
 
 
 def test_inspect_says_how_a_model_is_driven_and_why(here):
-    facts = json.loads(here("inspect", "--draft", str(family.draft()), "--dtype", "float32", "--json").stdout)
+    facts = json.loads(here("inspect", "--draft", str(bundled.draft()), "--dtype", "float32", "--json").stdout)
     assert (facts["mode"], facts["dtype"], facts["parameters"]) == ("tree", "float32", 26_223_104)
-    assert facts["way"] in WAYS
+    assert facts["backend"] in BACKENDS
     assert facts["same_vocabulary"] is True
     assert facts["default_method"] == "lm"
     assert facts["milliseconds"]["1"] > 0
@@ -59,16 +60,16 @@ def test_inspect_says_how_a_model_is_driven_and_why(here):
 
 
 def test_a_way_can_be_asked_for(here):
-    facts = json.loads(here("inspect", "--dtype", "float32", "--way", "cache", "--json").stdout)
-    assert (facts["way"], facts["mode"]) == ("cache", "cache")
-    found = here("generate", "Hello", "--dtype", "float32", "--way", "native")
+    facts = json.loads(here("inspect", "--dtype", "float32", "--backend", "cache", "--json").stdout)
+    assert (facts["backend"], facts["mode"]) == ("cache", "cache")
+    found = here("generate", "Hello", "--dtype", "float32", "--backend", "native")
     assert (found.returncode, found.stdout) == (1, "")
-    assert "cannot be driven the way native: it is made for bfloat16 on CPU" in found.stderr
+    assert "cannot run this model on backend 'native': it is made for bfloat16 on CPU" in " ".join(found.stderr.split())
 
 
 def test_inspect_shows_what_passes_cost(here):
     said = here("inspect", "--dtype", "float32").stdout
-    assert re.search(r"^tokens in a pass +ms +of one *$", said, re.MULTILINE), "what was not measured is not shown"
+    assert re.search(r"^tokens read +ms +vs\. one token *$", said, re.MULTILINE), "what was not measured is not shown"
     assert re.search(r"^ +1 +[\d.]+ +1\.00×", said, re.MULTILINE)
 
 
@@ -81,7 +82,7 @@ def test_inspect_shows_what_a_longer_text_adds_within_the_context(context, shown
 def test_inspect_counts_the_tokens_that_differ(here):
     other = here.folder / "other"
     other.mkdir()
-    for file in family.draft().iterdir():
+    for file in bundled.draft().iterdir():
         if file.suffix != ".safetensors":
             (other / file.name).write_bytes(file.read_bytes())
     tokenizer = json.loads((other / "tokenizer.json").read_text(encoding="utf-8"))
@@ -99,7 +100,7 @@ def test_doctor_says_what_it_found_and_ends_in_1_where_that_is_bad(here):
     few = ("--prompts", "2", "--max-tokens", "8", "--dtype", "float32")
     found = here("doctor", *few)
     assert "for the method lm" in found.stdout
-    assert re.search(r"first guesses come true: \d+% at temperature 0, \d+% at temperature 1", found.stdout)
+    assert re.search(r"first draft tokens accepted: \d+% at temperature 0, \d+% at temperature 1", found.stdout)
     facts = json.loads(here("doctor", *few, "--json").stdout)
     assert facts["method"] == "lm"
     assert here("doctor", "nowhere/at/all", *few).returncode == 1

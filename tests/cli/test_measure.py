@@ -23,10 +23,10 @@ def test_demo_shows_the_answers_and_draws_them(shell):
 
 def test_bench_writes_what_it_measured(shell):
     words = ("--limit-prompts", "1", "--max-tokens", "4", "--temperature", "0", "--method", "ngram", "--json", "-")
-    found = shell("bench", *words, "--width", "heuristic")
+    found = shell("bench", *words, "--budget", "heuristic")
     report = json.loads(found.stdout)
     assert [row["name"] for row in report["rows"]] == ["plain", "ngram", "transformers.generate"]
-    assert report["settings"]["width"] == "heuristic"
+    assert report["settings"]["budget"] == "heuristic"
     assert report["settings"]["max_tokens"] == 4
 
 
@@ -39,17 +39,17 @@ def test_bench_says_what_it_left_out_and_takes_what_a_way_needs(here, tmp_path):
     assert made.returncode == 0, made.stderr
     report = json.loads(here("bench", *few, "--source", f"retrieval={tmp_path / 'store'}", "--json", "-").stdout)
     assert [row["name"] for row in report["rows"]] == ["plain", "retrieval", "transformers.generate"]
-    assert report["left_out"] == {}
+    assert report["exclusions"] == {}
     wrong = here("bench", *few, "--source", "ngram=here")
     assert wrong.returncode == 2
-    assert "NAME being a row that is measured" in wrong.stderr
+    assert "where NAME is a measured row" in wrong.stderr
 
 
 def test_bench_shows_where_a_round_goes(here):
     words = ("--limit-prompts", "1", "--max-tokens", "4", "--temperature", "0", "--method", "none", "--where")
     found = here("bench", *words)
     assert found.returncode == 0, found.stderr
-    assert re.search(r"guess +score +decide +keep +between +target¹ +draft¹ +outside¹", found.stdout)
+    assert re.search(r"propose +score +verify +commit +between +target¹ +draft¹ +outside¹", found.stdout)
 
 
 def test_bench_compares_forwards_with_the_memory(here):
@@ -69,27 +69,27 @@ def test_where_figures_go_is_tried_before_they_are_measured(here, monkeypatch, w
     (here.folder / "file").write_text("words")
     found = here(*words, "file/new")
     assert (found.returncode, found.stdout) == (2, "")
-    assert found.stderr == "error: file/new cannot be written; name a file in a folder that exists and is yours\n"
+    assert found.stderr == "error: cannot write file/new: choose a path in an existing, writable folder\n"
 
 
 def test_bench_measures_on_another_device_where_it_can(here):
     found = here("bench", "--limit", "--device", "cuda:77")
     assert found.returncode != 0
-    assert "device 'cuda:77' cannot be used here" in " ".join(found.stderr.split())
+    assert "cannot use device 'cuda:77'" in " ".join(found.stderr.split())
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("--device cuda", "--device goes with --limit"),
-        ("--rules --context 5", "--context goes with --limit"),
-        ("--budget 3", "--budget goes with --rules"),
-        ("--limit --rules", "--limit and --rules are measurements of their own"),
-        ("--batch 1,x", "cannot read '--batch' '1,x': it holds no numbers"),
-        ("--batch 4 --rules", "--batch and --rules are measurements of their own"),
-        ("--batch 4 --plot x.png", "it does not go with --batch"),
-        ("--rules --where", "--rules and --where are measurements of their own"),
-        ("--limit -t 0 --limit-prompts 3", "so --limit-prompts and --temperature would change nothing"),
+        ("--device cuda", "cannot use '--device': it goes with '--limit'"),
+        ("--rules --context 5", "cannot use '--context': it goes with '--limit'"),
+        ("--nodes 3", "cannot use '--nodes': it goes with '--rules'"),
+        ("--limit --rules", "cannot combine '--limit' and '--rules'"),
+        ("--batch 1,x", "cannot read '--batch' '1,x': it holds no list of numbers"),
+        ("--batch 4 --rules", "cannot combine '--batch' and '--rules'"),
+        ("--batch 4 --plot x.png", "cannot use '--plot' with '--batch'"),
+        ("--rules --where", "cannot combine '--rules' and '--where'"),
+        ("--limit -t 0 --limit-prompts 3", "cannot use '--limit-prompts' and '--temperature' with '--limit'"),
     ],
 )
 def test_bench_refuses_options_that_would_change_nothing(here, words, said):
@@ -99,8 +99,17 @@ def test_bench_refuses_options_that_would_change_nothing(here, words, said):
 
 
 def test_bench_refuses_what_it_does_not_know(here):
-    for words in (("--method",), ("--width",), ("--prompts",), ("--peers",), ("--limit", "--inflate")):
+    for words in (("--method",), ("--budget",), ("--prompts",), ("--peers",), ("--limit", "--inflate")):
         found = here("bench", *words, "nonsense")
         assert found.returncode == 2
         assert "nonsense" in found.stderr
         assert "Traceback" not in found.stderr
+
+
+def test_quiet_bench_writes_its_table_alone(here, unbarred):
+    asked = "bench --rules --limit-prompts 1 --max-tokens 4 -t 0 --nodes 1".split()
+    found = here(*asked, "--quiet")
+    assert found.returncode == 0
+    assert found.stdout
+    assert found.stderr == ""
+    assert here(*asked).stderr

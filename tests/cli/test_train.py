@@ -42,7 +42,7 @@ def test_a_draft_is_trained_interrupted_and_finished(shell, data):
     assert "step 0:" not in found.stderr
     report = json.loads(found.stdout)
     assert report["settings"]["steps"] == 60
-    assert {figure["domain"] for figure in report["figures"]} == {"all", "sums"}
+    assert {figure["domain"] for figure in report["metrics"]} == {"all", "sums"}
     rows = [json.loads(line) for line in (shell.folder / "draft" / "log.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == list(range(61))
     assert "held out: loss" in found.stderr
@@ -65,9 +65,9 @@ def test_answers_are_regenerated_and_kept(shell, data):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("train", "lm", "--data", "nothing.jsonl", "--out", "x"), "there is no file nothing.jsonl"),
+        (("train", "lm", "--data", "nothing.jsonl", "--out", "x"), "cannot read nothing.jsonl: there is no such file"),
         (("train", "lm", "--data", "data.jsonl", "--out", "x", "--loss", "tvv"), "Did you mean 'tv'"),
-        (("train", "lm", "--data", "data.jsonl", "--out", "x", "--lr", "0"), "learning_rate must be above 0"),
+        (("train", "lm", "--data", "data.jsonl", "--out", "x", "--lr", "0"), "it must be above 0"),
         (("data", "regenerate", "--data", "bad.jsonl", "--out", "x"), "bad.jsonl:2: not JSON"),
     ],
 )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from foreword.draft.layers import load
+from foreword.draft.self_speculative.layers import load
 
 SMALL = "--prompts 1 --max-tokens 8 --device cpu".split()
 
@@ -16,7 +16,7 @@ SMALL = "--prompts 1 --max-tokens 8 --device cpu".split()
 @pytest.fixture(autouse=True)
 def briefly(monkeypatch):
     """Forwards are timed for less long than they should be, where the command runs in this process."""
-    monkeypatch.setattr("foreword.bench.prices.SECONDS", 0.5)
+    monkeypatch.setattr("foreword.tune.cost.SECONDS", 0.5)
 
 
 @pytest.fixture
@@ -32,10 +32,10 @@ def test_it_says_what_it_measured_and_writes_a_mask_that_serves(here):
     found = here("tune", "layers", "--out", "mask.json", "--trials", "3", *SMALL)
     assert found.returncode == 0, found.stderr
     assert re.search(r"^measured\s+\d\.\d\dx plain decoding \(95%: [\d.]+ to [\d.]+\)", found.stdout, re.MULTILINE)
-    assert re.search(r"^trials\s+3, of which \d were given up early", found.stdout, re.MULTILINE)
+    assert re.search(r"^trials\s+3, of which \d were stopped early", found.stdout, re.MULTILINE)
     mask = load(here.folder / "mask.json")
     said = found.stderr.splitlines()[-1]
-    assert said.startswith("no mask pays") or "use it with --method layers" in said
+    assert said.startswith("no mask gives a speedup") or "use it with --method layers" in said
     words = ("generate", "Hello", "-t", "0", "--max-tokens", "8", "--raw", "--no-stats")
     plain = here(*words, "--method", "none").stdout
     assert mask
@@ -55,7 +55,7 @@ def test_a_search_is_stopped_and_goes_on(shell, data):
     out, err = shell.rest(process)
     assert process.returncode == 130, said + err
     assert "Traceback" not in err
-    assert "holds the best so far" in err or json.loads(out)["runoff"] is None
+    assert "holds the best mask so far" in err or json.loads(out)["runoff"] is None
     tried = json.loads(out)
     assert tried["trials"] >= 50
     assert {name: tried[name] for name in ("attention", "mlp")} == json.loads((shell.folder / "mask.json").read_text())
@@ -71,7 +71,7 @@ def test_a_search_is_stopped_and_goes_on(shell, data):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("--out", "mask.json", "--data", "nothing.jsonl"), "there is no file nothing.jsonl"),
+        (("--out", "mask.json", "--data", "nothing.jsonl"), "cannot read nothing.jsonl: there is no such file"),
         (("--out", "mask.json", "--data", "bad.jsonl"), "bad.jsonl:1: not JSON"),
         (("--out", "mask.json", "--data", "few.jsonl"), "at least 3 texts, got 1"),
         (
@@ -79,14 +79,14 @@ def test_a_search_is_stopped_and_goes_on(shell, data):
                 "--out",
                 "no/mask.json",
             ),
-            "cannot be written",
+            "cannot write",
         ),
         (
             (
                 "--out",
                 "bad.jsonl",
             ),
-            "bad.jsonl exists already; go on with --resume",
+            "cannot write bad.jsonl: it exists. Continue with '--resume'",
         ),
         (("--out", "mask.json", "--temperature", "-1"), "temperature must be"),
         (("--out", "mask.json", "--model", "nowhere/at/all"), "nowhere/at/all"),

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from foreword.draft.check import check_probs
-from foreword.guesses import Draft, Tree
+from foreword.types.draft import Draft, DraftTree
 
-TREES = [Tree([1, 2], [-1, 0]), Tree([0], [-1])]
+TREES = [DraftTree([1, 2], [-1, 0]), DraftTree([0], [-1])]
 
 
 def probs() -> torch.Tensor:
@@ -18,7 +18,7 @@ def probs() -> torch.Tensor:
 def test_distributions_are_accepted_whatever_their_padding_holds():
     check_probs(Draft(TREES, probs()))
     check_probs(Draft(TREES))
-    check_probs(Draft([Tree(), Tree()], probs()[:, :0]))
+    check_probs(Draft([DraftTree(), DraftTree()], probs()[:, :0]))
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,11 @@ from collections.abc import Sequence as List
 import pytest
 import torch
 
+from contract import CONTRACT, check_form
 from foreword.draft import METHODS
 from foreword.draft.base import Drafter, chosen, first_chain
 from foreword.types import Batch, Draft
 from running import drafter
-
-from .contract import CONTRACT, check_form
 
 
 @pytest.mark.parametrize("clause", CONTRACT, ids=lambda clause: clause.__name__)
@@ -48,8 +47,8 @@ def test_the_first_chain_of_a_tree_follows_first_children():
     #        -1 → 0, 1;  0 → 2, 3;  1 → 4;  3 → 5, and the second row is empty
     parents = torch.tensor([[-1, -1, 0, 0, 1, 3], [-1] * 6])
     tokens = torch.tensor([[10, 11, 12, 13, 14, 15], [0] * 6])
-    laws = torch.eye(16)[tokens]
-    chain = first_chain(Draft.padded(tokens, parents, torch.tensor([6, 0]), laws, chain=False))
+    distributions = torch.eye(16)[tokens]
+    chain = first_chain(Draft.padded(tokens, parents, torch.tensor([6, 0]), distributions, chain=False))
     assert chain.chain
     assert chain.count.tolist() == [2, 0]
     assert chain.tokens[0].tolist() == [10, 12]

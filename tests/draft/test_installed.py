@@ -7,7 +7,7 @@ import pytest
 
 import starter
 from foreword import LLM, SamplingParams
-from foreword.cli import early
+from foreword.cli.common import early
 from foreword.cli.methods import methods
 from foreword.draft import METHODS, method
 from foreword.errors import InvalidRequest, UnknownMethod

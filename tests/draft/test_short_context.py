@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from foreword.draft.base import Drafter
-from foreword.draft.pairing import Pair, PairDrafter
-from foreword.draft.slem import RetellingDrafter
-from foreword.draft.tli import IntersectionDrafter
+from foreword.draft.cross_vocab.pairing import CrossVocabularyDrafter, VocabularyPair
+from foreword.draft.cross_vocab.slem import StringMatchDrafter
+from foreword.draft.cross_vocab.tli import IntersectionDrafter
 from foreword.types import SamplingParams
 from running import Request, engine, finish, plain, prompts, target
 from strangers import NEAR, pair
@@ -16,7 +16,7 @@ from strangers import NEAR, pair
 LONG = prompts()[3] * 12
 
 
-def short(context: int) -> Pair:
+def short(context: int) -> VocabularyPair:
     """The pair of models whose draft reads this many tokens at most."""
     known = pair(NEAR)
     model = copy.copy(known.model)
@@ -50,10 +50,10 @@ def test_shared_tokens_are_drafted_beyond_the_draft_context(context, length, hea
 
 @pytest.mark.parametrize("enough", [pytest.param(0.0, marks=pytest.mark.slow), 1.0])
 def test_pair_goes_on_beyond_the_draft_context(enough):
-    check(PairDrafter(short(128), enough), 300, 8, 0.0)
+    check(CrossVocabularyDrafter(short(128), enough), 300, 8, 0.0)
 
 
 @pytest.mark.slow
 def test_retold_text_beyond_the_draft_context_is_not_drafted():
-    assert check(RetellingDrafter(short(128)), 300, 8, 0.0) == 0
-    assert check(RetellingDrafter(short(128)), 40, 8, 0.0) > 0
+    assert check(StringMatchDrafter(short(128)), 300, 8, 0.0) == 0
+    assert check(StringMatchDrafter(short(128)), 40, 8, 0.0) > 0

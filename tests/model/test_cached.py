@@ -3,36 +3,36 @@
 import pytest
 import torch
 
-import architectures
-from foreword.model.cached import BLOCK, PROMPT, CachedDriver
-from foreword.model.driver import Mode
-from foreword.model.plan import Read
+import tiny_models
+from foreword.model.backend import Mode
+from foreword.model.cache_backend import BLOCK, PROMPT, CacheBackend
+from foreword.model.pool.plan import Read
 
 NAMES = ["qwen3-next", "qwen3.5", "lfm2", "bloom"]
 
 
 def text(count: int) -> list[int]:
-    return torch.randint(architectures.VOCAB, (count,), generator=torch.Generator().manual_seed(2)).tolist()
+    return torch.randint(tiny_models.VOCAB, (count,), generator=torch.Generator().manual_seed(2)).tolist()
 
 
 @pytest.mark.parametrize("right", [0, 2, 4])
 @pytest.mark.parametrize("name", NAMES)
 def test_a_round_takes_a_forward_for_every_block_that_it_touches(name, right):
-    model = architectures.build(name)
+    model = tiny_models.build(name)
     shapes: list[int] = []
     model.register_forward_pre_hook(lambda _, __, given: shapes.append(given["input_ids"].shape[1]), with_kwargs=True)
-    driver, words = CachedDriver(model, Mode.CACHE), text(100)
+    backend, words = CacheBackend(model, Mode.CACHE), text(100)
     with torch.inference_mode():
         truth = model(input_ids=torch.tensor([words])).logits[0]
     shapes.clear()
-    driver.open(1, 200)
+    backend.open(1, 200)
     past, pending = 0, 30
     while past + pending + 4 < len(words):
         begun = past + pending
-        guesses = [
-            (word + (place >= right)) % architectures.VOCAB for place, word in enumerate(words[begun : begun + 4])
+        draft_tokens = [
+            (word + (place >= right)) % tiny_models.VOCAB for place, word in enumerate(words[begun : begun + 4])
         ]
-        found = driver.read([Read(1, past, words[past:begun] + guesses, keep=5)])
+        found = backend.read([Read(1, past, words[past:begun] + draft_tokens, keep=5)])
         wanted = truth[begun - 1 : begun + right]
         torch.testing.assert_close(found[: right + 1], wanted, atol=1e-3, rtol=1e-3)
         if past:
@@ -44,16 +44,16 @@ def test_a_round_takes_a_forward_for_every_block_that_it_touches(name, right):
 
 
 def test_a_long_prompt_is_read_as_it_comes_and_in_the_same_blocks_however_it_comes():
-    model = architectures.build("qwen3.5")
+    model = tiny_models.build("qwen3.5")
     words, shapes, found = text(2 * PROMPT + 70), [], []
     model.register_forward_pre_hook(lambda _, __, given: shapes.append(given["input_ids"].shape[1]), with_kwargs=True)
     for chunk in (7, 100, len(words)):
-        driver = CachedDriver(model, Mode.CACHE)
-        driver.open(1, 400)
+        backend = CacheBackend(model, Mode.CACHE)
+        backend.open(1, 400)
         shapes.clear()
         for start in range(0, len(words), chunk):
             part = words[start : start + chunk]
-            found.append(driver.read([Read(1, start, part, keep=int(start + len(part) == len(words)))]))
+            found.append(backend.read([Read(1, start, part, keep=int(start + len(part) == len(words)))]))
         assert shapes == [PROMPT, PROMPT, 64, BLOCK]
     said = [rows for rows in found if len(rows)]
     assert torch.equal(said[0], said[1])
@@ -61,13 +61,13 @@ def test_a_long_prompt_is_read_as_it_comes_and_in_the_same_blocks_however_it_com
 
 
 def test_keys_and_values_of_ordinary_layers_are_not_copied():
-    driver = CachedDriver(architectures.build("qwen3.5"), Mode.CACHE)
-    driver.open(1, 200)
-    driver.read([Read(1, 0, text(50), keep=1)])
-    marks = driver._states[1].marks
+    backend = CacheBackend(tiny_models.build("qwen3.5"), Mode.CACHE)
+    backend.open(1, 200)
+    backend.read([Read(1, 0, text(50), keep=1)])
+    marks = backend._states[1].marks
     length, before = marks[-1]
     assert length == 48
-    driver.read([Read(1, 50, text(5), keep=5)])
+    backend.read([Read(1, 50, text(5), keep=5)])
     assert marks[-1][1] is before
     assert before is not None
     assert before.layers[1].keys.shape[-2] == 48
@@ -75,22 +75,22 @@ def test_keys_and_values_of_ordinary_layers_are_not_copied():
 
 @pytest.mark.parametrize("mode", [Mode.CACHE, Mode.PLAIN])
 def test_a_text_may_be_taken_back_to_any_place(mode):
-    model, words = architectures.build("qwen3.5"), text(60)
-    driver, other = CachedDriver(model, mode), CachedDriver(model, mode)
-    for one in (driver, other):
+    model, words = tiny_models.build("qwen3.5"), text(60)
+    backend, other = CacheBackend(model, mode), CacheBackend(model, mode)
+    for one in (backend, other):
         one.open(1, 100)
         one.read([Read(1, 0, words[:20], keep=1)])
-    wanted = driver.read([Read(1, 20, words[20:30], keep=3)])
+    wanted = backend.read([Read(1, 20, words[20:30], keep=3)])
     other.read([Read(1, 20, words[30:], keep=1)])
     assert torch.equal(other.read([Read(1, 20, words[20:30], keep=3)]), wanted)
     torch.testing.assert_close(other.read([Read(1, 5, words[5:30], keep=3)]), wanted, atol=1e-3, rtol=1e-3)
 
 
 def test_a_model_that_has_no_cache_reads_whole_texts():
-    model, words = architectures.build("llama"), text(20)
-    driver, own = CachedDriver(model, Mode.PLAIN, cache=False), CachedDriver(model, Mode.PLAIN)
-    for one in (driver, own):
+    model, words = tiny_models.build("llama"), text(20)
+    backend, own = CacheBackend(model, Mode.PLAIN, cache=False), CacheBackend(model, Mode.PLAIN)
+    for one in (backend, own):
         one.open(1, 40)
         one.read([Read(1, 0, words[:9], keep=0)])
-    said, same = (one.read([Read(1, 9, words[9:], keep=2)]) for one in (driver, own))
+    said, same = (one.read([Read(1, 9, words[9:], keep=2)]) for one in (backend, own))
     torch.testing.assert_close(said, same, atol=1e-3, rtol=1e-3)

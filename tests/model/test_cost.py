@@ -5,10 +5,10 @@ import os
 
 import pytest
 
-from architectures import build
-from foreword.bench.contender import timed
+from foreword.bench.engine_entry import timed
 from foreword.model import Mode, Model, measure
 from foreword.model.cost import NEAR, Cost, known, measured
+from tiny_models import build
 
 LOOK = 5
 """Forwards of a look at whether a table is still true: a prompt and four of one row."""
@@ -23,7 +23,7 @@ def model() -> Model:
 @pytest.fixture
 def trusted(monkeypatch):
     """No machine outruns its table; other tests beside this one may have slowed it down while it was made."""
-    monkeypatch.setattr("foreword.model.cost.HASTE", 0.0)
+    monkeypatch.setattr("foreword.model.cost.STALE", 0.0)
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def test_one_entry_stands_for_all():
 
 @pytest.mark.parametrize("table", [{}, {0: 1.0}, {1: -1.0}, {1: 0.0}, {1: float("nan")}, {1: float("inf")}])
 def test_numbers_that_no_clock_says_are_refused(table):
-    with pytest.raises(ValueError, match="numbers that seconds can be"):
+    with pytest.raises(ValueError, match="finite seconds"):
         Cost(table, context=0)
 
 
@@ -85,12 +85,12 @@ def test_a_model_that_cannot_go_back_is_measured_too():
 
 def test_what_is_kept_comes_back_as_it_was(model, tmp_path, trusted):
     first = known(model, {"model": "a"}, tmp_path)
-    driver = timed(model)
+    backend = timed(model)
     assert known(model, {"model": "a"}, tmp_path) == first
-    looked = driver.reads
+    looked = backend.reads
     assert looked <= LOOK
     known(model, {"model": "b"}, tmp_path)
-    assert driver.reads > 3 * looked
+    assert backend.reads > 3 * looked
     assert len(list(tmp_path.iterdir())) == 2
 
 
@@ -108,11 +108,11 @@ def test_a_second_load_of_the_same_model_measures_nothing(model, cache, trusted)
     first = model.cost
     (file,) = cache.glob("*.json")
     again = Model(build("llama"))
-    driver = timed(again)
+    backend = timed(again)
     assert again.cost == first
-    assert driver.reads <= LOOK
+    assert backend.reads <= LOOK
     assert measure(again) == dict(first.seconds)
-    assert json.loads(file.read_text())["key"]["way"] == model.capability.way
+    assert json.loads(file.read_text())["key"]["backend"] == model.capability.backend
 
 
 def test_another_number_of_threads_is_another_machine(model, cache, monkeypatch):
@@ -143,9 +143,9 @@ def test_a_file_that_is_damaged_or_foreign_is_measured_again(model, tmp_path, da
     (file,) = tmp_path.iterdir()
     whole = json.loads(file.read_text())
     file.write_text(damage(whole))
-    driver = timed(model)
+    backend = timed(model)
     again = known(model, {}, tmp_path)
-    assert driver.reads > 0
+    assert backend.reads > 0
     assert sorted(again.seconds) == sorted(first.seconds)
     assert json.loads(file.read_text()).keys() == whole.keys()
 

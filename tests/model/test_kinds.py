@@ -38,13 +38,13 @@ from transformers import (
     StableLmConfig,
 )
 
-import architectures
-from architectures import differing, near_truth, random, with_truth
-from foreword.model.listen import layers_of
-from foreword.model.names import linears, mouth
-from foreword.model.plan import Read
-from foreword.model.recurrent import drive, refused
-from foreword.native.llama import reason
+import tiny_models
+from foreword.model.architectures import linears, lm_head
+from foreword.model.cpu.recurrent import drive, refused
+from foreword.model.pool.hooks import layers_of
+from foreword.model.pool.plan import Read
+from foreword.native.forward import reason
+from tiny_models import differing, near_truth, random, with_truth
 
 pytestmark = pytest.mark.skipif(reason() is not None, reason=f"no native kernel here: {reason()}")
 
@@ -167,7 +167,7 @@ LENGTH = 100
 def models(request):
     """A model in bfloat16 for the driver, and the same weights in float32 as the truth."""
     name = request.param
-    return with_truth(random(STRANGE[name]) if name in STRANGE else architectures.build(name))
+    return with_truth(random(STRANGE[name]) if name in STRANGE else tiny_models.build(name))
 
 
 @pytest.fixture
@@ -177,10 +177,10 @@ def text():
 
 def test_scores_are_those_of_the_model_up_to_bfloat16(models, registers, text):
     assert refused(models[0]) is None
-    driver = drive(models[0])
-    driver.open(1, 2 * LENGTH)
+    backend = drive(models[0])
+    backend.open(1, 2 * LENGTH)
     found = torch.cat(
-        [driver.read([Read(1, 0, text[:23], keep=23)]), driver.read([Read(1, 23, text[23:], keep=LENGTH - 23)])]
+        [backend.read([Read(1, 0, text[:23], keep=23)]), backend.read([Read(1, 23, text[23:], keep=LENGTH - 23)])]
     )
     ours, theirs = near_truth(models, text, found)
     assert ours < theirs
@@ -189,26 +189,26 @@ def test_scores_are_those_of_the_model_up_to_bfloat16(models, registers, text):
 
 def test_a_row_s_bits_are_its_own(models, registers, text):
     """Alone, among others, in company of another text, and as a node of a tree."""
-    driver, more = drive(models[0]), text[50 : 50 + len(PARENTS)]
+    backend, more = drive(models[0]), text[50 : 50 + len(PARENTS)]
     for name in (1, 2, 3):
-        driver.open(name, 2 * LENGTH)
-    driver.read([Read(1, 0, text[:50], keep=0)])
-    alone = torch.cat([driver.read([Read(1, 50 + i, [token], keep=1)]) for i, token in enumerate(more)])
+        backend.open(name, 2 * LENGTH)
+    backend.read([Read(1, 0, text[:50], keep=0)])
+    alone = torch.cat([backend.read([Read(1, 50 + i, [token], keep=1)]) for i, token in enumerate(more)])
     reads = [Read(2, 0, text[:50] + more, keep=len(more)), Read(3, 0, text[9:41], keep=1)]
-    assert torch.equal(driver.read(reads)[: len(more)], alone)
-    tree = driver.read([Read(1, 50, more, PARENTS, keep=len(more))])
-    branch = driver.read([Read(2, 50, [more[node] for node in (3, 5, 6)], keep=3)])
+    assert torch.equal(backend.read(reads)[: len(more)], alone)
+    tree = backend.read([Read(1, 50, more, PARENTS, keep=len(more))])
+    branch = backend.read([Read(2, 50, [more[node] for node in (3, 5, 6)], keep=3)])
     assert torch.equal(tree[[3, 5, 6]], branch)
 
 
 def test_it_is_held_once_and_gets_its_weights_back(models, text):
     model = copy.deepcopy(models[0])
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
-    driver, kept = drive(model, owned=True), drive(models[0])
+    backend, kept = drive(model, owned=True), drive(models[0])
     parts = [part for layer in layers_of(model) for parts in linears(layer).values() for part in parts]
-    assert {part.weight.numel() for part in [*parts, mouth(model)]} == {0}
-    driver.open(1, LENGTH)
+    assert {part.weight.numel() for part in [*parts, lm_head(model)]} == {0}
+    backend.open(1, LENGTH)
     kept.open(1, LENGTH)
-    assert torch.equal(driver.read([Read(1, 0, text, keep=5)]), kept.read([Read(1, 0, text, keep=5)]))
-    driver.restore()
+    assert torch.equal(backend.read([Read(1, 0, text, keep=5)]), kept.read([Read(1, 0, text, keep=5)]))
+    backend.restore()
     assert differing(before, model.state_dict()) == []

@@ -2,7 +2,7 @@
 
 import torch
 
-from foreword.model.layer import Layer, Rotary, sizes
+from foreword.model.head_layers import Layer, Rotary, sizes
 
 SIZES = {
     "vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1,

@@ -12,24 +12,27 @@ from transformers import (
     StableLmConfig,
 )
 
-import architectures
-from foreword.model import names
-from foreword.model.listen import layers_of
-from foreword.model.native import refused
-from foreword.native.llama import reason
+import tiny_models
+from foreword.model import architectures
+from foreword.model.cpu.backend import refused
+from foreword.model.pool.hooks import layers_of
+from foreword.native.forward import reason
 
 SIZES = dict(vocab_size=320, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4)
 SMALL_GPT2 = dict(vocab_size=320, n_embd=64, n_layer=2, n_head=4)
 SMALL_OPT = dict(vocab_size=320, hidden_size=64, ffn_dim=96, num_hidden_layers=2, num_attention_heads=4)
-MEAN = "it takes the mean away from queries and keys"
-AROUND = "its embeddings have another size than its layers, or no norm comes after these"
+MEAN = "its query and key norms subtract the mean"
+AROUND = "its embeddings differ in size from its layers, or there is no final norm"
 STRANGE = [
-    (GPT2Config(**SMALL_GPT2, scale_attn_by_inverse_layer_idx=True), "its config says scale_attn_by_inverse_layer_idx"),
+    (
+        GPT2Config(**SMALL_GPT2, scale_attn_by_inverse_layer_idx=True),
+        "its config sets scale_attn_by_inverse_layer_idx, which is not supported",
+    ),
     (
         GPT2Config(**SMALL_GPT2, activation_function="tanh"),
         "its sizes, its activation or its biases are not the usual ones",
     ),
-    (OlmoConfig(**SIZES, clip_qkv=8.0), "its config says clip_qkv"),
+    (OlmoConfig(**SIZES, clip_qkv=8.0), "its config sets clip_qkv, which is not supported"),
     (OPTConfig(**SMALL_OPT, word_embed_proj_dim=64, do_layer_norm_before=False), AROUND),
     (OPTConfig(**SMALL_OPT, word_embed_proj_dim=32), AROUND),
     (CohereConfig(**SIZES, use_qk_norm=True), MEAN),
@@ -48,7 +51,7 @@ def test_what_the_c_side_does_not_compute_is_refused(config, why):
 @pytest.mark.skipif(reason() is not None, reason=f"no native kernel here: {reason()}")
 @pytest.mark.parametrize("kind", ["gpt2", "gpt-neox", "opt", "phi", "cohere", "starcoder2", "glm4"])
 def test_their_usual_kinds_are_not(kind):
-    assert refused(architectures.build(kind).to(torch.bfloat16)) is None
+    assert refused(tiny_models.build(kind).to(torch.bfloat16)) is None
 
 
 class Adapted(torch.nn.Linear):
@@ -57,7 +60,7 @@ class Adapted(torch.nn.Linear):
 
 @pytest.mark.parametrize("how", ["replaced", "hooked", "overruled"])
 def test_layers_that_somebody_changed_are_not_read_past_him(how):
-    model = architectures.build("llama").to(torch.bfloat16)
+    model = tiny_models.build("llama").to(torch.bfloat16)
     mlp = model.model.layers[0].mlp
     if how == "replaced":
         mlp.down_proj = Adapted(mlp.down_proj.in_features, mlp.down_proj.out_features, bias=False).to(torch.bfloat16)
@@ -65,14 +68,14 @@ def test_layers_that_somebody_changed_are_not_read_past_him(how):
         mlp.down_proj.register_forward_hook(lambda *_: None)
     else:
         mlp.down_proj.forward = mlp.down_proj.forward
-    assert refused(model) == "its linear layers are not ordinary ones"
+    assert refused(model) == "its linear layers are not plain nn.Linear layers"
 
 
 @pytest.mark.parametrize("kind", ["gpt-neox", "cohere", "glm4"])
 def test_every_output_has_one_place_in_the_order_of_the_c_side(kind):
-    layer = layers_of(architectures.build(kind))[0]
-    order = names.order(layer)
+    layer = layers_of(tiny_models.build(kind))[0]
+    order = architectures.order(layer)
     assert order is not None
-    outputs = list(range(sum(names.shape(part)[0] for part in names.linears(layer)["qkv"])))
+    outputs = list(range(sum(architectures.shape(part)[0] for part in architectures.linears(layer)["qkv"])))
     assert order.sort().values.tolist() == outputs
     assert order.tolist() != outputs

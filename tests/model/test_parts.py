@@ -2,8 +2,7 @@
 
 import torch
 
-from foreword.model.layer import Qwen3Config, Rotary
-from foreword.model.parts import LlamaConfig, LlamaRotaryEmbedding
+from foreword.model.head_layers import LlamaConfig, LlamaRotaryEmbedding, Qwen3Config, Rotary
 
 
 def test_angles_are_not_rounded_with_the_weights_around_them():

@@ -4,17 +4,17 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-import architectures
 import starter
+import tiny_models
 from foreword.errors import InvalidRequest
 from foreword.model import Model, Read
-from foreword.model.native import NativeDriver
-from foreword.model.view import CODINGS, NativeView, PooledView, Skip, view
-from foreword.native import llama
+from foreword.model.cpu.backend import CpuBackend
+from foreword.model.view import CODINGS, LayerSkip, NativeView, PooledView, view
+from foreword.native import forward
 from running import prompts, target
 
-native = pytest.mark.skipif(isinstance(llama.library(), str), reason=f"no native kernel here: {llama.library()}")
-SOME = Skip(frozenset({1}), frozenset({0}))
+native = pytest.mark.skipif(isinstance(forward.library(), str), reason=f"no native kernel here: {forward.library()}")
+SOME = LayerSkip(frozenset({1}), frozenset({0}))
 
 
 def text(length: int = 60) -> list[int]:
@@ -22,7 +22,7 @@ def text(length: int = 60) -> list[int]:
 
 
 def bytes_read(codes: torch.Tensor, outputs: int, depth: int) -> torch.Tensor:
-    """The weights that codes of 8 bits stand for: the plain definition of the layout in bytes.c."""
+    """The weights that codes of 8 bits stand for: the plain definition of the layout in int8.c."""
     weight = torch.zeros(outputs, depth)
     for start in range(0, outputs, 32):
         wide = min(32, outputs - start)
@@ -34,7 +34,7 @@ def bytes_read(codes: torch.Tensor, outputs: int, depth: int) -> torch.Tensor:
 
 
 def decoded(codes: torch.Tensor, outputs: int, depth: int, bits: int) -> torch.Tensor:
-    """The weights that codes stand for, number by number: the plain definition of the layout in quantized.c."""
+    """The weights that codes stand for, number by number: the plain definition of the layout in int4.c."""
     if bits == 8:
         return bytes_read(codes, outputs, depth)
     levels = [-1, -0.6961928, -0.5250731, -0.3949175, -0.2844414, -0.1847734, -0.09105, 0]
@@ -57,7 +57,7 @@ def decoded(codes: torch.Tensor, outputs: int, depth: int, bits: int) -> torch.T
 def test_a_code_stands_for_the_nearest_weight_it_can(bits, step):
     weight = torch.randn(48, 96, generator=torch.Generator().manual_seed(0)).bfloat16()
     weight[3, 32:64] = 0
-    library = llama.library()
+    library = forward.library()
     packed = torch.empty_like(weight)
     library.foreword_pack(weight.data_ptr(), packed.data_ptr(), 48, 96)
     codes = torch.zeros(library.foreword_coded_bytes(48, 96, CODINGS[bits]), dtype=torch.uint8)
@@ -81,27 +81,27 @@ ODD = "a vocabulary of odd size"
 )
 def base(request):
     if request.param == "family":
-        return NativeDriver(AutoModelForCausalLM.from_pretrained(starter.target(), dtype=torch.bfloat16).eval())
-    return NativeDriver(built(request.param).to(torch.bfloat16).eval())
+        return CpuBackend(AutoModelForCausalLM.from_pretrained(starter.target(), dtype=torch.bfloat16).eval())
+    return CpuBackend(built(request.param).to(torch.bfloat16).eval())
 
 
 def built(name):
-    return architectures.extended("llama-gqa") if name == ODD else architectures.build(name)
+    return tiny_models.extended("llama-gqa") if name == ODD else tiny_models.build(name)
 
 
 @native
 @pytest.mark.parametrize("bits", [4, 8])
 def test_the_bits_of_a_row_do_not_depend_on_its_company_when_weights_are_coded(base, bits):
-    driver = NativeView(base, SOME, bits, shares=False)
-    driver.open(1, 100)
-    driver.open(2, 100)
-    tokens = torch.randint(driver._model.vocab, (60,), generator=torch.Generator().manual_seed(1)).tolist()
-    driver.read([Read(1, 0, tokens[:20], keep=0)])
-    alone = torch.cat([driver.read([Read(1, 20 + i, [tokens[20 + i]])]) for i in range(17)])
+    backend = NativeView(base, SOME, bits, shares=False)
+    backend.open(1, 100)
+    backend.open(2, 100)
+    tokens = torch.randint(backend._model.vocab, (60,), generator=torch.Generator().manual_seed(1)).tolist()
+    backend.read([Read(1, 0, tokens[:20], keep=0)])
+    alone = torch.cat([backend.read([Read(1, 20 + i, [tokens[20 + i]])]) for i in range(17)])
     for rows in (2, 3, 4, 5, 6, 7, 12, 13, 17):
-        together = driver.read([Read(1, 20, tokens[20 : 20 + rows], keep=rows)])
+        together = backend.read([Read(1, 20, tokens[20 : 20 + rows], keep=rows)])
         assert torch.equal(together, alone[:rows]), f"{rows} rows"
-    both = driver.read([Read(2, 0, tokens[3:40], keep=1), Read(1, 20, tokens[20:22], keep=2)])
+    both = backend.read([Read(2, 0, tokens[3:40], keep=1), Read(1, 20, tokens[20:22], keep=2)])
     assert torch.equal(both[1:], alone[:2])
 
 
@@ -111,10 +111,10 @@ def test_a_product_is_that_of_the_weights_its_codes_stand_for(bits):
     """The head alone: every half of every layer is left out."""
     model, tokens = target("bfloat16"), text(9)
     layers = range(model.hf.config.num_hidden_layers)
-    made = view(model, skip=Skip(frozenset(layers), frozenset(layers)), bits=bits)
+    made = view(model, skip=LayerSkip(frozenset(layers), frozenset(layers)), bits=bits)
     made.open(1, 64)
     found = made.read([Read(1, 0, tokens, keep=9)])
-    head = decoded(made.driver._held[-1], model.vocab, model.hf.config.hidden_size, bits)
+    head = decoded(made.backend._held[-1], model.vocab, model.hf.config.hidden_size, bits)
     x = model.embed(torch.tensor(tokens)).float()
     x = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + model.hf.config.rms_norm_eps)
     wanted = (x * model.hf.model.norm.weight.detach().float()).bfloat16().float() @ head.T
@@ -128,7 +128,7 @@ def test_a_product_is_that_of_the_weights_its_codes_stand_for(bits):
 )
 def test_fewer_bits_say_nearly_the_same(name, limits):
     """Random weights are larger, and what they say is further off."""
-    tokens = [token % architectures.VOCAB for token in text()]
+    tokens = [token % tiny_models.VOCAB for token in text()]
     model = target("bfloat16") if name == "family" else Model(built(name).to(torch.bfloat16))
     model.open(-5, 100)
     truth = model.read([Read(-5, 0, tokens, keep=60)])
@@ -147,7 +147,7 @@ def test_fewer_bits_say_nearly_the_same(name, limits):
 def test_halves_that_are_left_out_add_nothing(dtype):
     model = target(dtype)
     layers = range(model.hf.config.num_hidden_layers)
-    made = view(model, skip=Skip(frozenset(layers), frozenset(layers)))
+    made = view(model, skip=LayerSkip(frozenset(layers), frozenset(layers)))
     made.open(1, 64)
     found = made.read([Read(1, 0, text(9), keep=9)])
     embedding = model.embed(torch.arange(model.vocab)).detach().float()  # the family ties it to its head
@@ -159,7 +159,7 @@ def test_halves_that_are_left_out_add_nothing(dtype):
 @native
 def test_both_kinds_of_view_leave_out_the_same():
     made = [view(target(dtype), skip=SOME) for dtype in ("float32", "bfloat16")]
-    assert [type(one.driver) for one in made] == [PooledView, NativeView]
+    assert [type(one.backend) for one in made] == [PooledView, NativeView]
     said = []
     for one in made:
         one.open(1, 100)
@@ -172,11 +172,11 @@ def test_both_kinds_of_view_leave_out_the_same():
 
 
 @native
-@pytest.mark.parametrize("skip", [Skip(frozenset({0}), frozenset()), Skip(frozenset(), frozenset({0}))])
+@pytest.mark.parametrize("skip", [LayerSkip(frozenset({0}), frozenset()), LayerSkip(frozenset(), frozenset({0}))])
 def test_a_layer_whose_halves_read_the_same_rows_can_do_without_either(skip):
     said = []
-    for dtype, way in ((torch.float32, "pool"), (torch.bfloat16, "native")):
-        made = view(Model(architectures.build("phi").to(dtype), way=way), skip=skip)
+    for dtype, backend in ((torch.float32, "pool"), (torch.bfloat16, "native")):
+        made = view(Model(tiny_models.build("phi").to(dtype), backend=backend), skip=skip)
         made.open(1, 100)
         said.append(made.read([Read(1, 0, list(range(50)), keep=50)]))
     assert (said[0] - said[1]).std() < 0.05 * said[0].std()
@@ -232,16 +232,16 @@ def test_a_layer_gets_back_the_forward_that_its_owner_gave_it():
 
 def test_what_cannot_be_viewed_is_refused():
     model = target("float32")
-    with pytest.raises(InvalidRequest, match="native CPU driver"):
+    with pytest.raises(InvalidRequest, match="only backend 'native' can"):
         view(model, bits=8)
-    with pytest.raises(InvalidRequest, match="layers 0 to 7"):
-        view(model, skip=Skip(frozenset({8})))
-    strange = Model(architectures.build("gpt2"))
+    with pytest.raises(InvalidRequest, match="than 0 to 7 of"):
+        view(model, skip=LayerSkip(frozenset({8})))
+    strange = Model(tiny_models.build("gpt2"))
     with pytest.raises(InvalidRequest, match="no list of layers"):
         view(strange, skip=SOME)
 
 
 @pytest.mark.filterwarnings("ignore:.*runs in mode")
 def test_a_model_that_cannot_leave_out_halves_is_told_why():
-    with pytest.raises(InvalidRequest, match=r"cannot leave out halves of layers of .*: only backends.*not pool: "):
-        view(Model(architectures.build("bloom")), skip=Skip())
+    with pytest.raises(InvalidRequest, match=r"cannot skip sublayers of .*: only backends.*not pool: "):
+        view(Model(tiny_models.build("bloom")), skip=LayerSkip())

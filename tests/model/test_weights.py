@@ -6,12 +6,12 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-import architectures
 import starter
+import tiny_models
 from foreword.errors import InvalidRequest, ModelError
 from foreword.model import Model, Read, load_tokenizer
 from foreword.model.weights import copied, replace, save
-from foreword.native.llama import library
+from foreword.native.forward import library
 
 BOTH = ["family", "llama-gqa", "qwen2", "qwen3", "gpt2"]
 """Tied weights, shared key heads, biases, norms of queries and keys; and layers that are not linear ones of torch's."""
@@ -42,7 +42,7 @@ TEXT = [5, 90, 23, 7, 61, 44, 30, 2, 19]
 def built(kind: str, dtype: torch.dtype):
     if kind == "family":
         return AutoModelForCausalLM.from_pretrained(starter.draft(), dtype=dtype).eval()
-    model = architectures.extended("llama-gqa") if kind == EXTENDED else architectures.build(kind)
+    model = tiny_models.extended("llama-gqa") if kind == EXTENDED else tiny_models.build(kind)
     return model.to(dtype).eval()
 
 
@@ -78,18 +78,18 @@ def test_a_model_reads_with_the_weights_that_were_put_into_it(kind, dtype):
     wanted = read(Model(other))
     model = Model(built(kind, dtype))
     was = read(model)
-    addresses = [held.data_ptr() for held in getattr(model.driver, "_held", ())]
+    addresses = [held.data_ptr() for held in getattr(model.backend, "_held", ())]
     replace(model, new)
     assert torch.equal(read(model, 2), wanted)
     assert not torch.equal(was, wanted)
-    assert [held.data_ptr() for held in getattr(model.driver, "_held", ())] == addresses
+    assert [held.data_ptr() for held in getattr(model.backend, "_held", ())] == addresses
     again = copied(model).state_dict()
     assert all(torch.equal(again[name], weight.to(dtype).float()) for name, weight in new.state_dict().items())
 
 
 @pytest.mark.skipif(isinstance(library(), str), reason=f"no native kernel here: {library()}")
 def test_the_family_is_driven_natively_where_that_is_tried():
-    assert Model(built("family", torch.bfloat16)).capability.way == "native"
+    assert Model(built("family", torch.bfloat16)).capability.backend == "native"
 
 
 def test_weights_that_are_nowhere_to_be_found_are_missed():

@@ -4,17 +4,17 @@ import numpy as np
 import pytest
 import torch
 
-from foreword.native import memory
-from foreword.native.memory import UNIT, _library
+from foreword.native import bandwidth
+from foreword.native.bandwidth import UNIT, _library
 
 
 @pytest.mark.skipif(_library() is None, reason="no C compiler")
 @pytest.mark.parametrize("units", [1, 2, 7])
 def test_every_word_is_read_once(units):
     words = torch.randint(2**62, (units * UNIT // 8,))
-    assert memory.read(words) == int(words.numpy().astype(np.uint64).sum(dtype=np.uint64))
+    assert bandwidth.read(words) == int(words.numpy().astype(np.uint64).sum(dtype=np.uint64))
 
 
 def test_without_a_compiler_torch_reads(monkeypatch):
-    monkeypatch.setattr(memory, "_library", lambda: None)
-    assert memory.read(torch.ones(UNIT)) == UNIT
+    monkeypatch.setattr(bandwidth, "_library", lambda: None)
+    assert bandwidth.read(torch.ones(UNIT)) == UNIT

@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from foreword.model.panels import room
-from foreword.model.unpack import unpacked
-from foreword.native import llama
-from foreword.native.llama import library
-from foreword.native.pages import BLOCK, LARGE, Pages
-from foreword.native.scratch import Scratch, multiplied
+from foreword.model.cpu.layout import room
+from foreword.model.cpu.unpack import unpacked
+from foreword.native import forward
+from foreword.native.forward import library
+from foreword.native.huge_pages import BLOCK, LARGE, Pages
+from foreword.native.workspace import Workspace, multiplied
 
 native = pytest.mark.skipif(isinstance(library(), str), reason=f"no native kernel here: {library()}")
 
@@ -25,7 +25,7 @@ ROWS = [1, 2, 11, 12, 13, 16, 17, 24, 25, 32, 33, 40, 70]
 
 def packed(weight: torch.Tensor) -> torch.Tensor:
     found = torch.full((room(len(weight)), weight.shape[1]), torch.nan, dtype=weight.dtype)
-    llama.needed().foreword_pack(weight.data_ptr(), found.data_ptr(), *weight.shape)
+    forward.needed().foreword_pack(weight.data_ptr(), found.data_ptr(), *weight.shape)
     return found
 
 
@@ -51,12 +51,12 @@ def test_what_is_packed_is_there_again_when_unpacked(outputs):
 def test_a_product_is_that_of_torch_and_a_row_has_the_same_bits_in_every_company(outputs, depth, threads):
     weight, given = random(outputs, depth), random(max(ROWS), depth).float()
     held = packed(weight)
-    mouth = llama.Model(hidden=depth, vocab=outputs, head=held.data_ptr())
-    scratch = Scratch(mouth)
-    alone = torch.cat([multiplied(llama.needed(), mouth, scratch, row[None], 1) for row in given])
+    lm_head = forward.Model(hidden=depth, vocab=outputs, head=held.data_ptr())
+    scratch = Workspace(lm_head)
+    alone = torch.cat([multiplied(forward.needed(), lm_head, scratch, row[None], 1) for row in given])
     torch.testing.assert_close(alone, given @ weight.float().T, rtol=1e-4, atol=1e-4)
     for rows in ROWS:
-        assert torch.equal(multiplied(llama.needed(), mouth, scratch, given[:rows], threads), alone[:rows])
+        assert torch.equal(multiplied(forward.needed(), lm_head, scratch, given[:rows], threads), alone[:rows])
 
 
 @native
@@ -66,11 +66,11 @@ def test_more_rows_than_stay_near_go_through_the_panels_in_bands(threads):
     """Of these 32 rows at a time, and two panels in a chunk."""
     weight, given = random(32 * 5 + 16, 8192), random(70, 8192).float()
     held = packed(weight)
-    mouth = llama.Model(hidden=8192, vocab=len(weight), head=held.data_ptr())
-    scratch = Scratch(mouth)
-    few = torch.cat([multiplied(llama.needed(), mouth, scratch, given[i : i + 10], 1) for i in range(0, 70, 10)])
+    lm_head = forward.Model(hidden=8192, vocab=len(weight), head=held.data_ptr())
+    scratch = Workspace(lm_head)
+    few = torch.cat([multiplied(forward.needed(), lm_head, scratch, given[i : i + 10], 1) for i in range(0, 70, 10)])
     torch.testing.assert_close(few, given @ weight.float().T, rtol=1e-3, atol=1e-3)
-    assert torch.equal(multiplied(llama.needed(), mouth, scratch, given, threads), few)
+    assert torch.equal(multiplied(forward.needed(), lm_head, scratch, given, threads), few)
 
 
 def test_tensors_in_large_pages_do_not_overlap_and_begin_with_a_line():

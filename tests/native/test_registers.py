@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from foreword.native import llama
-from foreword.native.compiler import FLAGS, NATIVE
+from foreword.native.compiler import FLAGS, NATIVE, SOURCES
 
 ADDED = re.compile(r"vdpbf16ps|vfmadd\d+ps|vpdpwssd|vpmaddwd")
 """Instructions that add a product to a sum."""
@@ -35,7 +34,7 @@ def products(loop: list[str]) -> int:
 def test_sums_stay_in_registers(processor: str, tmp_path: Path):
     """Of at most 12 rows, in bfloat16, 8 bits and 4, with and without instructions for bfloat16."""
     flags = [f"-march={processor}" if flag == NATIVE else flag for flag in FLAGS]
-    source, made = Path(llama.__file__).with_suffix(".c"), tmp_path / "made.s"
+    source, made = SOURCES / "forward.c", tmp_path / "made.s"
     subprocess.run(["gcc", *flags, "-S", str(source), "-o", str(made)], check=True, timeout=120)
     text = made.read_text()
     for name, most in (("tiled", 24), ("byte_coded", 24), ("coded", 48)):

@@ -14,20 +14,20 @@ import foreword
 from foreword.errors import InvalidRequest
 from foreword.train import devices
 from foreword.train.devices import ManyDevices
-from foreword.train.trainer import Recipe
-from train.pair import Copying, trainer
+from foreword.train.trainer import TrainingConfig
+from pair import Copying, trainer
 
 TOGETHER = """
 import sys
 from pathlib import Path
 from torch import nn
 from foreword.train.devices import ManyDevices
-from foreword.train.trainer import Recipe
-from train.pair import Copying, trainer
+from foreword.train.trainer import TrainingConfig
+from pair import Copying, trainer
 
 task = Copying()
 task.module[1] = nn.Identity()
-recipe = Recipe(steps=6, batch=1, accumulate=2, warmup=2, learning_rate=0.02, evaluate=3, save=3)
+recipe = TrainingConfig(steps=6, batch=1, accumulate=2, warmup=2, learning_rate=0.02, evaluate=3, save=3)
 trainer(Path(sys.argv[1]), recipe, task=task, devices=ManyDevices(cpu=True)).run()
 """
 
@@ -42,7 +42,7 @@ def free_port() -> int:
 def test_two_processes_learn_what_one_learns_alone(tmp_path):
     source, tests = Path(foreword.__file__).parents[1], Path(__file__).parents[1]
     shared = {
-        "PYTHONPATH": os.pathsep.join([str(source), str(tests)]),
+        "PYTHONPATH": os.pathsep.join([str(source), str(tests), str(tests / "support")]),
         "OMP_NUM_THREADS": "1",
         "WORLD_SIZE": "2",
         "LOCAL_WORLD_SIZE": "2",
@@ -57,7 +57,7 @@ def test_two_processes_learn_what_one_learns_alone(tmp_path):
     assert [process.wait(timeout=120) for process in ranks] == [0, 0]
     task = Copying()
     task.module[1] = torch.nn.Identity()
-    recipe = Recipe(steps=6, batch=1, accumulate=4, warmup=2, learning_rate=0.02, evaluate=3, save=3)
+    recipe = TrainingConfig(steps=6, batch=1, accumulate=4, warmup=2, learning_rate=0.02, evaluate=3, save=3)
     alone = trainer(tmp_path / "one", recipe, task=task).run()
     together = [json.loads(line) for line in (tmp_path / "two" / "log.jsonl").read_text().splitlines()]
     assert [row["tokens"] for row in together] == [row.tokens for row in alone]

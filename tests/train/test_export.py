@@ -10,20 +10,20 @@ import torch
 from transformers import AutoConfig
 
 import starter
-from foreword.cli.export import Engine
+from foreword.cli.training.export import Engine
 from foreword.draft import method, usual
-from foreword.draft.eagle_files import load, pack
-from foreword.draft.parcel import ENGINES
+from foreword.draft.heads.eagle_checkpoint import load, pack
+from foreword.draft.heads.export_layout import ENGINES
 from foreword.errors import InvalidRequest, ModelError
 from foreword.model import Model
-from foreword.model.checkpoint import Checkpoint, kinds
+from foreword.model.loading.checkpoint import Checkpoint, kinds
 from foreword.train.export import _check, export
-from foreword.train.students import DFlashStudent, DSparkStudent, EagleStudent, MedusaStudent
+from foreword.train.registry import DFlashOptions, DSparkOptions, EagleOptions, MedusaOptions
 from running import shelf, target
 
-EAGLE = EagleStudent(unroll=2, draft_vocab=400)
-DFLASH = DFlashStudent(layers=1, block=5, anchors=24)
-DSPARK = DSparkStudent(layers=1, block=4, anchors=24, rank=16)
+EAGLE = EagleOptions(unroll=2, draft_vocab=400)
+DFLASH = DFlashOptions(layers=1, block=5, anchors=24)
+DSPARK = DSparkOptions(layers=1, block=4, anchors=24, rank=16)
 LAYER = {
     *(f"self_attn.{part}_proj.weight" for part in "qkvo"), "input_layernorm.weight", "post_attention_layernorm.weight",
     *(f"mlp.{part}_proj.weight" for part in ("gate", "up", "down")),
@@ -46,7 +46,7 @@ def test_the_command_line_offers_these_engines():
 
 
 @pytest.mark.parametrize(
-    ("student", "engine", "names"),
+    ("options", "engine", "names"),
     [
         (EAGLE, "vllm", fused("midlayer")),
         (EAGLE, "sglang", fused("midlayer")),
@@ -57,24 +57,24 @@ def test_the_command_line_offers_these_engines():
     ids=lambda value: getattr(value, "method", None) or (value if isinstance(value, str) else ""),
 )
 def test_a_head_is_written_with_the_names_that_the_engine_looks_for_and_serves_here_too(
-    student, engine, names, tmp_path
+    options, engine, names, tmp_path
 ):
-    done = export(shelf(student), starter.target(), engine, tmp_path / "a head")
+    done = export(shelf(options), starter.target(), engine, tmp_path / "a head")
     found = Checkpoint.read(tmp_path / "a head")
     assert set(found.tensors) == names
-    assert (done.method, done.tensors) == (student.method, len(names))
+    assert (done.method, done.tensors) == (options.method, len(names))
     start = shlex.split(done.command)
     assert any(str((tmp_path / "a head").resolve()) in word for word in start), "a space must not cut it in two"
     assert (str(starter.target()) in start) != (engine == "speculators")
-    original = Checkpoint.read(shelf(student))
+    original = Checkpoint.read(shelf(options))
     for name, tensor in found.tensors.items():
         before = original.tensors.get(name)
         assert torch.equal(
             tensor, original.tensors[name.replace("layers.0.", "midlayer.")] if before is None else before
         )
     assert [path.name for path in tmp_path.iterdir()] == ["a head"], "nothing half written is left"
-    assert usual(tmp_path / "a head") == student.method
-    assert method(student.method).load(tmp_path / "a head", target(), None).wants
+    assert usual(tmp_path / "a head") == options.method
+    assert method(options.method).load(tmp_path / "a head", target(), None).hidden_layers
 
 
 def test_the_layout_of_speculators_says_all_that_its_readers_would_guess_wrongly(tmp_path):
@@ -108,22 +108,26 @@ def test_a_draft_model_is_copied_with_its_tokenizer(tmp_path):
     assert "--speculative-algorithm STANDALONE" in done.command
     assert Model.load(tmp_path / "out").vocab == target().vocab
     assert (tmp_path / "out" / "tokenizer.json").exists()
-    with pytest.raises(InvalidRequest, match="speculators cannot serve a draft model"):
+    with pytest.raises(InvalidRequest, match=r"cannot export a draft model .*: speculators does not support it"):
         export(starter.draft(), starter.target(), "speculators", tmp_path / "other")
 
 
 def test_what_cannot_be_served_elsewhere_is_refused_and_nothing_is_left(tmp_path):
-    with pytest.raises(InvalidRequest, match=r"vllm does not have; only we serve it"):
-        export(shelf(MedusaStudent()), starter.target(), "vllm", tmp_path / "out")
-    with pytest.raises(InvalidRequest, match="no engine 'tgi'"):
+    with pytest.raises(InvalidRequest, match=r"it has no method medusa\. Serve it with foreword"):
+        export(shelf(MedusaOptions()), starter.target(), "vllm", tmp_path / "out")
+    with pytest.raises(InvalidRequest, match="cannot export for engine 'tgi'"):
         export(shelf(EAGLE), starter.target(), "tgi", tmp_path / "out")
     with pytest.raises(ModelError, match="cannot read the config"):
         export(shelf(EAGLE), tmp_path / "nowhere", "vllm", tmp_path / "out")
-    anchored = copied(shelf(DFLASH), tmp_path / "anchored", sample_from_anchor=True)
-    with pytest.raises(InvalidRequest, match=r"vllm cannot serve a head whose first row guesses .*; speculators can"):
-        export(anchored, starter.target(), "vllm", tmp_path / "out")
+    sample_from_anchor = copied(shelf(DFLASH), tmp_path / "anchored", sample_from_anchor=True)
+    with pytest.raises(
+        InvalidRequest, match=r"a head with sample_from_anchor .*: vllm does not support it. Choose speculators"
+    ):
+        export(sample_from_anchor, starter.target(), "vllm", tmp_path / "out")
     normed = copied(shelf(EAGLE), tmp_path / "normed", norm_before_residual=True)
-    with pytest.raises(InvalidRequest, match=r"sglang cannot serve .*norm_before_residual.*; vllm and speculators can"):
+    with pytest.raises(
+        InvalidRequest, match=r"norm_before_residual: sglang does not support it. Choose vllm or speculators"
+    ):
         export(normed, starter.target(), "sglang", tmp_path / "out")
     other = copied(shelf(DSPARK), tmp_path / "other", vocab_size=64)
     with pytest.raises(ModelError):
@@ -134,12 +138,12 @@ def test_what_cannot_be_served_elsewhere_is_refused_and_nothing_is_left(tmp_path
 
 def test_what_the_engine_would_not_find_or_not_look_for_is_not_kept(tmp_path):
     config = AutoConfig.from_pretrained(starter.target())
-    parcel = pack(Checkpoint.read(shelf(EAGLE)), config, "vllm")
-    parcel.write(tmp_path / "begun")
-    _check(tmp_path / "begun", parcel, pack, config, "vllm")
-    for names in (parcel.names | {"midlayer.gate.weight"}, parcel.names - {"d2t"}):
-        wrong = replace(parcel, names=names)
-        with pytest.raises(ModelError, match=r"not what it looks for: (midlayer\.gate\.weight|d2t)\."):
+    layout = pack(Checkpoint.read(shelf(EAGLE)), config, "vllm")
+    layout.write(tmp_path / "begun")
+    _check(tmp_path / "begun", layout, pack, config, "vllm")
+    for names in (layout.names | {"midlayer.gate.weight"}, layout.names - {"d2t"}):
+        wrong = replace(layout, names=names)
+        with pytest.raises(ModelError, match=r"missing or unexpected tensors (midlayer\.gate\.weight|d2t)\."):
             _check(tmp_path / "begun", wrong, pack, config, "vllm")
 
     def other(found, *args):
@@ -147,8 +151,8 @@ def test_what_the_engine_would_not_find_or_not_look_for_is_not_kept(tmp_path):
         tensors = {name: tensor + (name == "norm.weight") for name, tensor in found.tensors.items()}
         return pack(Checkpoint(found.source, found.config, tensors), *args)
 
-    with pytest.raises(ModelError, match="reads as something else"):
-        _check(tmp_path / "begun", parcel, other, config, "vllm")
+    with pytest.raises(ModelError, match="differs when read back"):
+        _check(tmp_path / "begun", layout, other, config, "vllm")
 
 
 def copied(source, place, **changed):

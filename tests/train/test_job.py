@@ -10,9 +10,9 @@ import torch
 from foreword import LLM, SamplingParams
 from foreword.errors import InvalidRequest
 from foreword.train.job import Job, eos, run
-from foreword.train.report import Questions
-from foreword.train.students import SmallModel
-from foreword.train.trainer import Recipe
+from foreword.train.registry import LmOptions
+from foreword.train.report.measure import Questions
+from foreword.train.trainer import TrainingConfig
 from running import target, tokenizer
 
 DEFINITIONS = {
@@ -39,9 +39,9 @@ def data(tmp_path_factory) -> Path:
 
 
 def job(data: Path, out: Path, **changes) -> Job:
-    recipe = Recipe(steps=16, batch=2, warmup=2, learning_rate=0.01, evaluate=8, save=5)
+    recipe = TrainingConfig(steps=16, batch=2, warmup=2, learning_rate=0.01, evaluate=8, save=5)
     asked = Job(
-        student=SmallModel(hidden=64), data=(data,), out=out, length=64, held_out=4, device="cpu", bf16=False,
+        options=LmOptions(hidden=64), data=(data,), out=out, length=64, held_out=4, device="cpu", bf16=False,
         recipe=recipe, questions=Questions(prompts=2, tokens=8, depth=2),
     )  # fmt: skip
     return replace(asked, **changes)
@@ -64,22 +64,22 @@ def test_the_report_lies_beside_the_draft(trained):
     out, report, rows, notes = trained
     written = json.loads((out / "report.json").read_text())
     assert written == json.loads(json.dumps(report.as_json()))
-    assert {figure["domain"] for figure in written["figures"]} == {"all", "words", "notes"}
-    assert {figure["temperature"] for figure in written["figures"]} == {0.0, 1.0}
+    assert {figure["domain"] for figure in written["metrics"]} == {"all", "words", "notes"}
+    assert {figure["temperature"] for figure in written["metrics"]} == {0.0, 1.0}
     assert written["learnt"] == sum(row.tokens for row in rows)
     assert "# A drafter" in (out / "README.md").read_text()
     assert (out / "acceptance.png").read_bytes().startswith(b"\x89PNG")
-    assert notes[0] == "12 records to learn from, 4 held out"
+    assert notes[0] == "12 records to train on, 4 held out"
 
 
 def test_the_draft_guesses_for_its_target_and_changes_no_word(trained):
     out = trained[0]
     params = SamplingParams(temperature=1.0, seed=5, max_tokens=24)
     prompt = "Define the word river."
-    guessed = LLM(draft=out, nodes=3).generate(prompt, params)[0]
+    drafted = LLM(draft=out, nodes=3).generate(prompt, params)[0]
     plain = LLM(method="none").generate(prompt, params)[0]
-    assert guessed.tokens == plain.tokens
-    assert guessed.stats.drafted > 0
+    assert drafted.tokens == plain.tokens
+    assert drafted.stats.drafted > 0
 
 
 def test_a_finished_job_may_be_asked_for_again(trained, data):
@@ -94,9 +94,9 @@ def test_a_finished_job_may_be_asked_for_again(trained, data):
 
 def test_training_goes_on_from_a_draft_there_is(trained, data, tmp_path):
     rows = []
-    recipe = Recipe(steps=1, batch=1)
-    student = SmallModel(draft=str(trained[0]))
-    run(job(data, tmp_path, student=student, recipe=recipe, questions=Questions(prompts=0)), watch=rows.append)
+    recipe = TrainingConfig(steps=1, batch=1)
+    options = LmOptions(draft=str(trained[0]))
+    run(job(data, tmp_path, options=options, recipe=recipe, questions=Questions(prompts=0)), watch=rows.append)
     learnt = [row.held_out["acceptance"] for row in trained[2] if row.held_out]
     assert rows[0].held_out["acceptance"] == pytest.approx(learnt[-1], abs=0.01)  # it was stored in fewer bits
 
@@ -104,9 +104,9 @@ def test_training_goes_on_from_a_draft_there_is(trained, data, tmp_path):
 def test_what_does_not_fit_is_refused_before_any_work(data, tmp_path):
     with pytest.raises(InvalidRequest, match="exceed the target's context of 1024"):
         run(job(data, tmp_path, length=2000))
-    with pytest.raises(InvalidRequest, match="there is no loss"):
+    with pytest.raises(InvalidRequest, match="cannot use loss"):
         run(job(data, tmp_path, loss="best"))
-    with pytest.raises(InvalidRequest, match="cannot be made"):
+    with pytest.raises(InvalidRequest, match="cannot create"):
         run(job(data, data / "below a file"))
     assert list(tmp_path.iterdir()) == []
 

@@ -20,7 +20,7 @@ def pair(seed: int = 0, spread: float = 2.0) -> tuple[torch.Tensor, torch.Tensor
     return p, q
 
 
-def law(logits: list[float]) -> list[float]:
+def distribution(logits: list[float]) -> list[float]:
     weights = [math.exp(value) for value in logits]
     return [weight / sum(weights) for weight in weights]
 
@@ -57,7 +57,9 @@ def test_every_loss_has_a_plain_definition_here():
 @given(seed=st.integers(0, 1000), spread=st.floats(0.01, 6))
 def test_a_loss_is_what_its_definition_says(name, seed, spread):
     target, draft = pair(seed, spread)
-    plainly = [PLAINLY[name](law(p), law(q)) for p, q in zip(target.tolist(), draft.tolist(), strict=True)]
+    plainly = [
+        PLAINLY[name](distribution(p), distribution(q)) for p, q in zip(target.tolist(), draft.tolist(), strict=True)
+    ]
     torch.testing.assert_close(loss(name)(target, draft), torch.tensor(plainly, dtype=torch.float64))
 
 
@@ -143,10 +145,10 @@ def test_agreement_is_that_of_the_likeliest():
 
 
 def test_prefix_weights_by_hand():
-    chances = torch.tensor([[1.0, 0.5, 0.0]], requires_grad=True)
+    probabilities = torch.tensor([[1.0, 0.5, 0.0]], requires_grad=True)
     s = [1.0, 0.75, 0.5]
     prefixes = [s[0], s[0] * s[1], s[0] * s[1] * s[2]]
-    weights = prefix_weights(chances)
+    weights = prefix_weights(probabilities)
     torch.testing.assert_close(weights, torch.tensor([[sum(prefixes), sum(prefixes[1:]), prefixes[2]]]))
     assert not weights.requires_grad
 

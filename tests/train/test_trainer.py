@@ -14,13 +14,13 @@ from torch import nn
 import foreword
 from foreword.errors import InvalidRequest, ModelError
 from foreword.train import checkpoint
+from foreword.train.data.packing import Block
 from foreword.train.devices import OneDevice
 from foreword.train.log import Row
-from foreword.train.pack import Block
-from foreword.train.trainer import Recipe
-from train.pair import Copying, losses, trainer
+from foreword.train.trainer import TrainingConfig
+from pair import Copying, losses, trainer
 
-RECIPE = Recipe(steps=12, batch=2, accumulate=2, warmup=3, learning_rate=0.02, evaluate=4, save=3)
+RECIPE = TrainingConfig(steps=12, batch=2, accumulate=2, warmup=3, learning_rate=0.02, evaluate=4, save=3)
 
 
 def log(folder: Path) -> list[dict]:
@@ -109,7 +109,7 @@ def test_a_save_that_is_interrupted_counts_as_none(tmp_path, undisturbed, monkey
 KILLED = """
 import os, sys
 from pathlib import Path
-from train.pair import Copying, trainer
+from pair import Copying, trainer
 from train.test_trainer import RECIPE
 
 class Killed(Copying):
@@ -127,7 +127,7 @@ trainer(Path(sys.argv[1]), RECIPE, task=Killed()).run(resume=True)
 def killed(folder: Path, calls: int) -> int:
     """The exit code of a process that trains until it dies, without a word, at a loss."""
     source, tests = Path(foreword.__file__).parents[1], Path(__file__).parents[1]
-    path = {"PYTHONPATH": os.pathsep.join([str(source), str(tests)]), "OMP_NUM_THREADS": "1"}
+    path = {"PYTHONPATH": os.pathsep.join([str(source), str(tests), str(tests / "support")]), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", KILLED, str(folder), str(calls)]
     return subprocess.run(command, env=os.environ | path, check=False).returncode
 
@@ -202,7 +202,7 @@ def test_ranks_share_the_blocks_of_a_step_and_agree_on_the_place(tmp_path):
 
 
 def test_the_learning_rate_rises_and_falls():
-    recipe = Recipe(steps=100, warmup=10, learning_rate=1.0)
+    recipe = TrainingConfig(steps=100, warmup=10, learning_rate=1.0)
     rates = [recipe.rate(step) for step in range(1, 101)]
     assert rates[:10] == pytest.approx([step / 10 for step in range(1, 11)])
     assert rates[9:] == sorted(rates[9:], reverse=True)
@@ -219,7 +219,7 @@ def test_the_learning_rate_rises_and_falls():
 )  # fmt: skip
 def test_a_recipe_out_of_range_is_refused(name, value):
     with pytest.raises(InvalidRequest, match=name):
-        Recipe(**{name: value})
+        TrainingConfig(**{name: value})
 
 
 class Exploding(Copying):
@@ -228,5 +228,5 @@ class Exploding(Copying):
 
 
 def test_a_loss_that_explodes_ends_the_run_and_says_so(tmp_path):
-    with pytest.raises(ModelError, match=r"at step 1 .* lower learning rate"):
+    with pytest.raises(ModelError, match=r"at step 1: .* lower learning rate"):
         trainer(tmp_path, RECIPE, task=Exploding()).run()

@@ -5,12 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
+from distributions import over_uniforms
 from foreword.types import Noise, Verify
 from foreword.verify import block, rejection
 from foreword.verify.block import prefix_acceptance
-
-from .laws import over_uniforms
-from .worlds import World, along, chain, chosen, drawn
+from worlds import World, along, chain, chosen, drawn
 
 
 def expected_length(verify: Verify, world: World) -> float:
@@ -22,7 +21,7 @@ def expected_length(verify: Verify, world: World) -> float:
 
 def test_the_example_of_the_paper() -> None:
     """Sun et al., the example that motivates the rule: 10/9 guesses of two stay token by token, 11/9 as a block."""
-    p, q = (torch.tensor(law, dtype=torch.float64) / 3 for law in ([1, 2], [2, 1]))
+    p, q = (torch.tensor(distribution, dtype=torch.float64) / 3 for distribution in ([1, 2], [2, 1]))
     world = World((p, p.expand(2, 2), p.expand(2, 2, 2)), (q, q.expand(2, 2)))
     assert expected_length(rejection, world) == pytest.approx(10 / 9, abs=1e-9)
     assert expected_length(block, world) == pytest.approx(11 / 9, abs=1e-9)

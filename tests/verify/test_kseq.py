@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
+from distributions import over_uniforms
 from foreword.types import Draft, Noise
 from foreword.verify import kseq, rejection
 from foreword.verify.kseq import any_of, selection, smallest_rho
+from worlds import World, along, drawn_tree
 
-from .laws import over_uniforms
 from .test_rules import assert_same, problem
-from .worlds import World, along, drawn_tree
 
 
 def pairs(rows: int = 200, vocab: int = 6) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -39,8 +39,8 @@ def test_rho_solves_its_equation_and_is_never_too_small() -> None:
 
 def test_what_stays_and_what_is_left_make_up_the_target() -> None:
     p, q, many = pairs()
-    chance, left = selection(p, q, many)
-    kept = q * chance.clamp(max=1)
+    probability, left = selection(p, q, many)
+    kept = q * probability.clamp(max=1)
     beta = kept.sum(dim=1, keepdim=True)
     some = any_of(beta, many[:, None])
     assert torch.allclose(kept / beta * some + left * (1 - some), p, atol=1e-7)

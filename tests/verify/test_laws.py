@@ -7,17 +7,16 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from distributions import bias, chi_square, plain_law, surprise
+from foreword.budget import AcceptanceBudget, AdaEdlBudget, ConfidenceBudget, DraftBudget, SvipBudget
+from foreword.budget.learned import AcceptanceModel, LogisticModel
 from foreword.types import Draft, Noise, SamplingParams, Sequence, Verdict, Verify
 from foreword.verify import RULES
 from foreword.verify.block import prefix_acceptance, prefix_weight
-from foreword.verify.rejection import acceptance, chain_laws, chain_verdict, ratios
+from foreword.verify.rejection import acceptance, chain_distributions, chain_verdict, ratios
 from foreword.verify.traversal import ascend
 from foreword.verify.without_replacement import descend, residual, untried
-from foreword.width import Acceptance, AdaEdl, Confidence, Svip, Width
-from foreword.width.acceptance import Forecast, Odds
-
-from .laws import bias, chi_square, plain_law, surprise
-from .worlds import Guesses, Guessing, World, changed, chosen, chosen_tree, drawn, drawn_tree, repeat
+from worlds import Guesses, Guessing, World, changed, chosen, chosen_tree, drawn, drawn_tree, repeat
 
 EXACT = 1e-9
 VISIBLE = 0.005
@@ -51,25 +50,28 @@ def last_dropped(guessing: Guessing) -> Guessing:
     return dropping
 
 
-STRAIGHT = Odds((0.0,) * 20, (1.0,) * 20, (1.0, *(0.0,) * 20))
+STRAIGHT = LogisticModel((0.0,) * 20, (1.0,) * 20, (1.0, *(0.0,) * 20))
 """A guess is kept as often as its law's likeliest token is drawn."""
 POLICIES = {
-    "confidence": Confidence(0.6),
-    "svip": Svip(),
-    "adaedl": AdaEdl(0.65),
-    "acceptance": Acceptance(Forecast(STRAIGHT, STRAIGHT), 0.7),
+    "confidence": ConfidenceBudget(0.6),
+    "svip": SvipBudget(),
+    "adaedl": AdaEdlBudget(0.65),
+    "acceptance": AcceptanceBudget(AcceptanceModel(STRAIGHT, STRAIGHT), 0.7),
 }
 """What ends a chain, with thresholds that these worlds come to."""
 
 
-def ended(policy: Width) -> Guessing:
+def ended(policy: DraftBudget) -> Guessing:
     """A chain ends where the policy says so, for the law that follows what was drawn."""
     asker = Sequence(0, [0], 1, SamplingParams(), seed=0)
 
     def guessing(world: World) -> Guesses:
         draft, likely = drawn(world)
         assert draft.probs is not None
-        on = [[not policy.stops(asker, depth, law.log()) for depth, law in enumerate(laws)] for laws in draft.probs]
+        on = [
+            [not policy.stops(asker, depth, distribution.log()) for depth, distribution in enumerate(distributions)]
+            for distributions in draft.probs
+        ]
         return Guesses(changed(draft, count=torch.tensor(on).long().cumprod(dim=1).sum(dim=1)), likely)
 
     return guessing
@@ -107,22 +109,22 @@ def chosen_as_if_drawn(*branching: int) -> Guessing:
 
     def guessing(world: World) -> Guesses:
         draft, likely = chosen_tree(*branching)(world)
-        laws = drawn_tree(*branching, distinct=False)(world).draft
-        return Guesses(repeat(laws, (laws.tokens == draft.tokens).all(dim=1).nonzero()[:, 0]), likely)
+        distributions = drawn_tree(*branching, distinct=False)(world).draft
+        return Guesses(repeat(distributions, (distributions.tokens == draft.tokens).all(dim=1).nonzero()[:, 0]), likely)
 
     return guessing
 
 
 def rejection_then_target(weights: torch.Tensor, draft: Draft, noise: Noise) -> Verdict:
     """Biased: after a refusal the bonus is drawn from the target, not from what is left of it."""
-    p, q = chain_laws(weights, draft)
+    p, q = chain_distributions(weights, draft)
     kept = (noise.accept[:, :-1] < acceptance(p, q, draft)).cumprod(dim=1)
     return chain_verdict(kept.sum(dim=1), p, p, noise)
 
 
 def block_then_target(weights: torch.Tensor, draft: Draft, noise: Noise) -> Verdict:
     """Biased in the same way."""
-    p, q = chain_laws(weights, draft)
+    p, q = chain_distributions(weights, draft)
     reach = prefix_weight(ratios(p, q, draft))
     passes = noise.accept[:, :-1] < prefix_acceptance(reach, (reach[..., None] * p - q).clamp(min=0), draft)
     accepted = (torch.arange(1, draft.nodes + 1) * passes).amax(dim=1)
@@ -136,7 +138,9 @@ def siblings_then_target(weights: torch.Tensor, draft: Draft, noise: Noise) -> V
 
 def siblings_not_renormalised(weights: torch.Tensor, draft: Draft, noise: Noise) -> Verdict:
     """Biased: a sibling that was refused is taken out of q, and q no longer sums to one."""
-    return descend(weights, draft, noise, lambda law, tried, token: law.masked_fill(tried, 0.0), residual)
+    return descend(
+        weights, draft, noise, lambda distribution, tried, token: distribution.masked_fill(tried, 0.0), residual
+    )
 
 
 def siblings_as_if_independent(weights: torch.Tensor, draft: Draft, noise: Noise) -> Verdict:
@@ -147,8 +151,8 @@ def siblings_as_if_independent(weights: torch.Tensor, draft: Draft, noise: Noise
 def traversal_by_the_refused(weights: torch.Tensor, draft: Draft, noise: Noise) -> Verdict:
     """Biased: once x is refused the weight is S / (1 - q(x)), as one public implementation has it. For chains."""
     assert draft.probs is not None
-    chances = draft.probs.gather(2, draft.tokens[..., None])[..., 0]
-    refused = iter(chances.unbind(dim=1)[::-1])
+    probabilities = draft.probs.gather(2, draft.tokens[..., None])[..., 0]
+    refused = iter(probabilities.unbind(dim=1)[::-1])
     return ascend(weights, draft, noise, lambda reach, left: (left / (1 - next(refused))).clamp(max=1))
 
 
@@ -294,14 +298,16 @@ def test_bias_is_seen_in_samples(verify: Verify, guessing: Guessing, world: Worl
 
 @pytest.mark.parametrize("depth", [2, 3])
 @pytest.mark.parametrize(
-    "change", [lambda law: law.argmax(), lambda law: law.argmin()], ids=["from-likeliest", "to-unlikeliest"]
+    "change",
+    [lambda distribution: distribution.argmax(), lambda distribution: distribution.argmin()],
+    ids=["from-likeliest", "to-unlikeliest"],
 )
 def test_chi_square_sees_the_smallest_bias(change: Callable[[torch.Tensor], torch.Tensor], depth: int) -> None:
-    law = plain_law(World.random(7, vocab=4, depth=depth))
-    shifted = law.clone()
-    shifted[change(law)] += VISIBLE
-    shifted[law.argsort()[len(law) // 2]] -= VISIBLE
+    distribution = plain_law(World.random(7, vocab=4, depth=depth))
+    shifted = distribution.clone()
+    shifted[change(distribution)] += VISIBLE
+    shifted[distribution.argsort()[len(distribution) // 2]] -= VISIBLE
     rng = torch.Generator().manual_seed(1)
     assert (shifted > 0).all()
-    assert chi_square(law.multinomial(200_000, replacement=True, generator=rng), law) < 1
-    assert chi_square(shifted.multinomial(200_000, replacement=True, generator=rng), law) > 1
+    assert chi_square(distribution.multinomial(200_000, replacement=True, generator=rng), distribution) < 1
+    assert chi_square(shifted.multinomial(200_000, replacement=True, generator=rng), distribution) > 1

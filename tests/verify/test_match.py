@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from foreword.types import Draft, Noise, Verdict
 from foreword.verify import match
 from foreword.verify.match import _follow_chain, _follow_tree, _one_by_one
-
-from .worlds import chain, changed
+from worlds import chain, changed
 
 VOCAB = 3
 
@@ -95,8 +94,8 @@ def test_shared_noise_is_worth_what_theory_says() -> None:
     rows, vocab = 200_000, 6
     p, q = torch.randn(2, vocab, generator=rng, dtype=torch.float64).softmax(-1)
     gumbel = -torch.empty(rows, 2, vocab, dtype=torch.float64).exponential_(generator=rng).log()
-    guess = (q.log() + gumbel[:, 0]).argmax(dim=1, keepdim=True)
-    verdict = match(p.log().expand(rows, 2, -1), chain(guess, None), replace(quiet(rows, 2), gumbel=gumbel))
+    draft_token = (q.log() + gumbel[:, 0]).argmax(dim=1, keepdim=True)
+    verdict = match(p.log().expand(rows, 2, -1), chain(draft_token, None), replace(quiet(rows, 2), gumbel=gumbel))
     theory = (1 / torch.maximum(p / p[:, None], q / q[:, None]).sum(dim=1)).sum().item()
     overlap = torch.minimum(p, q).sum().item()
     assert overlap / (2 - overlap) <= theory <= overlap

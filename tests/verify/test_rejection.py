@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import torch
 
+from distributions import random_noise
 from foreword.types import Noise
 from foreword.verify import rejection
-from foreword.verify.rejection import chain_laws, ratios
-
-from .laws import random_noise
-from .worlds import chain
+from foreword.verify.rejection import chain_distributions, ratios
+from worlds import chain
 
 
 def test_acceptance_is_the_overlap_of_the_laws() -> None:
@@ -17,9 +16,9 @@ def test_acceptance_is_the_overlap_of_the_laws() -> None:
     rng = torch.Generator().manual_seed(0)
     rows, vocab = 200_000, 6
     p, q = torch.randn(2, vocab, generator=rng, dtype=torch.float64).softmax(-1)
-    guess = q.multinomial(rows, replacement=True, generator=rng)[:, None]
+    draft_token = q.multinomial(rows, replacement=True, generator=rng)[:, None]
     weights = p.log().expand(rows, 2, -1)
-    verdict = rejection(weights, chain(guess, q.expand(rows, 1, -1)), random_noise(weights.shape, rng))
+    verdict = rejection(weights, chain(draft_token, q.expand(rows, 1, -1)), random_noise(weights.shape, rng))
     theory = torch.minimum(p, q).sum().item()
     # Four standard errors of a share.
     assert abs(verdict.accepted.double().mean().item() - theory) < 4 * (theory * (1 - theory) / rows) ** 0.5
@@ -41,7 +40,7 @@ def test_a_guess_that_the_target_forbids_goes_and_one_that_only_the_drafter_forb
     noise = Noise(None, torch.full((2, 2), 1e-30), torch.full((2, 2), 0.5))
     draft = chain(torch.tensor([[1], [0]]), probs)
     verdict = rejection(weights, draft, noise)
-    assert ratios(*chain_laws(weights, draft), draft).isfinite().all()
+    assert ratios(*chain_distributions(weights, draft), draft).isfinite().all()
     assert verdict.accepted.tolist() == [0, 1]
     assert verdict.bonus.tolist() == [0, 0]
 
@@ -49,7 +48,7 @@ def test_a_guess_that_the_target_forbids_goes_and_one_that_only_the_drafter_forb
 def test_a_guess_that_nobody_can_say_goes() -> None:
     weights = torch.tensor([1.0, 0.0]).log().expand(1, 2, -1)
     draft = chain(torch.tensor([[1]]), torch.tensor([[[1.0, 0.0]]]))
-    assert ratios(*chain_laws(weights, draft), draft).tolist() == [[0.0]]
+    assert ratios(*chain_distributions(weights, draft), draft).tolist() == [[0.0]]
     assert rejection(
         weights, draft, Noise(None, torch.full((1, 2), 1e-30), torch.full((1, 2), 0.5))
     ).bonus.tolist() == [0]

@@ -7,12 +7,11 @@ from dataclasses import replace
 import pytest
 import torch
 
+from distributions import random_noise
 from foreword.errors import InvalidRequest, UnknownMethod
 from foreword.types import Draft, Noise, Verdict
 from foreword.verify import RULES, rule
-
-from .laws import random_noise
-from .worlds import along, chain, changed, repeat
+from worlds import along, chain, changed, repeat
 
 ROWS, DEPTH, VOCAB = 300, 4, 5
 
@@ -25,9 +24,9 @@ def problem(seed: int, with_probs: bool) -> tuple[torch.Tensor, Draft, Noise]:
     """Ragged drafts, from nothing to full width, that resemble what the target says."""
     rng = torch.Generator().manual_seed(seed)
     weights = 2 * torch.randn(ROWS, DEPTH + 1, VOCAB, generator=rng)
-    laws = (weights[:, :-1] + 0.5 * torch.randn(ROWS, DEPTH, VOCAB, generator=rng)).softmax(-1)
-    tokens = laws.flatten(0, 1).multinomial(1, generator=rng).reshape(ROWS, DEPTH)
-    draft = changed(chain(tokens, laws if with_probs else None), count=torch.arange(ROWS) % (DEPTH + 1))
+    distributions = (weights[:, :-1] + 0.5 * torch.randn(ROWS, DEPTH, VOCAB, generator=rng)).softmax(-1)
+    tokens = distributions.flatten(0, 1).multinomial(1, generator=rng).reshape(ROWS, DEPTH)
+    draft = changed(chain(tokens, distributions if with_probs else None), count=torch.arange(ROWS) % (DEPTH + 1))
     return weights, draft, random_noise(weights.shape, rng)
 
 
@@ -41,7 +40,7 @@ def forest(seed: int, with_probs: bool) -> tuple[torch.Tensor, Draft, Noise]:
     )
     parents[:, 0] = -1
     tokens = torch.zeros(ROWS, nodes, dtype=torch.long)
-    laws = torch.zeros(ROWS, nodes, VOCAB)
+    distributions = torch.zeros(ROWS, nodes, VOCAB)
     group = (weights + torch.randn(weights.shape, generator=rng)).softmax(-1)
     for node in range(nodes):
         rank = (parents[:, :node] == parents[:, node, None]).sum(dim=1)
@@ -49,8 +48,10 @@ def forest(seed: int, with_probs: bool) -> tuple[torch.Tensor, Draft, Noise]:
             descending=True
         )
         tokens[:, node] = likeliest.gather(1, rank.clamp(max=VOCAB - 1)[:, None])[:, 0]
-        laws[:, node] = group[torch.arange(ROWS), parents[:, node] + 1]
-    draft = Draft.padded(tokens, parents, torch.arange(ROWS) % (nodes + 1), laws if with_probs else None, chain=False)
+        distributions[:, node] = group[torch.arange(ROWS), parents[:, node] + 1]
+    draft = Draft.padded(
+        tokens, parents, torch.arange(ROWS) % (nodes + 1), distributions if with_probs else None, chain=False
+    )
     return weights, draft, random_noise(weights.shape, rng)
 
 
@@ -208,16 +209,16 @@ def test_a_tree_does_not_depend_on_its_company(name: str, with_probs: bool) -> N
 @every_rule
 def test_without_guesses_the_target_speaks(name: str) -> None:
     rng = torch.Generator().manual_seed(6)
-    law = torch.tensor([0.1, 0.0, 0.6, 0.3], dtype=torch.float64)
+    distribution = torch.tensor([0.1, 0.0, 0.6, 0.3], dtype=torch.float64)
     rows = 20_000
     nothing = Draft.padded(*torch.zeros(2, rows, 0, dtype=torch.long), torch.zeros(rows, dtype=torch.long))
-    weights = along((law,), nothing).log()
+    weights = along((distribution,), nothing).log()
     verdict = RULES[name].verify(weights, nothing, random_noise(weights.shape, rng))
     seen = verdict.bonus.bincount(minlength=4) / rows
     assert verdict.path.shape == (rows, 0)
     assert not verdict.accepted.any()
     assert seen[1] == 0
-    assert (seen - law).abs().max() < 0.02
+    assert (seen - distribution).abs().max() < 0.02
 
 
 @pytest.mark.parametrize("name", [name for name in RULES if not RULES[name].trees])

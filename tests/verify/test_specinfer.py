@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
+from distributions import over_uniforms
 from foreword.verify import rejection, specinfer
+from worlds import World, along, drawn_tree
 
-from .laws import over_uniforms
 from .test_rules import assert_same, problem
-from .worlds import World, along, drawn_tree
 
 
 @pytest.mark.parametrize("with_probs", [True, False], ids=["drawn", "chosen"])

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from foreword.draft.static import spread
+from foreword.draft.tree.shapes import full_tree
 from foreword.types import Draft, Noise
 from foreword.verify import RULES
 
@@ -29,7 +29,7 @@ def rows(title: str) -> list[tuple[str, list[float]]]:
     return [(row[0].strip(), [float(cell) for cell in row[1:] if cell.strip()]) for row in cells[2:]]
 
 
-def laws(noise: float, temperature: float) -> tuple[Tensor, Tensor]:
+def distributions(noise: float, temperature: float) -> tuple[Tensor, Tensor]:
     """Log-weights of target and drafter after each token, [pair, vocab, vocab]: the laws depend on the last token."""
     rng = torch.Generator().manual_seed(0)
     target = 2 * torch.randn(PAIRS, VOCAB, VOCAB, generator=rng)
@@ -39,7 +39,7 @@ def laws(noise: float, temperature: float) -> tuple[Tensor, Tensor]:
 def kept(rule: str, how: str, branching: tuple[int, ...], world: tuple[Tensor, Tensor]) -> float:
     """Guesses kept on average. `how`: one, distinct, independent, coupled (with the target's noise) or chosen."""
     rng, (target, drafter) = torch.Generator().manual_seed(1), world
-    parents, count = spread(branching), PAIRS * RUNS
+    parents, count = full_tree(branching), PAIRS * RUNS
     pair = torch.arange(PAIRS).repeat_interleave(RUNS)
     gumbel = -torch.empty(count, len(branching) + 1, VOCAB).exponential_(generator=rng).log()
     tokens, last = torch.zeros(count, len(parents), dtype=torch.long), torch.zeros(count, 1, dtype=torch.long)
@@ -48,20 +48,20 @@ def kept(rule: str, how: str, branching: tuple[int, ...], world: tuple[Tensor, T
         depths.append(depths[parent + 1] + 1)
     for parent in dict.fromkeys(parents):
         children = [node for node, other in enumerate(parents) if other == parent]
-        law = drafter[pair, torch.cat((last, tokens), dim=1)[:, parent + 1]]
+        distribution = drafter[pair, torch.cat((last, tokens), dim=1)[:, parent + 1]]
         noise = -torch.empty(count, len(children), VOCAB).exponential_(generator=rng).log()
         if how == "independent":
-            drawn = (law[:, None] + noise).argmax(dim=-1)
+            drawn = (distribution[:, None] + noise).argmax(dim=-1)
         else:
             by = {"coupled": gumbel[:, depths[parent + 1]], "chosen": torch.zeros(())}.get(how, noise[:, 0])
-            drawn = (law + by).topk(len(children)).indices
+            drawn = (distribution + by).topk(len(children)).indices
         tokens[:, children] = drawn
     before = torch.cat((last, tokens), dim=1)
     probs = drafter[pair[:, None], before[:, [parent + 1 for parent in parents]]].softmax(-1)
     carried = None if how in ("coupled", "chosen") else probs
-    straight = all(children == 1 for children in branching)
+    as_chain = all(children == 1 for children in branching)
     draft = Draft.padded(
-        tokens, torch.tensor(parents).expand(count, -1), torch.full((count,), len(parents)), carried, straight
+        tokens, torch.tensor(parents).expand(count, -1), torch.full((count,), len(parents)), carried, as_chain
     )
     accept, bonus = torch.rand(2, count, len(parents) + 1, generator=rng, dtype=torch.float64)
     verdict = RULES[rule].verify(target[pair[:, None], before], draft, Noise(gumbel[:, depths], accept, bonus))
@@ -89,7 +89,9 @@ WORLDS = [(drafter, temperature) for drafter in DRAFTERS for temperature in (0.5
 def test_how_often_a_list_holds_the_token(title: str, sizes: tuple[int, ...]) -> None:
     for name, printed in rows(title):
         rule, how = (CHAINS | TREES)[name]
-        found = [kept(rule, how, (many,), laws(DRAFTERS[drafter], t)) for drafter, t in WORLDS for many in sizes]
+        found = [
+            kept(rule, how, (many,), distributions(DRAFTERS[drafter], t)) for drafter, t in WORLDS for many in sizes
+        ]
         assert printed == pytest.approx(found, abs=0.015), name
 
 
@@ -100,6 +102,6 @@ def test_tokens_for_each_pass(title: str, tree: tuple[int, ...]) -> None:
     assert [name for name, _ in table] == [*CHAINS, *TREES]
     for name, printed in table:
         rule, how = (CHAINS | TREES)[name]
-        branching = (1,) * len(spread(tree)) if name in CHAINS else tree
-        found = [1 + kept(rule, how, branching, laws(DRAFTERS[drafter], t)) for drafter, t in WORLDS]
+        branching = (1,) * len(full_tree(tree)) if name in CHAINS else tree
+        found = [1 + kept(rule, how, branching, distributions(DRAFTERS[drafter], t)) for drafter, t in WORLDS]
         assert printed == pytest.approx(found, abs=0.03), name

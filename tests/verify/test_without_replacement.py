@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
+from distributions import bias, over_uniforms, random_noise
 from foreword.verify import rejection, without_replacement
 from foreword.verify.without_replacement import residual, untried
+from worlds import Guesses, World, along, changed, chosen_tree, drawn_tree
 
-from .laws import bias, over_uniforms, random_noise
 from .test_rules import assert_same, problem
-from .worlds import Guesses, World, along, changed, chosen_tree, drawn_tree
 
 EXACT = 1e-9
 
@@ -50,10 +50,10 @@ def test_a_guess_for_which_nothing_of_the_law_is_left_is_taken_as_chosen() -> No
 
 
 def test_the_law_of_the_next_sibling_leaves_out_what_was_tried() -> None:
-    law = torch.tensor([[0.5, 0.3, 0.2], [1.0, 0.0, 0.0]])
+    distribution = torch.tensor([[0.5, 0.3, 0.2], [1.0, 0.0, 0.0]])
     tried = torch.tensor([[True, False, False], [True, False, False]])
     expected = torch.tensor([[0.0, 0.6, 0.4], [0.0, 0.0, 1.0]])
-    assert torch.allclose(untried(law, tried, torch.tensor([1, 2])), expected)
+    assert torch.allclose(untried(distribution, tried, torch.tensor([1, 2])), expected)
 
 
 def test_what_is_left_of_the_target_is_what_the_guess_did_not_cover() -> None:

@@ -1,1 +1,1 @@
-"""Measuring: fixed prompts, plain decoding beside guessing, and what each costs. Sees the library from outside only."""
+"""Benchmarks: fixed prompts, plain decoding beside speculative decoding, and the cost of each."""

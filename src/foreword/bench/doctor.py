@@ -1,7 +1,4 @@
-"""Why a drafter's guesses come true or not: it is tried at its work, as it is and read in other ways.
-
-Knows the LLM and what usually goes wrong; knows nothing about how any drafter guesses.
-"""
+"""Diagnosis of a drafter: its acceptance as configured, with shifted hidden states, and common causes of failure."""
 
 from __future__ import annotations
 
@@ -13,51 +10,53 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from foreword import family
+from foreword import bundled
 from foreword.bench.prompts import load
+from foreword.budget import FixedBudget
 from foreword.draft import MODEL, PLAIN
 from foreword.draft import method as find_method
 from foreword.draft import usual as usual_method
-from foreword.draft.pairing import load_anyhow
+from foreword.draft.cross_vocab.pairing import load_with_fallback
 from foreword.engine import Engine
 from foreword.errors import InvalidRequest, VocabularyMismatch
 from foreword.llm import LLM
 from foreword.model import check_same, load_tokenizer
-from foreword.params import SamplingParams
 from foreword.scheduler import Scheduler
-from foreword.stats import Stats
+from foreword.types.params import SamplingParams
+from foreword.types.stats import Stats
 from foreword.verify import rule
-from foreword.width import Fixed
 
 RARE, GOOD = 0.1, 0.4
-"""Share of first guesses that come true below which something is wrong, and from which a drafter is well trained."""
+"""Share of first draft tokens accepted: below RARE something is wrong, from GOOD on a drafter is well trained."""
 BETTER, SURE = 0.1, 3.0
-"""Another reading that is right so much more often, and by so many standard errors, is the right one."""
+"""Other hidden states are right if their acceptance is higher by BETTER and by SURE standard errors."""
 CHAT = ({"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello."})
 
 Level = Literal["good", "note", "bad"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """What is examined, and with what."""
+class DoctorOptions:
+    """Options of a diagnosis."""
 
     target: str | None = None
-    """Folder or hub id; None = the family that ships."""
+    """Folder or hub id; None = the bundled target."""
     draft: str | None = None
     method: str | None = None
     prompts: int = 12
     tokens: int = 48
-    """At most this long answers."""
+    """Maximum number of new tokens in each answer."""
     texts: tuple[str, ...] = ()
-    """Prompts; none = those of the benchmark that the family was not trained on."""
+    """Prompts; empty = the benchmark's, in-domain for the bundled target and else out-of-domain."""
     dtype: str = "auto"
     device: str = "auto"
+    trust_remote_code: bool = False
+    """Let code of the models' own folders run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at."""
+    """Result of one check."""
 
     level: Level
     what: str
@@ -65,19 +64,19 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """How a drafter did, over all answers."""
+class DrafterResult:
+    """Figures of a drafter over all answers."""
 
     first: float
-    """Share of the rounds in which the first guess came true."""
+    """Share of the rounds whose first draft token was accepted."""
     tried: int
-    """Rounds with a guess."""
+    """Rounds with a draft token."""
     tokens_per_pass: float
-    """With 8 guesses."""
-    guess: float
-    """Seconds of guessing, a round."""
+    """At a draft budget of 8."""
+    propose: float
+    """Seconds of the propose step per round."""
     score: float
-    """Seconds of scoring, a round."""
+    """Seconds of the score step per round."""
 
     @property
     def error(self) -> float:
@@ -87,11 +86,11 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """All that was found."""
+    """All results of a diagnosis."""
 
     method: str
-    work: dict[str, Work]
-    """By temperature."""
+    work: dict[str, DrafterResult]
+    """Temperature -> figures."""
     findings: tuple[Finding, ...]
 
     @property
@@ -99,126 +98,133 @@ class Diagnosis:
         return all(finding.level != "bad" for finding in self.findings)
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return plain values."""
         return {**asdict(self), "healthy": self.healthy}
 
 
-def examine(asked: Asked, note: Callable[[str], None] = lambda _: None) -> Diagnosis:
-    """Load a drafter beside its target and find out what is wrong with it, if anything is.
+def examine(options: DoctorOptions, note: Callable[[str], None] = lambda _: None) -> Diagnosis:
+    """Load a drafter with its target and diagnose it.
 
-    Raises ModelError or InvalidRequest where it cannot be loaded, which says why.
+    Raises ModelError or InvalidRequest, with the reason, if it cannot be loaded.
     """
-    draft = asked.draft or (str(family.draft()) if asked.target is None and asked.method is None else None)
-    method = asked.method or usual_method(draft)
-    llm = _patient(asked, draft, method)
-    findings = [Finding("good", f"it loads beside {llm.target.name}, for the method {method}")]
+    draft = options.draft or (str(bundled.draft()) if options.target is None and options.method is None else None)
+    method = options.method or usual_method(draft)
+    llm = _load(options, draft, method)
+    findings = [Finding("good", f"it loads with {llm.target.name}, for the method {method}")]
     if draft and find_method(method).takes == MODEL:
         findings += _language(llm, draft)
-    prompts = _prompts(llm, asked)
-    work: dict[str, Work] = {}
+    prompts = _prompts(llm, options)
+    work: dict[str, DrafterResult] = {}
     for temperature in (0.0, 1.0):
         note(f"{len(prompts)} prompts at temperature {temperature:g}")
-        work[f"{temperature:g}"] = _work(llm, prompts, temperature, asked.tokens)
-    findings += [_acceptance(work), *_layers(llm, prompts, work["0"], asked.tokens, note), _price(work["0"])]
+        work[f"{temperature:g}"] = _run_drafter(llm, prompts, temperature, options.tokens)
+    findings += [_acceptance(work), *_layers(llm, prompts, work["0"], options.tokens, note), _price(work["0"])]
     return Diagnosis(method, work, tuple(findings))
 
 
-def _patient(asked: Asked, draft: str | None, method: str) -> LLM:
-    """The target with this drafter, which must load: an LLM of its own would carry on without it."""
+def _load(options: DoctorOptions, draft: str | None, method: str) -> LLM:
+    """Return the target with this drafter, which must load: LLM itself falls back to plain decoding."""
     kind = find_method(method)
     if kind.needs and draft is None:
-        raise InvalidRequest(f"the method {method} needs {kind.takes}: say which")
-    llm = LLM(asked.target, method=PLAIN, dtype=asked.dtype, device=asked.device)
-    load = partial(load_anyhow, kind) if asked.method is None else kind.load
+        raise InvalidRequest(f"cannot run method {method!r}: it needs {kind.takes}. Name one")
+    how = {name: getattr(options, name) for name in ("dtype", "device", "trust_remote_code")}
+    llm = LLM(options.target, method=PLAIN, **how)
+    load = partial(load_with_fallback, kind) if options.method is None else kind.load
     drafter = load(draft, llm.target, llm.tokenizer)
-    llm.engine = Engine(llm.target, drafter, rule("match"), Fixed(1), Scheduler())
+    llm.engine = Engine(llm.target, drafter, rule("match"), FixedBudget(1), Scheduler())
     return llm
 
 
-def _prompts(llm: LLM, asked: Asked) -> list[list[int]]:
-    if asked.texts:
-        return [llm.tokenizer(text)["input_ids"] for text in asked.texts]
-    kind = "in-domain" if asked.target is None else "out-of-domain"
-    chats = load(kind)[:: max(1, len(load(kind)) // asked.prompts)][: asked.prompts]
+def _prompts(llm: LLM, options: DoctorOptions) -> list[list[int]]:
+    if options.texts:
+        return [llm.tokenizer(text)["input_ids"] for text in options.texts]
+    kind = "in-domain" if options.target is None else "out-of-domain"
+    chats = load(kind)[:: max(1, len(load(kind)) // options.prompts)][: options.prompts]
     if llm.tokenizer.chat_template:
         return [llm.render(chat.messages) for chat in chats]
     return [llm.tokenizer(chat.messages[-1]["content"])["input_ids"] for chat in chats]
 
 
-def _work(llm: LLM, prompts: List[list[int]], temperature: float, tokens: int) -> Work:
+def _run_drafter(llm: LLM, prompts: List[list[int]], temperature: float, tokens: int) -> DrafterResult:
     params = [
         SamplingParams(temperature=temperature, seed=seed, max_tokens=tokens, ignore_eos=True)
         for seed in range(len(prompts))
     ]
-    llm.engine.usual.width = Fixed(1)
+    llm.engine.usual.budget = FixedBudget(1)
     first: list[Stats] = [llm.generate([prompt], [one])[0].stats for prompt, one in zip(prompts, params, strict=True)]
-    llm.engine.usual.width = Fixed(8)
+    llm.engine.usual.budget = FixedBudget(8)
     eight = [llm.generate([prompt], [one])[0].stats for prompt, one in zip(prompts, params, strict=True)]
     rounds, alone = max(1, sum(one.rounds for one in eight)), max(1, sum(one.rounds for one in first))
     tried = sum(sum(one.drafted_at[:1]) for one in first)
-    return Work(
+    return DrafterResult(
         sum(sum(one.accepted_at[:1]) for one in first) / tried if tried else 0.0,
         tried,
         sum(one.tokens for one in eight) / rounds,
-        sum(one.guess for one in first) / alone,
+        sum(one.propose for one in first) / alone,
         sum(one.score for one in first) / alone,
     )
 
 
 def _language(llm: LLM, draft: str | Path) -> list[Finding]:
-    """Whether both models read the same tokens, and chats in the same form."""
-    theirs = load_tokenizer(draft)
+    """Check that both models have the same vocabulary and chat template."""
+    theirs = load_tokenizer(draft, trust_remote_code=llm.target.trust_remote_code)
     try:
         check_same(llm.tokenizer, theirs)
     except VocabularyMismatch as error:
-        return [Finding("note", f"another tokenizer: {error}", "guesses are translated; a draft of the same is faster")]
-    found = [Finding("good", "every token has the same id in both")]
+        return [
+            Finding("note", f"another tokenizer: {error}", "draft tokens are translated; a draft of the same is faster")
+        ]
+    findings = [Finding("good", "every token has the same id in both")]
     if llm.tokenizer.chat_template and theirs.chat_template:
-        said = [one.apply_chat_template([*CHAT], tokenize=False) for one in (llm.tokenizer, theirs)]
-        if said[0] != said[1]:
-            advice = "it is asked in the target's; train it on that (foreword data regenerate, foreword train lm)"
-            found.append(Finding("note", "its chat template is not the target's", advice))
-    return found
+        rendered = [one.apply_chat_template([*CHAT], tokenize=False) for one in (llm.tokenizer, theirs)]
+        if rendered[0] != rendered[1]:
+            advice = "prompts use the target's; train it on that (foreword data regenerate, foreword train lm)"
+            findings.append(Finding("note", "its chat template is not the target's", advice))
+    return findings
 
 
-def _acceptance(work: dict[str, Work]) -> Finding:
-    said = ", ".join(f"{one.first:.0%} at temperature {heat}" for heat, one in work.items())
+def _acceptance(work: dict[str, DrafterResult]) -> Finding:
+    shares = ", ".join(f"{one.first:.0%} at temperature {heat}" for heat, one in work.items())
     best = max(one.first for one in work.values())
     if best < RARE:
         advice = (
-            "it was trained for other weights of this target, on other texts, or in another chat template: train it on "
-            "the target's own answers (foreword data regenerate, foreword train)"
+            "it was trained for other weights of this target, on other texts, or with another chat template: train it "
+            "on the target's own answers (foreword data regenerate, foreword train)"
         )
-        return Finding("bad", f"hardly a first guess comes true: {said}", advice)
+        return Finding("bad", f"hardly any first draft token is accepted: {shares}", advice)
     if best < GOOD:
-        return Finding("note", f"few first guesses come true: {said}", "train it on more of the target's own answers")
-    return Finding("good", f"first guesses come true: {said}")
+        return Finding(
+            "note", f"few first draft tokens are accepted: {shares}", "train it on more of the target's own answers"
+        )
+    return Finding("good", f"first draft tokens accepted: {shares}")
 
 
-def _layers(llm: LLM, prompts: List[list[int]], usual: Work, tokens: int, note: Callable[[str], None]) -> list[Finding]:
-    """Whether a part that reads hidden states is shown those that it was trained on: some count them from 1."""
+def _layers(
+    llm: LLM, prompts: List[list[int]], configured: DrafterResult, tokens: int, note: Callable[[str], None]
+) -> list[Finding]:
+    """Check the hidden states that a head reads against both neighbours: some configs count from 1."""
     drafter = llm.engine.drafter
-    wants, last = drafter.wants, llm.target.hf.config.get_text_config().num_hidden_layers
-    if not wants:
+    hidden_layers, last = drafter.hidden_layers, llm.target.hf.config.get_text_config().num_hidden_layers
+    if not hidden_layers:
         return []
     for shift in (-1, 1):
-        states = tuple(state + shift for state in wants)
+        states = tuple(state + shift for state in hidden_layers)
         if not all(0 <= state <= last for state in states):
             continue
         note(f"the same with hidden states {list(states)}")
-        drafter.wants = states
-        found = _work(llm, prompts, 0.0, tokens)
-        drafter.wants = wants
-        if found.first - usual.first > max(BETTER, SURE * math.hypot(found.error, usual.error)):
-            what = f"with hidden states {list(states)} {found.first:.0%} of its first guesses come true"
-            advice = f"its config names {list(wants)}; say {list(states)} there, as transformers numbers them"
+        drafter.hidden_layers = states
+        shifted = _run_drafter(llm, prompts, 0.0, tokens)
+        drafter.hidden_layers = hidden_layers
+        if shifted.first - configured.first > max(BETTER, SURE * math.hypot(shifted.error, configured.error)):
+            what = f"with hidden states {list(states)} {shifted.first:.0%} of its first draft tokens are accepted"
+            advice = f"its config names {list(hidden_layers)}; write {list(states)} there, as transformers numbers them"
             return [Finding("bad", what, advice)]
-    return [Finding("good", f"hidden states {list(wants)} are the right ones: their neighbours serve it no better")]
+    return [Finding("good", f"hidden states {list(hidden_layers)} are the right ones: their neighbours are no better")]
 
 
-def _price(work: Work) -> Finding:
-    share = work.guess / work.score if work.score else 0.0
-    said = f"a guess takes {1000 * work.guess:.2f} ms, {share:.0%} of a forward of the target"
+def _price(work: DrafterResult) -> Finding:
+    share = work.propose / work.score if work.score else 0.0
+    cost = f"a draft token takes {1000 * work.propose:.2f} ms, {share:.0%} of a forward of the target"
     if share > work.first:
-        return Finding("bad", said, "that is more than it earns: use a smaller drafter, or a method without one")
-    return Finding("good", said)
+        return Finding("bad", cost, "it costs more than it saves: use a smaller drafter, or a method without one")
+    return Finding("good", cost)

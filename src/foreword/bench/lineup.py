@@ -1,7 +1,4 @@
-"""Who takes part: loads the weights once, enlarges them when asked, and builds every contender on them.
-
-Knows how contenders are made; knows nothing about prompts or timing.
-"""
+"""The entries of a benchmark: loads the weights once, enlarges them if requested, and builds every entry on them."""
 
 from __future__ import annotations
 
@@ -17,47 +14,47 @@ import torch
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
-from foreword import family
-from foreword.bench import engines, peers
-from foreword.bench.contender import EngineContender
-from foreword.bench.converted import Source
-from foreword.bench.converted import source as convertible
-from foreword.bench.inflate import SHAPES, Shape, inflate, shape_of
-from foreword.bench.inflate_heads import inflate_head
-from foreword.bench.leftout import LeftOut
+from foreword import bundled
+from foreword.bench.engine_entry import EngineEntry
+from foreword.bench.exclusions import Exclusions
+from foreword.bench.inflate.heads import inflate_head
+from foreword.bench.inflate.model import SHAPES, Shape, inflate, shape_of
 from foreword.bench.oracle import NAME as ORACLE
 from foreword.bench.oracle import NODES, Oracle
-from foreword.bench.trial import Contender
-from foreword.draft import HEAD, METHODS, MODEL, PLAIN, WITH_DRAFT, WITHOUT_DRAFT, Drafter, Recipe, method
-from foreword.draft.learning import taught
-from foreword.draft.recipe import shipped
+from foreword.bench.peers import hf, registry
+from foreword.bench.peers.convert import Source
+from foreword.bench.peers.convert import source as convertible
+from foreword.bench.records import Entry
+from foreword.budget import DraftBudget, FixedBudget, Measure
+from foreword.draft import HEAD, METHODS, MODEL, PLAIN, WITH_DRAFT, WITHOUT_DRAFT, Drafter, MethodSpec, method
+from foreword.draft.ensemble.recipe import shipped
+from foreword.draft.online.learner import taught
 from foreword.engine import Engine
 from foreword.errors import InvalidRequest, ModelError, UnknownMethod
 from foreword.model import Model, check_same, load_tokenizer, measure
-from foreword.model.config import read_config
-from foreword.model.loading import load_weights
+from foreword.model.cpu.backend import usual
+from foreword.model.loading.config import read_config
+from foreword.model.loading.load import load_weights
 from foreword.model.model import DTYPES
-from foreword.model.native import usual
 from foreword.scheduler import Scheduler
 from foreword.verify import rule
-from foreword.width import Fixed, Measure, Width
 
 PLAIN_ROW = "plain"
-BASELINES = (PLAIN_ROW, peers.GENERATE)
-"""Always measured: every ratio is over one of them."""
-GUESSING = tuple(name for name in METHODS if name != PLAIN)
-USUAL = (WITHOUT_DRAFT, WITH_DRAFT)
-"""Methods that are measured when none is named."""
+BASELINES = (PLAIN_ROW, hf.GENERATE)
+"""Entries that are always measured: every ratio is over one of them."""
+SPECULATIVE = tuple(name for name in METHODS if name != PLAIN)
+DEFAULT_METHODS = (WITHOUT_DRAFT, WITH_DRAFT)
+"""Methods measured by default."""
 ALL = "all"
-OUTSIDE = (*peers.NAMES, *engines.NAMES)
-"""Contenders that are not ours: their insides cannot be seen, and what they draw is another draw."""
-CONTENDERS = (PLAIN_ROW, *GUESSING, ORACLE, *OUTSIDE)
-"""Every name that may be asked for, in the order of the rows."""
+OUTSIDE = (*hf.NAMES, *registry.NAMES)
+"""Baselines of other engines: their rounds are not visible, and their sampled text differs from ours."""
+ENTRIES = (PLAIN_ROW, *SPECULATIVE, ORACLE, *OUTSIDE)
+"""Every name of an entry, in the order of the rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """The pair that is measured, by where it lies and how it is loaded."""
+    """The measured target and draft model: where they are and how they are loaded."""
 
     target: str | Path
     draft: str | Path | None
@@ -65,147 +62,167 @@ class Weights:
     shape: str | None
     """A name in SHAPES; None leaves the target as it is."""
     sources: Mapping[str, str] = field(default_factory=dict)
-    """What a row drafts with, by its name, where that is not the draft model: a datastore, a file of past answers …"""
+    """Row name -> what it drafts with instead of the draft model: a datastore, a file of past answers …"""
+    trusted: bool = False
+    """Whether code in the models' own folders may run."""
 
     @property
     def name(self) -> str:
-        """What the report calls the target."""
-        name = "the family" if self.target == family.target() else str(self.target)
+        """Name of the target in the report."""
+        name = "bundled models" if self.target == bundled.target() else str(self.target)
         return f"{name} as {self.shape}" if self.shape else name
 
     @property
     def original(self) -> Shape:
-        """The sizes of the target before it is enlarged."""
+        """Sizes of the target before it is enlarged."""
         return shape_of(LlamaConfig.from_pretrained(self.target))
 
-    def usual(self, name: str) -> str | Path | None:
-        """What a method that needs something drafts with: the draft model; of the family that ships, its own head."""
-        found = method(name)
-        if found.takes == MODEL:
+    def default_source(self, name: str) -> str | Path | None:
+        """Return what a method drafts with by default: the draft model, or for the bundled target its bundled head."""
+        spec = method(name)
+        if spec.takes == MODEL:
             return self.draft
-        return shipped(found, name) if self.target == family.target() else None
+        return shipped(spec, name) if self.target == bundled.target() else None
 
     def load(self, device: torch.device | None = None, context: int = 0) -> PreTrainedModel:
-        """The target as transformers has it, on the CPU unless named; enlarged, when asked, where it will stay.
+        """Return the target as a transformers model on `device`, by default the CPU; enlarged there if requested.
 
-        An enlarged one reads `context` tokens at least.
+        An enlarged model has a context of at least `context` tokens. Raises ModelError unless it is a Llama.
         """
-        model = _load(self.target, self.dtype)
+        model = self.read(self.target)
         nn.Module.to(model, device)
         if self.shape is None:
             return model
         if not isinstance(model, LlamaForCausalLM):
-            raise ModelError(f"only a Llama can be enlarged, and {self.target} is a {type(model).__name__}")
+            raise ModelError(f"cannot enlarge {self.target}: it is a {type(model).__name__}. Choose a Llama")
         return inflate(model, SHAPES[self.shape], context=context)
+
+    def read(self, source: str | Path) -> PreTrainedModel:
+        """Return one of the two models as a transformers model, on the CPU."""
+        config = read_config(source, trust_remote_code=self.trusted)
+        return load_weights(source, config, self.dtype, trust_remote_code=self.trusted).eval()
+
+    def tokenizer(self, source: str | Path) -> PreTrainedTokenizerBase:
+        """Return the tokenizer of one of the two models."""
+        return load_tokenizer(source, trust_remote_code=self.trusted)
 
 
 @dataclass(frozen=True, slots=True)
 class Lineup:
-    """The contenders, in the order of their rows."""
+    """The entries of a run, in the order of their rows."""
 
-    contenders: tuple[Contender, ...]
+    entries: tuple[Entry, ...]
     oracle: Oracle
     tokenizer: PreTrainedTokenizerBase
     context: int
-    """Tokens that the target reads at most."""
+    """Tokens. Context length of the target."""
 
 
-def weights(target: str | None, draft: str | None, dtype: str, shape: str | None) -> Weights:
-    """The pair to measure: the family that ships unless named. Raises InvalidRequest or ModelError for bad names."""
+def weights(target: str | None, draft: str | None, dtype: str, shape: str | None, *, trusted: bool = False) -> Weights:
+    """Return the pair to measure, by default the bundled models. Raises InvalidRequest or ModelError for bad names."""
     if shape is not None and shape not in SHAPES:
-        raise InvalidRequest(f"there is no shape {shape!r} to inflate to; choose one of {', '.join(SHAPES)}")
+        raise InvalidRequest(f"cannot inflate to {shape!r}: no such shape. Choose one of {', '.join(SHAPES)}")
     if dtype != "auto" and dtype not in DTYPES:
-        raise ModelError(f"dtype must be 'auto' or one of {', '.join(DTYPES)}, got {dtype!r}")
-    kind = DTYPES[dtype] if dtype != "auto" else usual(_architectures(target or family.target()))[0]
+        raise ModelError(f"cannot use dtype={dtype!r}: unknown dtype. Choose 'auto' or one of {', '.join(DTYPES)}")
+    kind = DTYPES[dtype] if dtype != "auto" else usual(_architectures(target or bundled.target(), trusted))[0]
     if target is None:
-        return Weights(family.target(), draft or family.draft(), kind, shape)
-    return Weights(target, draft, kind, shape)
+        return Weights(bundled.target(), draft or bundled.draft(), kind, shape, trusted=trusted)
+    return Weights(target, draft, kind, shape, trusted=trusted)
 
 
-def wanted(methods: List[str] | None, quick: bool, others: List[str] = ()) -> tuple[str, ...]:
-    """Names of the rows: the usual ones, or those asked for and the baselines; ALL stands for every method.
+def row_names(methods: List[str] | None, quick: bool, others: List[str] = ()) -> tuple[str, ...]:
+    """Return the names of the rows: the default ones, or `methods` and the baselines; ALL stands for every method.
 
-    `others` are engines that take part as well. Methods that join others are written like calls, as everywhere. Raises
+    `others` are engines measured as well. Ensembles are written like calls, "name(one, two)". Raises
     UnknownMethod for other names, and InvalidRequest for engines that do not exist or are not installed.
     """
-    beside = engines.contenders(others)
+    beside = registry.entry_names(others)
     if methods is None:
-        usual = (*USUAL, ORACLE, *peers.NAMES, *beside)
-        return (PLAIN_ROW, *(name for name in usual if not (quick and name == peers.LOOKUP)))
-    engines.check(methods)
+        defaults = (*DEFAULT_METHODS, ORACLE, *hf.NAMES, *beside)
+        return (PLAIN_ROW, *(name for name in defaults if not (quick and name == hf.LOOKUP)))
+    registry.check(methods)
     names = [PLAIN_ROW if name == PLAIN else name for name in methods]
-    names = [name for asked in names for name in (GUESSING if asked == ALL else (asked,))]
-    made_here = [name for name in dict.fromkeys(names) if name not in CONTENDERS]
+    names = [name for given in names for name in (SPECULATIVE if given == ALL else (given,))]
+    made_here = [name for name in dict.fromkeys(names) if name not in ENTRIES]
     for name in made_here:
-        if not isinstance(method(name), Recipe):
-            raise UnknownMethod(f"there is no contender {name!r}; choose from {', '.join(CONTENDERS)}")
-    first = [name for name in CONTENDERS if name in (*names, *BASELINES, *beside)]
+        if not isinstance(method(name), MethodSpec):
+            raise UnknownMethod(f"cannot measure {name!r}: no such entry. Choose from {', '.join(ENTRIES)}")
+    first = [name for name in ENTRIES if name in (*names, *BASELINES, *beside)]
     return (*first[:1], *made_here, *first[1:])
 
 
 def lineup(
-    source: Weights, names: List[str], out: LeftOut, note: Callable[[str], None], decides: Callable[[Measure], Width]
+    source: Weights,
+    names: List[str],
+    out: Exclusions,
+    note: Callable[[str], None],
+    make_budget: Callable[[Measure], DraftBudget],
 ) -> Lineup:
-    """Build the contenders of these names, except those that cannot run with these weights.
+    """Build the entries of these names, except those that cannot run with these weights.
 
-    `note` is told what takes long; `decides` makes what decides how much our methods guess.
+    `note` gets a line before slow steps; `make_budget` builds the draft budget of our methods.
     """
-    tokenizer = load_tokenizer(source.target)
+    tokenizer = source.tokenizer(source.target)
     untouched = source.load()
-    target = Model(copy.deepcopy(untouched), source.name)  # packs its layers in place, so the peers get their own
+    target = Model(copy.deepcopy(untouched), source.name)  # packs its layers in place, so the baselines get a copy
+    target.trust_remote_code = source.trusted
     oracle, cost = Oracle(target.vocab), measure(target)
-    pair = engines.Pair(partial(convertible, source.name, untouched, tokenizer), partial(_draft, source), note)
-    makers: dict[str, Callable[[], Contender]] = {}
+    pair = registry.Pair(partial(convertible, source.name, untouched, tokenizer), partial(_draft, source), note)
+    makers: dict[str, Callable[[], Entry]] = {}
     for name in names:
         if name in OUTSIDE:
-            peer = name in peers.NAMES
-            makers[name] = partial(_peer, name, untouched, source) if peer else partial(engines.make, name, pair)
+            in_transformers = name in hf.NAMES
+            makers[name] = (
+                partial(_baseline, name, untouched, source) if in_transformers else partial(registry.make, name, pair)
+            )
             continue
         with out.unless(name):
             drafter = oracle if name == ORACLE else _drafter(name, target, tokenizer, source)
-            wide = Fixed(NODES) if name == ORACLE else Fixed(0) if name == PLAIN_ROW else decides(lambda: cost)
-            engine = Engine(target, drafter, rule("match"), wide, Scheduler(slots=1))
-            makers[name] = partial(EngineContender, name, engine, tokenizer)
-    contenders: list[Contender] = []
-    for name, make in makers.items():  # after all drafters: the clock that contenders put around a model hides it
+            budget = (
+                FixedBudget(NODES)
+                if name == ORACLE
+                else FixedBudget(0)
+                if name == PLAIN_ROW
+                else make_budget(lambda: cost)
+            )
+            engine = Engine(target, drafter, rule("match"), budget, Scheduler(slots=1))
+            makers[name] = partial(EngineEntry, name, engine, tokenizer)
+    entries: list[Entry] = []
+    for name, make in makers.items():  # after all drafters: the timed backend of an entry hides a model's own
         with out.unless(name):
-            contenders.append(make())
-    return Lineup(tuple(contenders), oracle, tokenizer, target.context)
+            entries.append(make())
+    return Lineup(tuple(entries), oracle, tokenizer, target.context)
 
 
 def _drafter(name: str, target: Model, tokenizer: PreTrainedTokenizerBase, source: Weights) -> Drafter:
-    """A method that can do without a draft model gets none. Raises InvalidRequest where it needs what is not there."""
-    found = method(PLAIN if name == PLAIN_ROW else name)
-    given = source.sources.get(name, source.usual(name) if found.needs else None)
-    if found.needs and given is None:
-        raise InvalidRequest(f"it needs {found.takes}, and none was given; name one with --source {name}=PATH")
-    if source.shape is None or given is None or found.takes != HEAD:
-        return taught(found.load(given, target, tokenizer), target, None)
+    """Return a row's drafter, without an optional draft model. Raises InvalidRequest if a needed one is missing."""
+    spec = method(PLAIN if name == PLAIN_ROW else name)
+    given = source.sources.get(name, source.default_source(name) if spec.needs else None)
+    if spec.needs and given is None:
+        raise InvalidRequest(f"it needs {spec.takes}, and none was given; name one with --source {name}=PATH")
+    if source.shape is None or given is None or spec.takes != HEAD:
+        return taught(spec.load(given, target, tokenizer), target, None)
     with TemporaryDirectory() as folder:
         inflate_head(given, source.original, SHAPES[source.shape]).write(Path(folder))
-        return found.load(folder, target, tokenizer)
+        return spec.load(folder, target, tokenizer)
 
 
-def _peer(name: str, target: PreTrainedModel, source: Weights) -> peers.Peer:
-    if name == peers.ASSISTED:
+def _baseline(name: str, target: PreTrainedModel, source: Weights) -> hf.TransformersEntry:
+    if name == hf.ASSISTED:
         if source.draft is None:
             raise InvalidRequest("it needs a draft model; name one")
-        return peers.assisted(target, _load(source.draft, source.dtype))
-    return peers.lookup(target) if name == peers.LOOKUP else peers.generate(target)
+        return hf.assisted(target, source.read(source.draft))
+    return hf.lookup(target) if name == hf.LOOKUP else hf.generate(target)
 
 
 def _draft(source: Weights) -> Source:
-    """The draft model, to be converted. Raises InvalidRequest where none was named."""
+    """Return the draft model for conversion. Raises InvalidRequest if none was named."""
     if source.draft is None:
         raise InvalidRequest("it needs a draft model; name one")
-    tokenizer = load_tokenizer(source.draft)
-    check_same(load_tokenizer(source.target), tokenizer)
-    return convertible(f"the draft model of {source.name}", _load(source.draft, source.dtype), tokenizer)
+    tokenizer = source.tokenizer(source.draft)
+    check_same(source.tokenizer(source.target), tokenizer)
+    return convertible(f"the draft model of {source.name}", source.read(source.draft), tokenizer)
 
 
-def _architectures(source: str | Path) -> List[str] | None:
-    return read_config(source).architectures
-
-
-def _load(source: str | Path, dtype: torch.dtype) -> PreTrainedModel:
-    return load_weights(source, read_config(source), dtype).eval()
+def _architectures(source: str | Path, trusted: bool) -> List[str] | None:
+    return read_config(source, trust_remote_code=trusted).architectures

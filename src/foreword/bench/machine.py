@@ -1,20 +1,19 @@
-"""What figures were taken on: the machine and the versions. Knows the system; knows nothing about models."""
+"""The machine and the software versions that a report records."""
 
 from __future__ import annotations
 
 import os
 import platform
+from importlib.metadata import version
 
 import torch
-import transformers
 
 import foreword
-from foreword.model.linear import fast_bfloat16
-from foreword.native.processor import processor
+from foreword.native.cpu import fast_bfloat16, processor
 
 
 def machine() -> dict[str, str | int | float | bool]:
-    """Processor, cores this process may use, threads torch uses, memory in GiB, and bfloat16 in hardware."""
+    """Return the processor, usable cores, torch's threads, memory in GiB, and whether bfloat16 runs in hardware."""
     affinity = getattr(os, "sched_getaffinity", None)
     return {
         "cpu": processor(),
@@ -26,11 +25,11 @@ def machine() -> dict[str, str | int | float | bool]:
 
 
 def versions() -> dict[str, str]:
-    """Versions of what the figures depend on."""
+    """Return the versions of the packages that the figures depend on."""
     return {
         "foreword": foreword.__version__,
         "torch": torch.__version__,
-        "transformers": transformers.__version__,
+        "transformers": version("transformers"),
         "python": platform.python_version(),
     }
 
@@ -38,6 +37,6 @@ def versions() -> dict[str, str]:
 def _memory() -> float:
     try:
         total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, OSError, ValueError):  # not every system tells
+    except (AttributeError, OSError, ValueError):  # not available on every system
         return 0.0
     return round(total / 2**30, 1)

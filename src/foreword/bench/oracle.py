@@ -1,6 +1,6 @@
-"""A drafter that has seen the answer and foresees each token with a set probability, at no cost.
+"""A drafter that has the answer and drafts each token correctly with a set probability, at no cost.
 
-Measures the engine apart from any drafter. Knows reference texts; knows nothing about models.
+It measures the engine apart from any drafter.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Sequence as List
 
 from foreword.draft.base import Drafter, chosen
 from foreword.errors import InvalidRequest
-from foreword.noise import Stream, uniform
+from foreword.sampling.noise import Stream, uniform
 from foreword.types import Batch, Draft, Sequence
 
 NAME = "oracle"
@@ -18,39 +18,39 @@ ACCEPTANCE = 0.8
 
 
 class Oracle(Drafter):
-    """Guesses token i of a known text right with probability `acceptance`, each position on its own.
+    """Drafts token i of a recorded answer correctly with probability `acceptance`, independently for each position.
 
-    Whether a position is foreseen is keyed by (seed, position), so a text is always guessed in the same way. Texts that
-    were never told are not guessed at.
+    Correctness is keyed by (seed, position), so the drafts of an answer are always the same. For a request without
+    a recorded answer nothing is drafted.
     """
 
-    summary = "foresees the target's own text with a set probability; for measuring only"
+    summary = "drafts the target's own answer with a set acceptance probability; for measuring only"
 
     def __init__(self, vocab: int, acceptance: float = ACCEPTANCE) -> None:
-        """Raises InvalidRequest unless 0 <= acceptance <= 1 and there are two tokens to choose between."""
+        """Raises InvalidRequest unless 0 <= acceptance <= 1 and the vocabulary has two tokens or more."""
         if not 0 <= acceptance <= 1:
-            raise InvalidRequest(f"acceptance must be in [0, 1], got {acceptance}")
+            raise InvalidRequest(f"cannot build an oracle: 'acceptance' must be in [0, 1], got {acceptance}")
         if vocab < 2:
-            raise InvalidRequest(f"an oracle needs a vocabulary of at least 2 tokens to be wrong in, got {vocab}")
+            raise InvalidRequest(f"cannot build an oracle: it needs a vocabulary of at least 2 tokens, got {vocab}")
         self._vocab, self._acceptance = vocab, acceptance
-        self._foreseen: dict[tuple[int, float, tuple[int, ...]], list[int]] = {}
+        self._draft_tokens: dict[tuple[int, float, tuple[int, ...]], list[int]] = {}
 
-    def foresee(self, prompt: List[int], temperature: float, seed: int, text: List[int]) -> None:
-        """Learn what the target says to a prompt, and decide at which positions to be wrong."""
+    def record_answer(self, prompt: List[int], temperature: float, seed: int, text: List[int]) -> None:
+        """Record the target's answer to a prompt and draw the positions whose draft token is wrong."""
         if not text:
             return
         positions = range(len(prompt), len(prompt) + len(text))
-        chance = uniform([seed] * len(text), positions, stream=Stream.DRAFT).tolist()
-        guesses = [
-            token if luck < self._acceptance else (token + 1) % self._vocab
-            for token, luck in zip(text, chance, strict=True)
+        noise = uniform([seed] * len(text), positions, stream=Stream.DRAFT).tolist()
+        draft_tokens = [
+            token if drawn < self._acceptance else (token + 1) % self._vocab
+            for token, drawn in zip(text, noise, strict=True)
         ]
-        self._foreseen[seed, temperature, tuple(prompt)] = guesses
+        self._draft_tokens[seed, temperature, tuple(prompt)] = draft_tokens
 
     def propose(self, batch: Batch, nodes: List[int]) -> Draft:
-        return chosen([self._guess(sequence, count) for sequence, count in zip(batch.sequences, nodes, strict=True)])
+        return chosen([self._propose(sequence, count) for sequence, count in zip(batch.sequences, nodes, strict=True)])
 
-    def _guess(self, sequence: Sequence, count: int) -> list[int]:
+    def _propose(self, sequence: Sequence, count: int) -> list[int]:
         prompt = tuple(sequence.tokens[: sequence.prompt])
-        known = self._foreseen.get((sequence.seed, sequence.params.temperature, prompt), [])
-        return known[sequence.produced : sequence.produced + count]
+        drafted = self._draft_tokens.get((sequence.seed, sequence.params.temperature, prompt), [])
+        return drafted[sequence.produced : sequence.produced + count]

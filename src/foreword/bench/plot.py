@@ -1,4 +1,4 @@
-"""A picture of a report: how many times as fast as plain decoding, with intervals. Knows reports; needs matplotlib."""
+"""Plot of a report: speed-up over plain decoding, with intervals. Needs matplotlib."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from foreword.bench.lineup import OUTSIDE
 from foreword.bench.oracle import NAME as ORACLE
 from foreword.bench.report import Report, Row
 
-OURS, FORESEEN, THEIRS, INK, FAINT = "#2a6f97", "#a9c7d9", "#b9b4ab", "#22303c", "#d9dee3"
+OURS, PREDICTED, THEIRS, INK, FAINT = "#2a6f97", "#a9c7d9", "#b9b4ab", "#22303c", "#d9dee3"
 
 
 def draw(report: Report, path: Path) -> None:
-    """Write a PNG: one panel for each temperature, one bar for each contender, the line of plain decoding at 1."""
+    """Write a PNG: one panel for each temperature, one bar for each entry, a line of plain decoding at 1."""
     temperatures = sorted({row.temperature for row in report.rows})
     figure = Figure(figsize=(5.6 * len(temperatures), 0.42 * len(report.rows) / len(temperatures) + 1.9), dpi=160)
     FigureCanvasAgg(figure)
@@ -38,7 +38,7 @@ def _panel(panel: Axes, rows: list[Row]) -> None:
     ratios = [row.speedup_over_plain for row in rows]
     ends = [[ratio.mid - ratio.low for ratio in ratios], [ratio.high - ratio.mid for ratio in ratios]]
     ends = [[max(0.0, length) for length in side] for side in ends]
-    colours = [THEIRS if row.name in OUTSIDE else FORESEEN if row.name == ORACLE else OURS for row in rows]
+    colours = [THEIRS if row.name in OUTSIDE else PREDICTED if row.name == ORACLE else OURS for row in rows]
     panel.barh(places, [ratio.mid for ratio in ratios], color=colours, height=0.66)
     panel.errorbar([ratio.mid for ratio in ratios], places, xerr=ends, fmt="none", ecolor=INK, elinewidth=1, capsize=2)
     for place, row, ratio in zip(places, rows, ratios, strict=True):

@@ -1,4 +1,4 @@
-"""The fixed prompts that every figure is measured on. Knows files; knows nothing of models and tokenizers."""
+"""The fixed prompts that every figure is measured on."""
 
 import json
 from collections.abc import Mapping
@@ -15,14 +15,14 @@ _FILES = {"in-domain": "in_domain.jsonl", "out-of-domain": "out_of_domain.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One conversation that ends with the user's turn; at most 300 tokens of the family's tokenizer."""
+    """One conversation that ends with the user's turn; at most 300 tokens of the bundled tokenizer."""
 
     id: str
-    """Source and place in it, such as "gsm8k_test/354"."""
+    """Source and index in it, such as "gsm8k_test/354"."""
     source: str
     """The data set it was taken from; data/README.md names its licence."""
     category: str
-    """What kind of text it asks for, such as "code" or "translation"."""
+    """Kind of answer requested, such as "code" or "translation"."""
     messages: tuple[Mapping[str, str], ...]
     """Turns with the keys "role" and "content"."""
 
@@ -30,11 +30,11 @@ class Prompt:
 def load(kind: Kind) -> list[Prompt]:
     """Read the prompts, always the same and in the same order.
 
-    "in-domain": 63 held-out prompts of the kinds the family was trained on, three from each source.
-    "out-of-domain": 24 public benchmark prompts of kinds it never saw. Raises InvalidRequest for any other kind.
+    "in-domain": 63 held-out prompts of the kinds the bundled models were trained on, three from each source.
+    "out-of-domain": 24 public benchmark prompts of other kinds. Raises InvalidRequest for any other kind.
     """
     if kind not in _FILES:
-        raise InvalidRequest(f"there are no {kind!r} prompts; choose one of {', '.join(_FILES)}")
+        raise InvalidRequest(f"cannot load {kind!r} prompts: no such set. Choose one of {', '.join(_FILES)}")
     text = (files("foreword.bench") / "data" / _FILES[kind]).read_text(encoding="utf-8")
     records = (json.loads(line) for line in text.rstrip("\n").split("\n"))
     return [Prompt(**{**record, "messages": tuple(record["messages"])}) for record in records]

@@ -1,48 +1,45 @@
-"""The contenders answer the same requests, turn by turn; one that fails is out of the race from then on.
-
-Knows the order of turns; knows nothing about how a contender works or what is made of its trials.
-"""
+"""Interleaved runs: every entry answers the same request in turn; an entry that fails is excluded from then on."""
 
 from __future__ import annotations
 
 from time import sleep
 
-from foreword.bench.leftout import LeftOut
+from foreword.bench.exclusions import Exclusions
 from foreword.bench.lineup import PLAIN_ROW, Lineup
 from foreword.bench.oracle import NAME as ORACLE
+from foreword.bench.records import Request
 from foreword.bench.report import Results
-from foreword.bench.trial import Request
 
 REST = 0.02
-"""Seconds before each turn. After its work the threads of a runtime, OpenMP's most of all, spin for milliseconds,
-waiting for more; nobody shall compute beside those of another."""
+"""Seconds of pause before each turn. A runtime's threads, above all OpenMP's, spin for milliseconds after their work;
+the next entry must not compete with them."""
 
 
 class Race:
-    """What everybody answered so far, those left out excepted."""
+    """Runs requests on all entries and keeps the trials of those that are not excluded."""
 
-    def __init__(self, entrants: Lineup, out: LeftOut) -> None:
+    def __init__(self, entrants: Lineup, out: Exclusions) -> None:
         self.results: Results = {}
         self._entrants, self._out = entrants, out
 
     def run(self, request: Request, turn: int, *, counts: bool = True) -> None:
-        """Every contender answers one request. The order rotates with `turn`; the oracle is last.
+        """Run one request on every entry. The order rotates with `turn`; the oracle is last.
 
-        Where it does not count, as in a warm-up, no trial is kept.
+        If not `counts`, as in a warm-up, no trial is kept.
         """
-        entrants = self._entrants.contenders
+        entrants = self._entrants.entries
         order = [*entrants[turn % len(entrants) :], *entrants[: turn % len(entrants)]]
-        # The oracle must have heard what plain decoding says.
-        for contender in sorted(order, key=lambda entrant: entrant.name == ORACLE):
-            if contender.name in self._out:
+        # The oracle needs the answer of plain decoding.
+        for entry in sorted(order, key=lambda entrant: entrant.name == ORACLE):
+            if entry.name in self._out:
                 continue
             sleep(REST)
-            with self._out.unless(contender.name):
-                trial = contender.run(request)
+            with self._out.unless(entry.name):
+                trial = entry.run(request)
                 if counts:
-                    kept = self.results.setdefault((contender.name, request.temperature), {})
+                    kept = self.results.setdefault((entry.name, request.temperature), {})
                     kept.setdefault(request.name, []).append(trial)
-                if contender.name == PLAIN_ROW:
-                    self._entrants.oracle.foresee(request.prompt, request.temperature, request.seed, trial.tokens)
-            if contender.name in self._out:  # an average over the prompts before it failed has no counterpart
-                self.results = {key: kept for key, kept in self.results.items() if key[0] != contender.name}
+                if entry.name == PLAIN_ROW:
+                    self._entrants.oracle.record_answer(request.prompt, request.temperature, request.seed, trial.tokens)
+            if entry.name in self._out:  # a mean over only the prompts before the failure is not comparable
+                self.results = {key: kept for key, kept in self.results.items() if key[0] != entry.name}

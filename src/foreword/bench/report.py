@@ -1,4 +1,4 @@
-"""From trials to rows, a table and JSON. Knows what was measured; knows nothing about how."""
+"""Report of a benchmark: rows computed from trials, a table and JSON."""
 
 from __future__ import annotations
 
@@ -13,68 +13,69 @@ from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
-from foreword.bench.lineup import CONTENDERS, OUTSIDE, PLAIN_ROW
-from foreword.bench.peers import GENERATE
+from foreword.bench.lineup import ENTRIES, OUTSIDE, PLAIN_ROW
+from foreword.bench.peers.hf import GENERATE
+from foreword.bench.records import Round, Trial
 from foreword.bench.stats import Costs, Interval, speed, speedup
-from foreword.bench.trial import Round, Trial
 
 Results = dict[tuple[str, float], dict[str, list[Trial]]]
-"""(contender, temperature) -> prompt -> its trials."""
+"""(entry, temperature) -> prompt -> its trials."""
 
 
-STEPS = ("guess", "score", "decide", "keep")
+STEPS = ("propose", "score", "verify", "commit")
 
 
 @dataclass(frozen=True, slots=True)
 class Decoding:
-    """What the rounds after the prompt was read were like."""
+    """Figures over the rounds after the prompt was read."""
 
     outside_forward_share: float
-    """Share of their time that is spent outside the forwards of target and draft model."""
+    """Share of their time outside the forwards of target and draft model."""
     tokens_per_second: float
     prediction: float
-    """The same if nothing but the target's forwards took time: what this machine allows these guesses to earn."""
+    """Tokens per second if only the target's forwards took time: the limit for these draft tokens on this machine."""
     share_of_allowed: float
     """tokens_per_second / prediction."""
-    round_seconds: Mapping[str, float]
-    """Mean of each step of a round."""
-    whole_round_seconds: float
-    """Mean of a round, its bookkeeping included."""
+    step_seconds: Mapping[str, float]
+    """Mean seconds of each step of a round."""
+    round_seconds: float
+    """Mean seconds of a round, bookkeeping included."""
     target_forward_seconds: float
-    """Mean of what the forwards of the target take in a round."""
+    """Mean seconds of the target's forwards in a round."""
     draft_forward_seconds: float
-    """The same for the forwards of a draft model; 0 where there is none."""
+    """The same for a draft model; 0 if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One contender at one temperature. None where a figure does not apply or cannot be seen from outside."""
+    """One entry at one temperature. None where a figure does not apply or is not visible from outside."""
 
     name: str
     temperature: float
     tokens_per_second: float
-    """From prompt ids to the last id, the reading of the prompt included."""
+    """From the prompt's ids to the last token, prefill included."""
     tokens_per_pass: float | None
-    """Tokens per forward of the target, the one that reads the prompt included."""
+    """Tokens per forward of the target, prefill included."""
     acceptance: float | None
-    """Share of the *judged* guesses that were kept: a guess that follows a rejected one is not judged. (The
-    `acceptance` of foreword.types.Stats is the share of all guesses that were scored, which is never larger.)"""
+    """Accepted / verified draft tokens; a draft token after a rejected one is not verified.
+
+    `acceptance` of foreword.types.Stats is accepted / scored draft tokens, which is never larger."""
     drafted_per_accepted: float | None
-    """Guesses that were scored for each that was kept."""
+    """Scored draft tokens per accepted one."""
     speedup_over_plain: Interval
     speedup_over_generate: Interval | None
-    """None where transformers' generate was left out."""
+    """None if transformers' generate was excluded."""
     decode_speedup_over_plain: Interval | None
-    """In the rounds after the prompt was read, over the prompts that both sides have such rounds of."""
+    """Over the rounds after the prompt was read, for prompts where both sides have such rounds."""
     same_text: bool | None
-    """Every answer equals plain decoding's, token for token; None where the draw is another one."""
+    """Whether every answer equals plain decoding's, token for token; None if it samples with another noise."""
     same_text_share: float | None
-    """Share of the answers that do."""
+    """Share of the answers that equal plain decoding's."""
     same_tokens_share: float | None
-    """Share of plain decoding's tokens that stand before the first difference: after it two texts say little."""
+    """Share of plain decoding's tokens before the first difference; later ones are not comparable."""
     prompts: int
     tokens: int
-    """Written, all answers together."""
+    """Emitted tokens of all answers."""
     decoding: Decoding | None
 
 
@@ -88,21 +89,21 @@ class Report:
     seed: int
     rows: tuple[Row, ...]
     settings: Mapping[str, Any]
-    left_out: Mapping[str, str] = field(default_factory=dict)
-    """Contenders that failed, and why; they have no rows."""
+    exclusions: Mapping[str, str] = field(default_factory=dict)
+    """Entries that failed -> reason; they have no rows."""
 
     def as_json(self) -> dict[str, Any]:
-        """Plain numbers, strings, lists and dicts; an interval is [low, mid, high].
+        """Return plain numbers, strings, lists and dicts; an interval is [low, mid, high].
 
-        In a row, `acceptance` is kept / judged guesses (see Row), and each `decode_…` figure leaves out the rounds
-        that read the prompt.
+        In a row, `acceptance` is accepted / verified draft tokens (see Row), and each `decode_…` figure leaves out
+        the rounds that read the prompt.
         """
-        names = ("machine", "versions", "target", "seed", "settings", "left_out")
+        names = ("machine", "versions", "target", "seed", "settings", "exclusions")
         whole = {name: getattr(self, name) for name in names}
         return {**whole, "rows": [_plain(asdict(row)) for row in self.rows]}
 
     def table(self) -> Table:
-        """For the terminal."""
+        """Return a table for the terminal."""
         table = Table(
             title=f"{self.target}, {_words(self.settings)}",
             caption=_caption(self),
@@ -133,8 +134,8 @@ class Report:
 
 
 def rows(results: Results) -> tuple[Row, ...]:
-    """One row for each contender and temperature; results must hold plain decoding at every temperature."""
-    names = [name for name in CONTENDERS if any(name == key[0] for key in results)]
+    """Return one row for each entry and temperature; `results` must hold plain decoding at every temperature."""
+    names = [name for name in ENTRIES if any(name == key[0] for key in results)]
     made_here = [name for name, _ in results if name not in names]
     order = {name: place for place, name in enumerate(dict.fromkeys((*names[:1], *made_here, *names[1:])))}
     keys = sorted(results, key=lambda key: (key[1], order[key[0]]))
@@ -149,19 +150,19 @@ def _row(name: str, temperature: float, results: Results) -> Row:
     pairs = [(trial.tokens, plain[prompt][0].tokens) for prompt, many in mine.items() for trial in many]
     comparable = name not in OUTSIDE or temperature == 0
     rounds = [one for trial in trials for one in trial.rounds]
-    judged, accepted = sum(one.judged for one in rounds), sum(one.accepted for one in rounds)
+    verified, accepted = sum(one.verified for one in rounds), sum(one.accepted for one in rounds)
     return Row(
         name=name,
         temperature=temperature,
         tokens_per_second=speed(costs),
         tokens_per_pass=_per_pass(trials),
-        acceptance=accepted / judged if judged else None,
+        acceptance=accepted / verified if verified else None,
         drafted_per_accepted=sum(one.drafted for one in rounds) / accepted if accepted else None,
         speedup_over_plain=speedup(costs, _costs(plain)),
         speedup_over_generate=None if generate is None else speedup(costs, _costs(generate)),
         decode_speedup_over_plain=_decode_speedup(mine, plain),
-        same_text=all(said == text for said, text in pairs) if comparable else None,
-        same_text_share=fmean(said == text for said, text in pairs) if comparable else None,
+        same_text=all(answer == text for answer, text in pairs) if comparable else None,
+        same_text_share=fmean(answer == text for answer, text in pairs) if comparable else None,
         same_tokens_share=_shared(pairs) if comparable else None,
         prompts=len(mine),
         tokens=sum(len(trial.tokens) for trial in trials),
@@ -175,7 +176,7 @@ def _per_pass(trials: list[Trial]) -> float | None:
 
 
 def _shared(pairs: list[tuple[list[int], list[int]]]) -> float:
-    """Tokens before the first difference, among all of the second texts."""
+    """Return the share of the second texts' tokens before the first difference."""
     alike = [list(takewhile(bool, (one == other for one, other in zip(*pair, strict=False)))) for pair in pairs]
     return sum(map(len, alike)) / sum(len(text) for _, text in pairs)
 
@@ -190,21 +191,21 @@ def _decoding(rounds: list[Round]) -> Decoding | None:
         tokens_per_second=tokens / seconds,
         prediction=tokens / target,
         share_of_allowed=target / seconds,
-        round_seconds={step: fmean(getattr(one.clock, step) for one in rounds) for step in STEPS},
-        whole_round_seconds=seconds / len(rounds),
+        step_seconds={step: fmean(getattr(one.clock, step) for one in rounds) for step in STEPS},
+        round_seconds=seconds / len(rounds),
         target_forward_seconds=target / len(rounds),
         draft_forward_seconds=draft / len(rounds),
     )
 
 
 def _costs(trials: dict[str, list[Trial]]) -> Costs:
-    """Prompts in one order for everybody, so that ratios are paired."""
+    """Return tokens and seconds per prompt, in the same order for every entry, so that ratios are paired."""
     sums = [(sum(len(t.tokens) for t in trials[p]), sum(t.seconds for t in trials[p])) for p in sorted(trials)]
     return np.array(sums, dtype=np.float64)
 
 
 def _decode_speedup(mine: dict[str, list[Trial]], plain: dict[str, list[Trial]]) -> Interval | None:
-    """None where the rounds cannot be seen, or no answer went on after the round that read its prompt."""
+    """Return None if rounds are not visible or no answer has a round after prefill."""
     ours, theirs = _decode_costs(mine), _decode_costs(plain)
     both = (ours > 0).all(axis=1) & (theirs > 0).all(axis=1)
     return speedup(ours[both], theirs[both]) if both.any() else None
@@ -217,7 +218,7 @@ def _decode_costs(trials: dict[str, list[Trial]]) -> Costs:
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:
-    """Flat, so that a reader of the JSON finds every figure at the top of its row."""
+    """Flatten a row, so that every figure is a top-level key of its JSON object."""
     for name in ("speedup_over_plain", "speedup_over_generate", "decode_speedup_over_plain"):
         row[name] = row[name] and [row[name][end] for end in ("low", "mid", "high")]
     decoding = row.pop("decoding") or dict.fromkeys(field.name for field in fields(Decoding))
@@ -235,11 +236,11 @@ def _caption(report: Report) -> str:
         f"{machine['cpu']}, threads: {machine['threads']}; torch {versions['torch']}, "
         f"transformers {versions['transformers']}; "
         "95 % intervals over prompts\n"
-        "¹ share of the judged guesses that were kept; a guess after a rejected one is not judged, but is counted in\n"
-        "the share of all guesses that `foreword generate` tells\n"
+        "¹ accepted / verified draft tokens; one after a rejected one is not verified, but is counted in the share\n"
+        "of all draft tokens that `foreword generate` prints\n"
         "² share of a decoding round outside the forwards of target and draft model\n"
         "³ share of the answers that equal plain decoding's (and of its tokens, those before the first that differs)"
-        + escape("".join(f"\nleft out: {name} ({why})" for name, why in report.left_out.items()))
+        + escape("".join(f"\nleft out: {name} ({why})" for name, why in report.exclusions.items()))
     )
 
 

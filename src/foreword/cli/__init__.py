@@ -1,6 +1,6 @@
-"""The command line. Knows arguments, streams and exit codes; every command imports the library only when it runs.
+"""The command line. Every command imports the library only when it runs.
 
-Exit codes: 0 done, 1 failed, 2 asked for something impossible, 130 stopped with Ctrl-C (what was written stays).
+Exit codes: 0 done, 1 failed, 2 invalid request, 130 stopped with Ctrl-C (output already written stays).
 """
 
 from __future__ import annotations
@@ -9,24 +9,24 @@ from typing import Annotated
 
 import typer
 
-from foreword.cli import edge
-from foreword.cli.acceptance import acceptance
 from foreword.cli.bench import bench
 from foreword.cli.chat import chat
-from foreword.cli.data import data
+from foreword.cli.common import runtime
+from foreword.cli.common.options import examples
 from foreword.cli.demo import demo
 from foreword.cli.doctor import doctor
 from foreword.cli.env import env
-from foreword.cli.export import export
 from foreword.cli.generate import generate
 from foreword.cli.index import index
 from foreword.cli.inspect import inspect
 from foreword.cli.methods import methods
-from foreword.cli.options import examples
-from foreword.cli.train import train
+from foreword.cli.training.acceptance import acceptance
+from foreword.cli.training.data import data
+from foreword.cli.training.export import export
+from foreword.cli.training.train import train
 from foreword.cli.tune import tune
 
-WRITE, LOOK, MEASURE, LEARN = "Write", "Look", "Measure", "Learn"
+GENERATE, INSPECT, MEASURE, PREPARE = "Generate", "Inspect", "Measure", "Train and prepare"
 
 app = typer.Typer(
     name="foreword",
@@ -47,40 +47,38 @@ app = typer.Typer(
 @app.callback()
 def root(
     _version: Annotated[
-        bool, typer.Option("--version", "-V", is_eager=True, callback=edge.version, help="Say the version and exit.")
+        bool, typer.Option("--version", "-V", is_eager=True, callback=runtime.version, help="Version, then exit.")
     ] = False,
-    debug: Annotated[
-        bool, typer.Option("--debug", help="Show where an error came from. Also FOREWORD_DEBUG=1.")
-    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Traceback of an error. Also FOREWORD_DEBUG=1.")] = False,
 ) -> None:
-    """Says what a language model would have said, word for word, several times sooner."""
-    edge.prepare(debug=debug)
+    """Speculative decoding: the same text as the language model alone, several times faster."""
+    runtime.prepare(debug=debug)
 
 
 for panel, command, example in (
     (
-        WRITE,
+        GENERATE,
         generate,
         ('foreword generate "Shell command: list files" -t 0', "cat letter.txt | foreword generate - --raw"),
     ),
-    (WRITE, chat, ("foreword chat --temperature 0.7 --seed 7", "foreword chat -m path/or/hub-id -d path/or/hub-id")),
+    (GENERATE, chat, ("foreword chat --temperature 0.7 --seed 7", "foreword chat -m path/or/hub-id -d path/or/hub-id")),
     (
-        LEARN,
+        PREPARE,
         index,
         ("foreword index chats.jsonl --out store", "foreword index docs/ src/ -m path/or/hub-id -o store --json"),
     ),
     (
-        LEARN,
+        PREPARE,
         export,
         (
             "foreword export head --for vllm --out head-vllm",
             "foreword export head --for sglang -o out -m path/or/hub-id --json",
         ),
     ),
-    (LOOK, methods, ("foreword methods", "foreword methods --json")),
-    (LOOK, inspect, ("foreword inspect path/or/hub-id", "foreword inspect path/or/hub-id --draft path/or/hub-id")),
-    (LOOK, doctor, ("foreword doctor path/of/draft", "foreword doctor path/of/head --model path/or/hub-id --json")),
-    (LOOK, env, ("foreword env", "foreword env --json > environment.json")),
+    (INSPECT, methods, ("foreword methods", "foreword methods --json")),
+    (INSPECT, inspect, ("foreword inspect path/or/hub-id", "foreword inspect path/or/hub-id --draft path/or/hub-id")),
+    (INSPECT, doctor, ("foreword doctor path/of/draft", "foreword doctor path/of/head --model path/or/hub-id --json")),
+    (INSPECT, env, ("foreword env", "foreword env --json > environment.json")),
     (MEASURE, demo, ("foreword demo", "foreword demo --temperature 0.8 --seed 7", "foreword demo --svg demo.svg")),
     (
         MEASURE,
@@ -96,9 +94,9 @@ for panel, command, example in (
 
 train.command(
     epilog=examples(
-        "foreword train acceptance --data answers.jsonl --out odds",
-        "foreword train acceptance --target path/or/hub-id --draft path/or/hub-id --data answers.jsonl --out odds",
-        'foreword generate "…" --width acceptance:odds',
+        "foreword train acceptance --data answers.jsonl --out accept",
+        "foreword train acceptance --target path/or/hub-id --draft path/or/hub-id --data answers.jsonl --out accept",
+        'foreword generate "…" --budget acceptance:accept',
     )
 )(acceptance)
 
@@ -107,9 +105,9 @@ for group, example in (
     (data, ("foreword data regenerate --data chats.jsonl --out answers.jsonl",)),
     (tune, ("foreword tune layers --model path/or/hub-id --data chats.jsonl --out mask.json",)),
 ):
-    app.add_typer(group, rich_help_panel=LEARN, epilog=examples(*example))
+    app.add_typer(group, rich_help_panel=PREPARE, epilog=examples(*example))
 
 
 def main() -> None:
-    """Run the command line; always ends in SystemExit."""
-    edge.run(app)
+    """Run the command line. Always ends in SystemExit."""
+    runtime.run(app)

@@ -1,7 +1,4 @@
-"""`foreword generate --batch`: a file of prompts in, JSON lines out, many prompts at a time; goes on where it ended.
-
-Knows lines and files; knows nothing about options or how an answer is made.
-"""
+"""`foreword generate --batch`: answer a file of prompts concurrently, as JSON lines; continue an interrupted run."""
 
 from __future__ import annotations
 
@@ -17,127 +14,134 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from foreword.errors import ForewordError, InvalidRequest, named
-from foreword.params import PARAMETER_NAMES, SamplingParams
+from foreword.types.params import PARAMETER_NAMES, SamplingParams
 
 if TYPE_CHECKING:
     from foreword.llm import LLM
     from foreword.types import Delta
 
-ASKED, TEXTS = ("prompt", "messages", "id"), ".txt"
-WISHES = tuple(name for name in PARAMETER_NAMES if name != "processors")
-"""Sampling parameters that a line may give for itself."""
+RECORD_FIELDS, TEXTS = ("prompt", "messages", "id"), ".txt"
+LINE_PARAMETERS = tuple(name for name in PARAMETER_NAMES if name != "processors")
+"""Sampling parameters that a line may set for itself."""
 AHEAD = 2
-"""Prompts in flight for each slot, so that no slot is empty while others are looked after."""
+"""Prompts in flight per slot, so that no slot is empty while the loop serves the others."""
 Prompt = str | list[dict[str, str]]
 """A text or the messages of a conversation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One answer that is wanted, or why there is none."""
+    """One requested answer, or the error that prevents it."""
 
-    about: dict[str, Any]
-    """What its line in the output begins with: the number of its line, its id, which of several answers it is."""
-    asked: str
-    """Fingerprint of all that the answer depends on."""
+    identity: dict[str, Any]
+    """First fields of its output line: index of the input line, its id, and the number of the answer if several."""
+    fingerprint: str
+    """Hash of everything that the answer depends on."""
     prompt: Prompt = ""
     params: SamplingParams = field(default_factory=SamplingParams)
     sized: bool = False
-    """The line says how long the answer may be."""
+    """Whether the line sets max_tokens."""
     error: str = ""
 
     @property
     def key(self) -> tuple[int, int]:
-        """(line, answer)."""
-        return self.about["index"], self.about.get("answer", 0)
+        """Return (line, answer)."""
+        return self.identity["index"], self.identity.get("answer", 0)
 
 
 def jobs(
-    text: str, name: str, params: SamplingParams, seeds: Callable[[int | None], List[int]], by: object
+    text: str, name: str, params: SamplingParams, seeds: Callable[[int | None], List[int]], context: object
 ) -> list[Job]:
-    """What the lines of a file ask for, empty ones left out. `by` is what else the answers depend on.
+    """Return the jobs of a file's non-empty lines. `context` is what else the answers depend on.
 
-    A line that cannot be served becomes a job with an error. Raises InvalidRequest where there is none at all.
+    A line that cannot be served becomes a job with an error. Raises InvalidRequest if there are no lines.
     """
-    found: list[Job] = []
+    requests: list[Job] = []
     lines = [line for line in text.split("\n") if line.strip()]
     for index, line in enumerate(lines):
-        about: dict[str, Any] = {"index": index}
-        fixed = repr((line, by, replace(params, processors=())))
-        asked = blake2b(fixed.encode("utf-8", "backslashreplace"), digest_size=8).hexdigest()
+        identity: dict[str, Any] = {"index": index}
+        inputs = repr((line, context, replace(params, processors=())))
+        fingerprint = blake2b(inputs.encode("utf-8", "backslashreplace"), digest_size=8).hexdigest()
         try:
             record = {"prompt": line.removesuffix("\r")} if name.endswith(TEXTS) else _record(line)
-            about |= {"id": record["id"]} if "id" in record else {}
-            wishes = {key: _plain(key, value) for key, value in record.items() if key in WISHES}
-            wanted = replace(params, **wishes)
+            identity |= {"id": record["id"]} if "id" in record else {}
+            own = {key: _plain(key, value) for key, value in record.items() if key in LINE_PARAMETERS}
+            line_params = replace(params, **own)
         except InvalidRequest as error:
-            found.append(Job(about, asked, error=str(error)))
+            requests.append(Job(identity, fingerprint, error=str(error)))
             continue
-        own = seeds(wanted.seed)
-        found += [
+        line_seeds = seeds(line_params.seed)
+        requests += [
             Job(
-                about | ({"answer": number} if len(own) > 1 else {}),
-                asked,
+                identity | ({"answer": number} if len(line_seeds) > 1 else {}),
+                fingerprint,
                 record["prompt"] if "prompt" in record else record["messages"],
-                replace(wanted, seed=seed),
-                "max_tokens" in wishes,
+                replace(line_params, seed=seed),
+                "max_tokens" in own,
             )
-            for number, seed in enumerate(own)
+            for number, seed in enumerate(line_seeds)
         ]
-    if not found:
+    if not requests:
         raise InvalidRequest(
-            f"there are no prompts in {name}; give a JSON object a line, or lines of text in a .txt file"
+            f"cannot answer {name}: it has no prompts. Give a JSON object per line, or lines of text in a .txt file"
         )
-    return found
+    return requests
 
 
 def _record(line: str) -> dict[str, Any]:
     try:
         record = json.loads(line)
     except ValueError as error:
-        raise InvalidRequest(f"the line is not JSON: {error}") from error
+        raise InvalidRequest(f"cannot read the line: it is not JSON: {error}. Give a JSON object") from error
     if not isinstance(record, dict) or ("prompt" in record) == ("messages" in record):
-        raise InvalidRequest('a line is {"prompt": "…"} or {"messages": […]}, with parameters and an id if you like')
+        raise InvalidRequest(
+            'cannot read the line: it needs either a prompt or messages. Give {"prompt": "…"} or {"messages": […]}'
+        )
     for name in record:
-        if name not in (*ASKED, *WISHES):
-            near = get_close_matches(name, (*ASKED, *WISHES), 1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise InvalidRequest(f"there is no parameter {name!r}{hint}")
+        if name not in (*RECORD_FIELDS, *LINE_PARAMETERS):
+            near = get_close_matches(name, (*RECORD_FIELDS, *LINE_PARAMETERS), 1)
+            hint = f"Did you mean {near[0]!r}?" if near else "Leave it out"
+            raise InvalidRequest(f"cannot use parameter {name!r}: it does not exist. {hint}")
     if not isinstance(record.get("prompt", ""), str) or not isinstance(record.get("messages", []), list):
-        raise InvalidRequest("a prompt must be a string, and messages a list")
+        raise InvalidRequest("cannot read the line: types are wrong. Give a prompt as a string, or messages as a list")
     if not record.get("prompt", "x").strip():
-        raise InvalidRequest("the prompt is empty; give some text to answer")
+        raise InvalidRequest("cannot answer the line: the prompt is empty. Give some text")
     return record
 
 
 def _plain(name: str, value: Any) -> Any:
-    """JSON has no whole numbers as keys."""
+    """Return the value with integer keys where JSON only has strings."""
     if name == "logit_bias" and isinstance(value, dict):
         return {int(key) if key.isdecimal() else key: bias for key, bias in value.items()}
     return value
 
 
-def done(out: Path, wanted: List[Job]) -> set[tuple[int, int]]:
-    """The jobs that a file has answers to. Lines with errors, and a last one that was cut off, are taken out of it.
+def done(out: Path, requests: List[Job]) -> set[tuple[int, int]]:
+    """Return the jobs that a file has answers to; remove its lines with errors and an incomplete last line.
 
-    Raises InvalidRequest where it holds something else, or answers to other prompts.
+    Raises InvalidRequest if it holds anything else, or answers to other prompts.
     """
-    held = out.read_text(encoding="utf-8", errors="replace") if out.exists() else ""
-    asked = {job.key: job.asked for job in wanted}
+    content = out.read_text(encoding="utf-8", errors="replace") if out.exists() else ""
+    expected = {job.key: job.fingerprint for job in requests}
     kept: list[str] = []
     keys: set[tuple[int, int]] = set()
-    for line in held.split("\n")[:-1]:
+    for line in content.split("\n")[:-1]:
         try:
-            said = json.loads(line)
-            key, print_, failed = (said["index"], said.get("answer", 0)), said["asked"], "error" in said
+            record = json.loads(line)
+            key = (record["index"], record.get("answer", 0))
+            fingerprint, failed = record["asked"], "error" in record
         except (ValueError, KeyError, TypeError, AttributeError):
-            raise InvalidRequest(f"{out} holds something else than answers; give another file") from None
-        if asked.get(key) != print_:
-            raise InvalidRequest(f"{out} holds answers to other prompts, or drawn otherwise; give another file")
+            raise InvalidRequest(
+                f"cannot continue {out}: it holds something else than answers. Give another file"
+            ) from None
+        if expected.get(key) != fingerprint:
+            raise InvalidRequest(
+                f"cannot continue {out}: it holds answers to other prompts or settings. Give another file"
+            )
         if not failed:
             kept.append(line + "\n")
             keys.add(key)
-    if (rest := "".join(kept)) != held:
+    if (rest := "".join(kept)) != content:
         partial = out.with_name(f".{out.name}.partial")
         partial.write_text(rest, encoding="utf-8")
         partial.replace(out)
@@ -146,7 +150,7 @@ def done(out: Path, wanted: List[Job]) -> set[tuple[int, int]]:
 
 @dataclass(slots=True)
 class Tally:
-    """What became of the jobs."""
+    """Counts of finished jobs."""
 
     answers: int = 0
     failed: int = 0
@@ -155,36 +159,36 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Runner:
-    """Runs jobs on a model. `read` makes token ids of a prompt; `fitted` gives parameters a length that fits."""
+    """Concurrent execution of jobs. `read` tokenizes a prompt; `fitted` limits the length to the context."""
 
     llm: LLM
     read: Callable[[Prompt], list[int]]
     fitted: Callable[[SamplingParams, list[int]], SamplingParams]
 
-    def run(self, wanted: List[Job], write: Callable[[Mapping[str, Any]], None], slots: int) -> Tally:
-        """Answer all of them, so many at a time, and write each when it is complete."""
-        tally, waiting, active = Tally(), deque(wanted), deque[tuple[Job, Generator[dict[str, Any] | None]]]()
+    def run(self, requests: List[Job], write: Callable[[Mapping[str, Any]], None], slots: int) -> Tally:
+        """Answer all requests, `slots` at a time, and write each answer when it is complete."""
+        tally, waiting, active = Tally(), deque(requests), deque[tuple[Job, Generator[dict[str, Any] | None]]]()
         try:
             while waiting or active:
                 while waiting and len(active) < AHEAD * slots:
                     active.append(((job := waiting.popleft()), self._answer(job)))
                 job, steps = active.popleft()
-                said = _next(steps)
-                if said is None:
+                outcome = _next(steps)
+                if outcome is None:
                     active.append((job, steps))
                     continue
-                write({**job.about, "asked": job.asked, **said})
+                write({**job.identity, "asked": job.fingerprint, **outcome})
                 tally.answers += 1
-                tally.failed += "error" in said
-                tally.tokens += len(said.get("tokens", ()))
+                tally.failed += "error" in outcome
+                tally.tokens += len(outcome.get("tokens", ()))
         finally:
             for _, steps in active:
                 steps.close()
         return tally
 
     def _answer(self, job: Job) -> Generator[dict[str, Any] | None]:
-        """Nothing while it goes on, in the end what is written of it."""
-        from foreword.cli.answer import Answer, stop_reason
+        """Yield None while the answer is generated, and its output fields in the end."""
+        from foreword.cli.common.session import Answer, stop_reason
 
         if job.error:
             raise InvalidRequest(job.error)
@@ -198,7 +202,7 @@ class Runner:
                 yield None
         finally:
             deltas.close()
-        said = {
+        fields = {
             "text": answer.text,
             "finish_reason": answer.finish_reason,
             "stop_reason": stop_reason(self.llm, params, answer.tokens, answer.finish_reason),
@@ -209,24 +213,24 @@ class Runner:
             "drafted": answer.figures.drafted,
             "accepted": answer.figures.accepted,
         }
-        yield said | ({"logprobs": [asdict(one) for one in answer.logprobs]} if answer.logprobs else {})
+        yield fields | ({"logprobs": [asdict(one) for one in answer.logprobs]} if answer.logprobs else {})
 
 
 def _next(steps: Generator[dict[str, Any] | None]) -> dict[str, Any] | None:
-    """What comes next of an answer; an error of one request ends that one alone."""
+    """Advance one answer; turn an exception into an error of this request alone."""
     try:
         return next(steps)
     except ForewordError as error:
         return {"error": str(error)}
-    except Exception as error:  # noqa: BLE001 - whatever a request runs into, the others go on
+    except Exception as error:  # noqa: BLE001 - a failed request must not end the others
         return {"error": named(error)}
 
 
 def writer(out: Path | None) -> Callable[[Mapping[str, Any]], None]:
-    """Writes JSON lines to a file, after those that are there, or to stdout; each is there before the next begins."""
+    """Return a function that appends JSON lines to a file or stdout, and flushes each."""
 
-    def write(said: Mapping[str, Any]) -> None:
-        line = json.dumps(said, ensure_ascii=False) + "\n"
+    def write(record: Mapping[str, Any]) -> None:
+        line = json.dumps(record, ensure_ascii=False) + "\n"
         if out is None:
             sys.stdout.write(line)
             sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""`foreword bench`: options of a measurement. What is measured, and how, is said in foreword.bench."""
+"""`foreword bench`: options and output of the benchmarks in foreword.bench."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from foreword.cli import early, edge, options, show
-from foreword.cli.course import Course
+from foreword.cli.common import early, options, render, runtime, source
+from foreword.cli.common.progress import LineProgress
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from foreword.bench.run import Options
 
-MEASURE, WRITE = "What is measured", "What is written"
-ALONE = {"limit": {"context", "device"}, "rules": {"budget"}}
-"""Options that go with one measurement alone."""
-LIMITED = {"quick", "inflate", "model", "dtype", "json"}
-"""What --limit takes besides."""
+MEASURE, OUTPUT = "Measurement", "Results"
+ALONE = {"limit": {"context", "device"}, "rules": {"nodes"}}
+"""Options that only one kind of measurement takes."""
+LIMITED = {"quick", "inflate", "model", "dtype", "trust_remote_code", "json", "quiet"}
+"""Other options that --limit takes."""
 STDOUT = Path("-")
-HEATS, BUDGETS = (0.3, 0.7, 1.0, 1.3), (4, 8, 16, 32, 64)
-"""Temperatures and numbers of guesses that rules are compared at."""
+TEMPERATURES, BUDGETS = (0.3, 0.7, 1.0, 1.3), (4, 8, 16, 32, 64)
+"""Default temperatures and draft tokens per round of --rules."""
 
 
 def _option(
@@ -39,8 +39,8 @@ def _option(
     return typer.Option(*names, help=help, min=least, metavar=metavar, rich_help_panel=MEASURE, callback=callback)
 
 
-def _tried(file: Path | None) -> None:
-    """Measuring takes minutes, so nobody should learn after it that its figures have no place to go."""
+def _check_output(file: Path | None) -> None:
+    """Check the output file before a measurement of minutes starts."""
     if file != STDOUT:
         early.file(file)
 
@@ -50,70 +50,78 @@ def _rows(methods: list[str] | None) -> None:
         early.row(name)
 
 
-def _engines(peers: list[str] | None) -> None:
-    for name in peers or ():
-        early.known("engine", name, (*early.names("bench.engines", "ENGINES"), "all"))
+def _engines(baselines: list[str] | None) -> None:
+    for name in baselines or ():
+        early.check_name("engine", name, (*source.value("bench.peers.registry", "ENGINES"), "all"))
 
 
-Quick = Annotated[bool, typer.Option("--quick", help="Few prompts: a minute on two cores.", rich_help_panel=MEASURE)]
+Quick = Annotated[
+    bool, typer.Option("--quick", help="Few prompts; about a minute on two cores.", rich_help_panel=MEASURE)
+]
 Inflate = Annotated[
     options.SHAPES | None,
-    _option("Give the family the cost of a llama-110m, llama-350m, llama-1b or llama-8b. Same text.", metavar="SHAPE"),
+    _option("Simulated target size: llama-110m, llama-350m, llama-1b or llama-8b.", metavar="SHAPE"),
 ]
 Temperatures = Annotated[
-    list[float] | None, _option("May be given again. Default: 0 and 1.", "--temperature", "-t", metavar="T")
+    list[float] | None,
+    _option("Sampling temperature. Repeatable. Default: 0 and 1.", "--temperature", "-t", metavar="T"),
 ]
 Rows = Annotated[
     list[str] | None,
-    _option("A row of the table; may be given again. Default: all.", "--method", metavar="NAME", check=_rows),
+    _option("Method to measure. Repeatable. Default: all.", "--method", metavar="NAME", check=_rows),
 ]
-Wide = Annotated[
+Budget = Annotated[
     str | None,
-    _option("What decides how much is guessed; docs/widths.md.", "--width", metavar="NAME", check=early.width),
+    _option(
+        "Draft-token budget; see docs/budgets.md. Default: adaptive.", "--budget", metavar="NAME", check=early.budget
+    ),
 ]
 Peers = Annotated[
     list[str] | None,
     _option(
-        "Beside transformers also openvino, llamacpp or all; needs foreword\\[peers].",
+        "Additional baselines: openvino, llamacpp or all; needs foreword\\[peers].",
         "--peers",
         metavar="NAME",
         check=_engines,
     ),
 ]
-Kind = Annotated[Literal["in-domain", "out-of-domain"], _option("in-domain or out-of-domain.", metavar="KIND")]
+Kind = Annotated[
+    Literal["in-domain", "out-of-domain"], _option("Prompt set: in-domain or out-of-domain.", metavar="KIND")
+]
 Sources = Annotated[
     list[str] | None,
-    _option("What a row drafts with instead of the draft model, as a datastore.", "--source", metavar="NAME=PATH"),
+    _option("Input of a method, such as its datastore.", "--source", metavar="NAME=PATH"),
 ]
-Few = Annotated[int | None, _option("Only so many prompts, of all kinds.", least=1)]
-Length = Annotated[int, _option("At most this many new tokens in an answer.", least=1)]
-Repeats = Annotated[int, _option("Times each prompt is run.", least=1)]
-Seed = Annotated[int, _option("Of the first request; the others count on from it.", least=0)]
+Few = Annotated[int | None, _option("Maximum number of prompts, over all categories.", least=1)]
+Length = Annotated[int, _option("Maximum number of new tokens per answer.", least=1)]
+Repeats = Annotated[int, _option("Runs per prompt.", least=1)]
+Seed = Annotated[int, _option("Seed of the first request; then consecutive.", least=0)]
 Json = Annotated[
     Path | None,
-    typer.Option(help="Write the figures here; - is stdout.", rich_help_panel=WRITE, callback=options.checked(_tried)),
+    typer.Option(
+        help="JSON file of the results; - is stdout.", rich_help_panel=OUTPUT, callback=options.checked(_check_output)
+    ),
 ]
 Limit = Annotated[
-    bool, typer.Option("--limit", help="Forwards beside the limit of the memory instead.", rich_help_panel=MEASURE)
+    bool,
+    typer.Option("--limit", help="Forward time against the memory-bandwidth limit instead.", rich_help_panel=MEASURE),
 ]
-Where = Annotated[bool, typer.Option("--where", help="Show where a round goes instead.", rich_help_panel=WRITE)]
+Where = Annotated[bool, typer.Option("--where", help="Time per step of a round instead.", rich_help_panel=OUTPUT)]
 Rules = Annotated[
-    bool, typer.Option("--rules", help="Rules beside each other, on equal guesses, instead.", rich_help_panel=MEASURE)
+    bool, typer.Option("--rules", help="Verification rules on equal draft tokens instead.", rich_help_panel=MEASURE)
 ]
 Batch = Annotated[
     str | None,
-    _option("So many texts at a time instead, as 1,4,16,32: each method beside plain decoding.", metavar="N,N,…"),
+    _option("Batch sizes to compare instead, as 1,4,16,32.", metavar="N,N,…"),
 ]
-Budgets = Annotated[list[int] | None, _option("With --rules: guesses in a round. Default: 4 to 64.", "--budget")]
-Context = Annotated[int, _option("With --limit: tokens before the ones that are checked.", least=1)]
-Device = Annotated[
-    str, _option("With --limit: cpu, cuda, cuda:1 …; built and measured there.", metavar="DEVICE", check=early.device)
-]
+NodeCounts = Annotated[list[int] | None, _option("With --rules: draft tokens per round. Default: 4 to 64.", "--nodes")]
+Context = Annotated[int, _option("With --limit: context tokens before the forward.", least=1)]
+Device = Annotated[str, _option("With --limit: device, as cpu, cuda, cuda:1.", metavar="DEVICE", check=early.device)]
 Plot = Annotated[
     Path | None,
     typer.Option(
-        help="Draw them here (PNG; needs foreword\\[bench]).",
-        rich_help_panel=WRITE,
+        help="PNG plot of the results; needs foreword\\[bench].",
+        rich_help_panel=OUTPUT,
         callback=options.checked(early.file),
     ),
 ]
@@ -129,128 +137,141 @@ def bench(
     inflate: Inflate = None,
     temperature: Temperatures = None,
     method: Rows = None,
-    width: Wide = None,
+    budget: Budget = None,
     peers: Peers = None,
     prompts: Kind = "in-domain",
     limit_prompts: Few = None,
     max_tokens: Length = 128,
     repeats: Repeats = 1,
     context: Context = 200,
-    budget: Budgets = None,
+    nodes: NodeCounts = None,
     seed: Seed = 0,
     model: options.ModelName = None,
     draft: options.DraftName = None,
     source: Sources = None,
     dtype: options.DtypeName = "auto",
     device: Device = "cpu",
+    trust_remote_code: options.TrustRemoteCode = False,
     json: Json = None,
     plot: Plot = None,
+    quiet: options.Quiet = False,
 ) -> None:
-    """Measure every way to guess, plain decoding and transformers on this machine, in one interleaved run."""
+    """Measure all methods, plain decoding and transformers on this machine, in one interleaved run."""
     given = locals()
     _check(given)
     if limit:
-        _limit(inflate, model, (dtype, device), json, quick=quick, context=context)
-        return
-    from foreword.bench.run import USUAL, Options
-
-    same = ("quick", "inflate", "width", "prompts", "limit_prompts", "max_tokens", "repeats", "seed", "dtype", "draft")
-    asked = Options(
-        **{name: given[name] for name in same},
-        temperatures=tuple(temperature) if temperature else HEATS if rules else USUAL,
-        methods=tuple(method) if method else None,
-        peers=tuple(peers or ()),
-        target=model,
-        sources=tuple(source or ()),
-        plot=None if plot is None else str(plot),
-    )
-    if rules:
-        _rules(asked, tuple(budget or BUDGETS), json)
+        _limit(given)
+    elif rules:
+        _rules(_request(given), tuple(nodes or BUDGETS), json)
     elif batch is not None:
-        _together(asked, batch, json)
+        _batch_sizes(_request(given), batch, json)
     else:
-        _ways(asked, json, where=where)
+        _methods(_request(given), json, where=where)
+
+
+def _request(given: dict[str, Any]) -> Options:
+    from foreword.bench.run import DEFAULT_TEMPERATURES, Options
+
+    unchanged = (
+        "quick",
+        "inflate",
+        "budget",
+        "prompts",
+        "limit_prompts",
+        "max_tokens",
+        "repeats",
+        "seed",
+        "dtype",
+        "draft",
+    )
+    return Options(
+        **{name: given[name] for name in (*unchanged, "trust_remote_code")},
+        temperatures=tuple(given["temperature"] or (TEMPERATURES if given["rules"] else DEFAULT_TEMPERATURES)),
+        methods=tuple(given["method"]) if given["method"] else None,
+        peers=tuple(given["peers"] or ()),
+        target=given["model"],
+        sources=tuple(given["source"] or ()),
+        plot=None if given["plot"] is None else str(given["plot"]),
+    )
 
 
 def _check(given: dict[str, object]) -> None:
-    """Raises InvalidRequest for options that what is measured does not take: none is passed over in silence."""
+    """Raise InvalidRequest for options that the chosen measurement would ignore."""
     from foreword.errors import InvalidRequest
 
-    usual = {name: option.default for name, option in signature(bench).parameters.items()}
-    asked = {name for name, default in usual.items() if given[name] != default}
-    kinds = sorted(asked & {"limit", "rules", "batch", "where"})
+    defaults = {name: option.default for name, option in signature(bench).parameters.items()}
+    changed = {name for name, default in defaults.items() if given[name] != default}
+    kinds = sorted(changed & {"limit", "rules", "batch", "where"})
     if len(kinds) > 1:
-        raise InvalidRequest(f"{_spelt(kinds)} are measurements of their own; ask for one at a time")
+        raise InvalidRequest(f"cannot combine {_as_options(kinds)}: each is its own measurement. Give one at a time")
     kind = kinds[0] if kinds else ""
     for other, own in ALONE.items():
-        if other != kind and (strange := sorted(asked & own)):
-            raise InvalidRequest(f"{_spelt(strange)} goes with {_spelt([other])}; leave it out, or ask for that")
-    if kind == "limit" and (strange := sorted(asked - LIMITED - ALONE[kind] - {kind})):
+        if other != kind and (unused := sorted(changed & own)):
+            raise InvalidRequest(
+                f"cannot use {_as_options(unused)}: it goes with {_as_options([other])}. Leave it out, or add that"
+            )
+    if kind == "limit" and (unused := sorted(changed - LIMITED - ALONE[kind] - {kind})):
         raise InvalidRequest(
-            f"--limit measures forwards alone, so {_spelt(strange)} would change nothing; leave it out"
+            f"cannot use {_as_options(unused)} with '--limit': it measures forwards alone. Leave it out"
         )
 
-    if kind == "batch" and "plot" in asked:
-        raise InvalidRequest("--plot draws what is measured text by text, so it does not go with --batch; leave it out")
+    if kind == "batch" and "plot" in changed:
+        raise InvalidRequest("cannot use '--plot' with '--batch': it draws single requests. Leave it out")
 
 
-def _spelt(options: list[str]) -> str:
-    return " and ".join("--" + name.replace("_", "-") for name in options)
+def _as_options(options: list[str]) -> str:
+    return " and ".join(f"'--{name.replace('_', '-')}'" for name in options)
 
 
-def _ways(asked: Options, json: Path | None, *, where: bool) -> None:
+def _methods(request: Options, json: Path | None, *, where: bool) -> None:
+    from foreword.bench.round_profile import table
     from foreword.bench.run import run
-    from foreword.bench.where import table
 
-    with Course(quiet=json == STDOUT) as course:
-        report = run(asked, course)
+    with LineProgress(quiet=json == STDOUT) as progress:
+        report = run(request, progress)
     _write(report.as_json(), table(report) if where else report.table(), json)
 
 
-def _rules(asked: Options, budgets: tuple[int, ...], json: Path | None) -> None:
+def _rules(request: Options, budgets: tuple[int, ...], json: Path | None) -> None:
     from foreword.bench.rules import as_json, compare, table
 
-    with Course(quiet=json == STDOUT) as course:
-        rows = compare(asked, budgets, course)
-    _write(as_json(rows, asked), table(rows), json)
+    with LineProgress(quiet=json == STDOUT) as progress:
+        rows = compare(request, budgets, progress)
+    _write(as_json(rows, request), table(rows), json)
 
 
-def _together(asked: Options, batch: str, json: Path | None) -> None:
-    from foreword.bench.together import together
+def _batch_sizes(request: Options, batch: str, json: Path | None) -> None:
+    from foreword.bench.batch_sizes import together
     from foreword.errors import InvalidRequest
 
     try:
         batches = [int(part) for part in batch.split(",")]
     except ValueError as error:
-        raise InvalidRequest(f"cannot read '--batch' {batch!r}: it holds no numbers. Give some as 1,4,16,32") from error
-    found = together(asked, batches, edge.note)
-    _write(found.as_json(), found.table(), json)
+        raise InvalidRequest(
+            f"cannot read '--batch' {batch!r}: it holds no list of numbers. Give one as 1,4,16,32"
+        ) from error
+    report = together(request, batches, runtime.note)
+    _write(report.as_json(), report.table(), json)
 
 
-def _limit(
-    shape: str | None,
-    model: str | None,
-    kind: tuple[str, str],
-    json: Path | None,
-    *,
-    quick: bool,
-    context: int,
-) -> None:
-    """One object in the JSON where one model is asked for, a list of them otherwise."""
-    from foreword.bench.limit import DEFAULT, FAMILY, Asked, limits, table
+def _limit(given: dict[str, Any]) -> None:
+    """Measure forwards; the JSON is one object for one model, and a list for several."""
+    from foreword.bench.roofline.limit import DEFAULT, FAMILY, LimitOptions, limits, table
 
+    shape, model = given["inflate"], given["model"]
     shapes = (shape,) if shape else (FAMILY,) if model else DEFAULT
-    found = limits(Asked(shapes, context, quick, model, *kind), edge.note)
-    figures = [one.as_json() for one in found]
-    _write(figures if len(found) > 1 else figures[0], table(found), json)
+    settings = {name: given[name] for name in ("context", "quick", "dtype", "device", "trust_remote_code")}
+    measured = limits(LimitOptions(shapes, target=model, **settings), runtime.note)
+    figures = [one.as_json() for one in measured]
+    _write(figures if len(measured) > 1 else figures[0], table(measured), given["json"])
 
 
 def _write(figures: object, table: Table, file: Path | None) -> None:
-    """Figures to the file; the table to stdout, unless the figures are there."""
-    found = encode.dumps(figures, indent=2) + "\n"
+    """Write the results to the file, and the table to stdout unless the results are there."""
+    text = encode.dumps(figures, indent=2) + "\n"
     if file == STDOUT:
-        typer.echo(found, nl=False)
+        typer.echo(text, nl=False)
         return
     if file is not None:
-        file.write_text(found, encoding="utf-8")
-    show.stdout().print(table)
+        file.write_text(text, encoding="utf-8")
+    render.stdout().print(table)

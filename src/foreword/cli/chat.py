@@ -1,4 +1,4 @@
-"""`foreword chat`: a conversation in the terminal. Knows lines and commands; knows nothing about models' insides."""
+"""`foreword chat`: a conversation in the terminal, with slash commands."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from foreword.cli import early, edge, options, show
-from foreword.cli.bundles import Driving, Guessing, Sampling, bundled
-from foreword.disk import writable
+from foreword.cli.common import early, options, render, runtime
+from foreword.cli.common.bundles import BackendLoading, Drafting, Sampling, bundled
 from foreword.errors import InvalidRequest, words
+from foreword.files import check_writable
 
 if TYPE_CHECKING:
-    from foreword.cli.answer import Answer
+    from foreword.cli.common.session import Answer
     from foreword.llm import LLM
     from foreword.types import SamplingParams
 
 LEAVE = ("/exit", "/quit")
 COMMANDS = {
     "/regen": "answers the last question again",
-    "/undo": "takes the last question and its answer back",
-    "/reset": "forgets the conversation",
-    "/system": "TEXT tells the model so before the conversation; alone it tells nothing",
-    "/seed": "N makes it repeatable; alone it forgets the seed",
-    "/save": "FILE keeps the conversation, to read (.md) or for --load",
-    "/stats": "says how the last answer was made",
-    "/help": "lists these",
+    "/undo": "removes the last question and its answer",
+    "/reset": "clears the conversation",
+    "/system": "TEXT sets the system message; without TEXT removes it",
+    "/seed": "N fixes the sampling seed; without N each answer gets a new one",
+    "/save": "FILE saves the conversation, to read (.md) or for --load",
+    "/stats": "shows statistics of the last answer",
+    "/help": "lists the commands",
     "/exit": "leaves",
 }
-HELP = " · ".join(f"{name} {what}" for name, what in COMMANDS.items())
-LINES = 'A line that ends in \\ goes on in the next one; lines between two """ belong together.'
+HELP = " · ".join(f"{name} {effect}" for name, effect in COMMANDS.items())
+LINES = 'A line that ends in \\ continues on the next one; lines between two """ form one message.'
 QUOTES = '"' * 3
-"""Begins and ends a turn of several lines."""
+"""Delimiter of a message of several lines."""
 
 Load = Annotated[
     Path | None,
     typer.Option(
-        "--load", help="Go on with a conversation that /save kept.", metavar="FILE",
+        "--load", help="File of a conversation saved with /save.", metavar="FILE",
         callback=options.checked(lambda file: file and early.data([file])),
     ),
 ]  # fmt: skip
@@ -52,8 +52,8 @@ Load = Annotated[
 def chat(
     *,
     model: options.ModelName = None,
-    loading: Driving,
-    guessing: Guessing,
+    loading: BackendLoading,
+    drafting: Drafting,
     learn: options.Learn = None,
     sampling: Sampling,
     system: options.System = None,
@@ -61,30 +61,33 @@ def chat(
     color: options.Colour = None,
     stats: options.Statistics = True,
 ) -> None:
-    """Talk with a model; it remembers the conversation.
+    """Chat with a model in the terminal.
 
-    Ctrl-C stops an answer and keeps what is there; at the prompt it leaves. /help lists the commands. A line that ends
-    in a backslash goes on in the next one.
+    Ctrl-C stops an answer and keeps the text so far; at the prompt it exits. /help lists the commands. A line that ends
+    in a backslash continues on the next one.
     """
-    edge.stdin()
-    said = loaded(load) if load else []
-    if said and said[0]["role"] == "system" and system is None:
-        system = said[0]["content"]
-    said = [message for message in said if message["role"] != "system"]
-    from foreword import LLM
+    runtime.stdin()
+    history = loaded(load) if load else []
+    if history and history[0]["role"] == "system" and system is None:
+        system = history[0]["content"]
+    history = [message for message in history if message["role"] != "system"]
+    with render.loading():
+        from foreword import LLM
 
-    llm = LLM(model, **loading.how, **guessing.how, learn=learn is not None)
+        llm = LLM(model, **loading.keywords, **drafting.keywords, learn=learn is not None)
     if not llm.tokenizer.chat_template:
-        raise InvalidRequest(f"{llm.target.name} has no chat template; use `foreword generate --raw`")
-    talk = Talk(llm, sampling, sampling.params(), system, show.wants_colour(color), stats, said)
-    talk.run()
+        raise InvalidRequest(
+            f"cannot chat with {llm.target.name}: it has no chat template. Use `foreword generate --raw`"
+        )
+    conversation = Conversation(llm, sampling, sampling.params(), system, render.use_colour(color), stats, history)
+    conversation.run()
     if learn is not None:
         llm.save_draft(learn)
-        edge.note(f"{learn} holds the draft model with what it has learnt; --draft {learn} serves it")
+        runtime.note(f"saved the trained draft model to {learn}; use it with --draft {learn}")
 
 
 def loaded(file: Path) -> list[dict[str, str]]:
-    """The messages that `/save` kept. Raises InvalidRequest where the file holds something else."""
+    """Return the messages that `/save` wrote. Raises InvalidRequest for any other file."""
     from foreword.prompts import turns
 
     try:
@@ -94,156 +97,160 @@ def loaded(file: Path) -> list[dict[str, str]]:
 
 
 @dataclass(slots=True)
-class Talk:
-    """A conversation while it goes on."""
+class Conversation:
+    """State and commands of one conversation."""
 
     llm: LLM
     sampling: Sampling
     params: SamplingParams
     system: str | None
-    """What every conversation begins with."""
+    """System message of the conversation."""
     colour: bool
     stats: bool
-    said: list[dict[str, str]] = field(default_factory=list)
+    history: list[dict[str, str]] = field(default_factory=list)
     last: Answer | None = None
 
     def run(self) -> None:
-        """Read turns until the end of input or /exit."""
+        """Read messages until the end of input or /exit."""
         if sys.stdin.isatty():
-            edge.note(f"{HELP}. {LINES}")
+            runtime.note(f"{HELP}. {LINES}")
             if self.colour:
-                show.stderr().print(show.legend())
-        while (text := _turn()) is not None:
+                render.stderr().print(render.legend())
+        while (text := _read_message()) is not None:
             word, _, rest = text.strip().partition(" ")
             if not word:
                 continue
             if word in LEAVE:
                 return
             if word.startswith("/") and "\n" not in text:
-                self._obey(word, rest.strip())
+                self._run_command(word, rest.strip())
                 continue
             self._answer(text.strip())
 
     @property
     def messages(self) -> list[dict[str, str]]:
-        """All that is said, with what comes before it."""
-        return [*([{"role": "system", "content": self.system}] if self.system else []), *self.said]
+        """Return the history, after the system message if there is one."""
+        return [*([{"role": "system", "content": self.system}] if self.system else []), *self.history]
 
-    def _obey(self, command: str, argument: str) -> None:
+    def _run_command(self, command: str, argument: str) -> None:
         if command not in COMMANDS:
             near = get_close_matches(command, COMMANDS, 1)
-            hint = f"; did you mean {near[0]}?" if near else f". {HELP}"
-            edge.complain(f"there is no command {command}{hint}")
+            hint = f"Did you mean {near[0]}?" if near else HELP
+            runtime.print_error(f"cannot run {command}: there is no such command. {hint}")
             return
         {
             "/regen": self._regenerate,
             "/undo": self._undo,
             "/reset": self._reset,
-            "/system": self._tell,
+            "/system": self._set_system,
             "/seed": self._seed,
             "/save": self._save,
             "/stats": self._report,
-            "/help": lambda _: edge.note(f"{HELP}. {LINES}"),
+            "/help": lambda _: runtime.note(f"{HELP}. {LINES}"),
         }[command](argument)
 
     def _reset(self, _: str) -> None:
-        self.said.clear()
-        edge.note("the conversation is forgotten")
+        self.history.clear()
+        runtime.note("conversation cleared")
 
-    def _tell(self, text: str) -> None:
+    def _set_system(self, text: str) -> None:
         self.system = text or None
-        edge.note("the model is told so from now on" if text else "the model is told nothing beforehand")
+        runtime.note("system message set" if text else "system message removed")
 
     def _report(self, _: str) -> None:
-        edge.note(show.summary(self.last) if self.last else "there is no answer yet")
+        runtime.note(render.summary(self.last) if self.last else "no answer yet")
 
-    def _taken_back(self) -> str | None:
-        """The last question, which is taken back with its answer."""
-        asked = max((place for place, turn in enumerate(self.said) if turn["role"] == "user"), default=None)
-        if asked is None:
-            edge.complain("there is no question yet")
+    def _pop_question(self) -> str | None:
+        """Remove the last question with its answer, and return the question; None if there is none."""
+        last = max((place for place, turn in enumerate(self.history) if turn["role"] == "user"), default=None)
+        if last is None:
+            runtime.print_error("cannot go back: there is no question yet. Ask one first")
             return None
-        text = self.said[asked]["content"]
-        del self.said[asked:]
+        text = self.history[last]["content"]
+        del self.history[last:]
         return text
 
     def _undo(self, _: str) -> None:
-        if (text := self._taken_back()) is not None:
-            edge.note(f"taken back: {text}")
+        if (text := self._pop_question()) is not None:
+            runtime.note(f"removed: {text}")
 
     def _regenerate(self, _: str) -> None:
-        before = [*self.said]
-        if (text := self._taken_back()) is not None and not self._answer(text):
-            self.said = before
+        before = [*self.history]
+        if (text := self._pop_question()) is not None and not self._answer(text):
+            self.history = before
 
     def _save(self, name: str) -> None:
         if not name:
-            edge.complain("say where to: /save FILE")
+            runtime.print_error("cannot save: no file is given. Write /save FILE")
             return
         file = Path(name).expanduser()
         try:
             if file.name.endswith(".md"):
-                kept = "\n\n".join(f"**{turn['role']}**\n\n{turn['content']}" for turn in self.messages) + "\n"
+                content = "\n\n".join(f"**{turn['role']}**\n\n{turn['content']}" for turn in self.messages) + "\n"
             else:
-                kept = json.dumps({"messages": self.messages}, ensure_ascii=False, indent=1) + "\n"
-            writable(file)
-            file.write_text(kept, encoding="utf-8")
+                content = json.dumps({"messages": self.messages}, ensure_ascii=False, indent=1) + "\n"
+            check_writable(file)
+            file.write_text(content, encoding="utf-8")
         except (OSError, InvalidRequest) as error:
-            edge.complain(str(error))
+            runtime.print_error(str(error))
         else:
-            edge.note(f"{file} holds the conversation")
+            runtime.note(f"saved the conversation to {file}")
 
     def _seed(self, argument: str) -> None:
         try:
             self.params = replace(self.params, seed=int(argument) if argument else None)
         except ValueError as error:  # InvalidRequest is one too
-            edge.complain(str(error) if isinstance(error, InvalidRequest) else "a seed is a whole number: /seed 7")
+            runtime.print_error(
+                str(error)
+                if isinstance(error, InvalidRequest)
+                else "cannot set the seed: it is not an integer. Write /seed 7"
+            )
         else:
-            edge.note(f"seed {argument}" if argument else "a new seed for each answer")
+            runtime.note(f"seed {argument}" if argument else "a new seed for each answer")
 
     def _answer(self, text: str) -> bool:
-        """Whether it could be answered. What was written before Ctrl-C is kept as the answer."""
-        from foreword.cli.answer import follow
+        """Answer a message and return whether that succeeded. After Ctrl-C the text so far is the answer."""
+        from foreword.cli.common.session import follow
 
-        self.said.append({"role": "user", "content": text})
+        self.history.append({"role": "user", "content": text})
         try:
             ids = self.llm.render(self.messages)
             params = self.sampling.fitting(self.llm, self.params, ids)
-            writer = show.Writer(self.colour)
+            writer = render.Writer(self.colour)
             answer = follow(self.llm, ids, params, writer)
-        except InvalidRequest as error:  # a conversation that has grown too long must not end the program
-            self.said.pop()
-            edge.complain(f"{error}. /reset begins a new conversation")
+        except InvalidRequest as error:  # a conversation beyond the context must not end the program
+            self.history.pop()
+            runtime.print_error(f"{error}. /reset starts a new conversation")
             return False
         writer.end()
         self.last = answer
-        self.said.append({"role": "assistant", "content": answer.text})
+        self.history.append({"role": "assistant", "content": answer.text})
         if self.stats:
-            edge.note(show.summary(answer))
+            runtime.note(render.summary(answer))
         return True
 
 
-def _turn() -> str | None:
-    """What a person says next, in one line or several; None at the end of input."""
-    line = _line("> ")
+def _read_message() -> str | None:
+    """Read the next message, of one line or several; None at the end of input."""
+    line = _read_line("> ")
     if line is None:
         return None
     if line.strip().startswith(QUOTES):
         lines = [line.strip().removeprefix(QUOTES)]
-        while not lines[-1].rstrip().endswith(QUOTES) and (line := _line("… ")) is not None:
+        while not lines[-1].rstrip().endswith(QUOTES) and (line := _read_line("… ")) is not None:
             lines.append(line.rstrip("\r\n"))
         return "\n".join(lines).rstrip().removesuffix(QUOTES)
     lines = [line.rstrip("\r\n")]
     while lines[-1].endswith("\\"):
         lines[-1] = lines[-1][:-1]
-        if (line := _line("… ")) is None:
+        if (line := _read_line("… ")) is None:
             break
         lines.append(line.rstrip("\r\n"))
     return "\n".join(lines)
 
 
-def _line(prompt: str) -> str | None:
-    """The next line a person types, with editing and recall on a terminal; None at the end."""
+def _read_line(prompt: str) -> str | None:
+    """Read one line, with editing and history on a terminal; None at the end of input."""
     try:
         if not sys.stdin.isatty():
             return sys.stdin.readline() or None
@@ -253,4 +260,4 @@ def _line(prompt: str) -> str | None:
     except EOFError:
         return None
     except UnicodeDecodeError as error:
-        raise InvalidRequest(f"cannot read standard input: it is not UTF-8 text: {error.reason}") from error
+        raise InvalidRequest(f"cannot read standard input: it is not UTF-8 text: {error.reason}. Give UTF-8") from error

@@ -1,7 +1,4 @@
-"""`foreword demo`: the family that ships writes four answers, plain and ahead, in colour; then the figures.
-
-Knows the prompts and how they are shown; measuring is foreword.bench's.
-"""
+"""`foreword demo`: answers of the bundled models in colour, with and without drafting, then a table of results."""
 
 from __future__ import annotations
 
@@ -11,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.live import Live
 
-from foreword.cli import early, edge, options, show
-from foreword.cli.scene import Scene, picture, table
+from foreword.cli.common import early, options, render, runtime
+from foreword.cli.common.demo_view import Scene, picture, table
 
 if TYPE_CHECKING:
     from foreword.bench.prompts import Prompt
@@ -20,7 +17,7 @@ if TYPE_CHECKING:
     from foreword.llm import LLM
 
 PROMPTS = ("sgd_call/10", "wiki_split/119", "open_trivia/133", "tldr/184")
-"""Held out from training, of four kinds, and such that so small a model answers them sensibly."""
+"""Held out from training, from four categories, and easy enough for such a small model."""
 REPEATS = 3
 MAX_TOKENS = 96
 SHAPE = "llama-350m"
@@ -30,31 +27,31 @@ def demo(
     *,
     quick: Annotated[bool, typer.Option("--quick", help="Two prompts, measured once.")] = False,
     temperature: options.Temperature = 0.0,
-    seed: Annotated[int, typer.Option(min=0, help="Same seed, same text.", metavar="N")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Sampling seed; same seed, same text.", metavar="N")] = 0,
     svg: Annotated[
         Path | None,
         typer.Option(
-            dir_okay=False, help="Save the answers and the table as a picture.", callback=options.checked(early.file)
+            dir_okay=False, help="SVG file of the answers and the table.", callback=options.checked(early.file)
         ),
     ] = None,
 ) -> None:
-    """Watch the small models that ship write, plain and ahead, and see how much sooner.
+    """Show the bundled models answer with and without drafting, and how much faster drafting is.
 
-    Accepted guesses are green, the model's own tokens bold. The text is the same every time; the figures are medians
-    after a warm-up, on the same prompts and weights, transformers' own `generate` among them.
+    Accepted draft tokens are green, tokens of the target bold. The text is the same every time. The results are medians
+    after a warm-up, on the same prompts and weights, with transformers' own `generate` for comparison.
     """
     from foreword import LLM, SamplingParams
     from foreword.bench.prompts import load
     from foreword.draft import PLAIN, WITH_DRAFT, WITHOUT_DRAFT
 
-    found = {prompt.id: prompt for prompt in load("in-domain")}
-    prompts = [found[name] for name in PROMPTS[: 2 if quick else None]]
-    with show.stderr().status("loading the models and warming up"):
+    by_id = {prompt.id: prompt for prompt in load("in-domain")}
+    prompts = [by_id[name] for name in PROMPTS[: 2 if quick else None]]
+    with render.stderr().status("loading the models and warming up"):
         llms = [LLM(method=name) for name in (PLAIN, WITHOUT_DRAFT, WITH_DRAFT)]
         for llm in llms:
             llm.chat(prompts[0].messages, SamplingParams(temperature=0, max_tokens=24))
-    out = show.stdout()
-    out.print(show.legend(), "")
+    out = render.stdout()
+    out.print(render.legend(), "")
     scenes = []
     for prompt in prompts:
         scene = Scene(prompt.category, prompt.messages[-1]["content"])
@@ -63,20 +60,20 @@ def demo(
                 _play(llm, prompt, (temperature, seed), scene, live)
         scenes.append(scene)
         out.print()
-    with show.stderr().status("measuring"):
+    with render.stderr().status("measuring"):
         figures = table(_measure(llms[0], prompts, (temperature, seed), 1 if quick else REPEATS))
     out.print(figures)
-    edge.note(f"So small a model costs little; see a larger one: foreword bench --inflate {SHAPE}")
+    runtime.note(f"The bundled target is small; measure a larger one with: foreword bench --inflate {SHAPE}")
     if svg is not None:
         svg.write_text(picture(scenes, figures), encoding="utf-8")
-        edge.note(f"the picture is in {svg}")
+        runtime.note(f"saved the picture to {svg}")
 
 
-def _play(llm: LLM, prompt: Prompt, law: tuple[float, int], scene: Scene, live: Live) -> None:
+def _play(llm: LLM, prompt: Prompt, distribution: tuple[float, int], scene: Scene, live: Live) -> None:
     """Stream one answer into the scene. Ctrl-C ends the demo."""
     from foreword import SamplingParams
 
-    params = SamplingParams(temperature=law[0], seed=law[1], max_tokens=MAX_TOKENS)
+    params = SamplingParams(temperature=distribution[0], seed=distribution[1], max_tokens=MAX_TOKENS)
     line = scene.line(_row_name(llm.method))
     for delta in llm.stream(llm.render(prompt.messages), params):
         line.add(delta)
@@ -90,33 +87,31 @@ def _row_name(method: str) -> str:
     return PLAIN_ROW if method == PLAIN else method
 
 
-def _measure(llm: LLM, prompts: list[Prompt], law: tuple[float, int], repeats: int) -> tuple[Row, ...]:
-    """Every contender on every prompt, turn by turn, after one turn that does not count; medians of the turns."""
-    from foreword.bench import peers
-    from foreword.bench.leftout import LeftOut
+def _measure(llm: LLM, prompts: list[Prompt], distribution: tuple[float, int], repeats: int) -> tuple[Row, ...]:
+    """Run every entry on every prompt, in rotating order, after one uncounted turn; return medians over the turns."""
+    from foreword.bench.exclusions import Exclusions
     from foreword.bench.lineup import PLAIN_ROW, lineup, weights
+    from foreword.bench.peers import hf
+    from foreword.bench.records import Request
     from foreword.bench.report import rows
-    from foreword.bench.trial import Request
+    from foreword.budget import policy
     from foreword.draft import WITH_DRAFT, WITHOUT_DRAFT
-    from foreword.width import policy
 
-    names = (PLAIN_ROW, WITHOUT_DRAFT, WITH_DRAFT, peers.GENERATE)
-    out = LeftOut(edge.note, needed=PLAIN_ROW)
-    entrants = lineup(weights(None, None, "auto", None), names, out, edge.note, policy())
-    requests = [Request(p.id, tuple(llm.render(p.messages)), *law, MAX_TOKENS) for p in prompts]
-    trials = {(one.name, law[0]): {request.name: [] for request in requests} for one in entrants.contenders}
+    names = (PLAIN_ROW, WITHOUT_DRAFT, WITH_DRAFT, hf.GENERATE)
+    out = Exclusions(runtime.note, needed=PLAIN_ROW)
+    lined_up = lineup(weights(None, None, "auto", None), names, out, runtime.note, policy())
+    requests = [Request(p.id, tuple(llm.render(p.messages)), *distribution, MAX_TOKENS) for p in prompts]
+    trials = {(one.name, distribution[0]): {request.name: [] for request in requests} for one in lined_up.entries}
     for turn in range(repeats + 1):
-        for place, request in enumerate(requests):
-            first = (turn + place) % len(entrants.contenders)
-            for contender in (*entrants.contenders[first:], *entrants.contenders[:first]):
-                trial = contender.run(request)
+        for index, request in enumerate(requests):
+            first = (turn + index) % len(lined_up.entries)
+            for entry in (*lined_up.entries[first:], *lined_up.entries[:first]):
+                trial = entry.run(request)
                 if turn:
-                    trials[contender.name, law[0]][request.name].append(trial)
+                    trials[entry.name, distribution[0]][request.name].append(trial)
     return rows(
         {
-            contender: {
-                name: [sorted(many, key=lambda trial: trial.seconds)[len(many) // 2]] for name, many in by.items()
-            }
-            for contender, by in trials.items()
+            entry: {name: [sorted(many, key=lambda trial: trial.seconds)[len(many) // 2]] for name, many in by.items()}
+            for entry, by in trials.items()
         }
     )

@@ -1,4 +1,4 @@
-"""`foreword doctor`: says what is wrong with a drafter. The examination is in foreword.bench.doctor."""
+"""`foreword doctor`: options and output of the drafter diagnosis in foreword.bench.doctor."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from foreword.cli import early, edge, options, show
-from foreword.cli.bundles import Loading, bundled
+from foreword.cli.common import early, options, render, runtime
+from foreword.cli.common.bundles import TrustedLoading, bundled
 
 SIGNS = {"good": "[green]✓[/]", "note": "[yellow]•[/]", "bad": "[red]✗[/]"}
 
@@ -18,34 +18,34 @@ SIGNS = {"good": "[green]✓[/]", "note": "[yellow]•[/]", "bad": "[red]✗[/]"
 def doctor(
     draft: Annotated[
         str | None,
-        typer.Argument(
-            help="A smaller model or a trained head: folder or hub id.", callback=options.checked(early.model)
-        ),
+        typer.Argument(help="Draft model or head: folder or hub id.", callback=options.checked(early.model)),
     ] = None,
     *,
     model: options.ModelName = None,
     method: options.MethodName = None,
-    prompts: Annotated[int, typer.Option(help="Prompts that it is tried on.", min=1, metavar="N")] = 12,
-    max_tokens: Annotated[int, typer.Option(help="At most this long answers.", min=1, metavar="N")] = 48,
-    loading: Loading,
+    prompts: Annotated[int, typer.Option(help="Number of prompts.", min=1, metavar="N")] = 12,
+    max_tokens: Annotated[int, typer.Option(help="Maximum number of new tokens per answer.", min=1, metavar="N")] = 48,
+    loading: TrustedLoading,
     as_json: options.AsJson = False,
 ) -> None:
-    """Try a drafter on its target and say what is wrong: tokens, layers, training, price. 1 if anything is."""
-    from foreword.bench.doctor import Asked, examine
+    """Diagnose a drafter: vocabulary, layers, training, cost. The exit code is 1 if anything is wrong."""
+    from foreword.bench.doctor import DoctorOptions, examine
 
-    asked = Asked(target=model, draft=draft, method=method, prompts=prompts, tokens=max_tokens, **loading.how)
-    found = examine(asked, edge.note)
+    request = DoctorOptions(
+        target=model, draft=draft, method=method, prompts=prompts, tokens=max_tokens, **loading.keywords
+    )
+    report = examine(request, runtime.note)
     if as_json:
-        sys.stdout.write(json.dumps(found.as_json()) + "\n")
+        sys.stdout.write(json.dumps(report.as_json()) + "\n")
     else:
         from rich.markup import escape
 
-        console = show.stdout()
-        for finding in found.findings:
+        console = render.stdout()
+        for finding in report.findings:
             console.print(f"{SIGNS[finding.level]} {escape(finding.what)}")
             if finding.advice:
                 console.print(f"  [dim]{escape(finding.advice)}[/]")
-        for heat, work in found.work.items():
-            console.print(f"temperature {heat}: {work.tokens_per_pass:.2f} tokens a pass with 8 guesses")
-    if not found.healthy:
+        for temperature, work in report.work.items():
+            console.print(f"temperature {temperature}: {work.tokens_per_pass:.2f} tokens per pass with 8 draft tokens")
+    if not report.healthy:
         raise typer.Exit(1)

@@ -1,4 +1,4 @@
-"""`foreword env`: what a bug report should say about the machine. Loads no model."""
+"""`foreword env`: facts about the machine for bug reports. Loads no model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from foreword.cli import options, show
+from foreword.cli.common import options, render
 
 PACKAGES = ("tokenizers", "safetensors", "typer", "rich", "numpy")
 PREFIXES = (
@@ -30,7 +30,7 @@ PREFIXES = (
 
 
 def env(as_json: options.AsJson = False) -> None:
-    """Say what this machine is: for bug reports, and beside every figure."""
+    """Show versions, hardware and settings of this machine, for bug reports."""
     import torch
 
     from foreword.bench.machine import machine, versions
@@ -52,21 +52,21 @@ def env(as_json: options.AsJson = False) -> None:
     if as_json:
         sys.stdout.write(json.dumps(facts) + "\n")
     else:
-        show.facts({name.replace("_", " "): value for name, value in facts.items()})
+        render.facts({name.replace("_", " "): value for name, value in facts.items()})
 
 
 def _native() -> str:
-    """Whether our C code could be compiled for this machine, or why not."""
-    from foreword.native import compiler, draws, llama
+    """Return how our C code was compiled for this machine, or why it was not."""
+    from foreword.native import compiler, forward, sampling
 
-    why = draws.reason()
-    if why:
-        return why
-    command, forward = compiler.compiler(), llama.library()
-    made = f"compiled ({command if isinstance(command, str) else shlex.join(command)})"
-    if isinstance(forward, str):
-        return f"{made}; draws only: {forward}"
-    return f"{made}; multiplies in AMX registers" if llama.amx() else made
+    reason = sampling.reason()
+    if reason:
+        return reason
+    command, library = compiler.compiler(), forward.library()
+    status = f"compiled ({command if isinstance(command, str) else shlex.join(command)})"
+    if isinstance(library, str):
+        return f"{status}; sampling only: {library}"
+    return f"{status}; matrix products use AMX" if forward.amx() else status
 
 
 def _version(package: str) -> str | None:
@@ -77,7 +77,7 @@ def _version(package: str) -> str | None:
 
 
 def _flags() -> set[str]:
-    """What the kernel says the processor can do; nothing on systems without /proc."""
+    """Return the CPU flags of /proc/cpuinfo; empty on systems without /proc."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
     return set(next((line.partition(":")[2] for line in lines if line.startswith("flags")), "").split())

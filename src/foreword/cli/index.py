@@ -1,4 +1,4 @@
-"""`foreword index`: a datastore of your texts, to guess from. Knows files and their formats, not how it is built."""
+"""`foreword index`: input files and output of a datastore, for methods that draft from your own texts."""
 
 from __future__ import annotations
 
@@ -14,22 +14,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from foreword.cli import early, edge, options, show
+from foreword.cli.common import early, options, render, runtime
 from foreword.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from foreword.draft.datastore import Meta
+    from foreword.draft.lookup.datastore import Meta
 
 RECORDS, PACKED = (".jsonl", ".ndjson"), ".gz"
 PIECE = 2**20
-"""Characters of a plain file that are taken as one text; longer files are cut at the ends of lines."""
+"""Characters. Plain files are cut into texts of about this size, at line ends."""
 FORMATS = '{"messages": […]}, {"text": "…"} or {"prompt": …, "completion": …}'
 
-Files = Annotated[
-    list[Path], typer.Argument(help="JSONL, plain text or source files, .gz too; folders with all in them.")
-]
+Files = Annotated[list[Path], typer.Argument(help="JSONL, text or source files (.gz too); folders.")]
 Out = Annotated[
     Path,
     typer.Option(
@@ -43,46 +41,48 @@ def index(
     *,
     out: Out,
     model: options.ModelName = None,
-    trust_remote_code: options.Trust = False,
+    trust_remote_code: options.TrustRemoteCode = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Build a datastore of your own texts, for guessing what a model will say about such things.
+    """Build a datastore from your own texts, for drafting by retrieval.
 
-    A line of JSONL holds a chat (messages, or prompt and completion), which is put into the model's chat template, or a
-    text. The datastore is for one tokenizer: that of the model. The folder appears when it is complete.
+    A line of JSONL holds a text or a chat (messages, or prompt and completion), which is put into the model's chat
+    template. The datastore is for the tokenizer of that model only. The folder appears when it is complete.
     """
-    found, skipped = collected(files)
-    from foreword import family
-    from foreword.draft.datastore import build
+    paths, skipped = collected(files)
+    from foreword import bundled
+    from foreword.draft.lookup.datastore import build
     from foreword.model import load_tokenizer
 
     trusted = {"trust_remote_code": True} if trust_remote_code else {}
-    tokenizer = load_tokenizer(model or family.target(), **trusted)
+    tokenizer = load_tokenizer(model or bundled.target(), **trusted)
     template = tokenizer.apply_chat_template if tokenizer.chat_template else None
     with _progress(quiet=as_json) as shown:
-        reading = shown.add_task("reading", total=sum(path.stat().st_size for path in found))
+        reading = shown.add_task("reading", total=sum(path.stat().st_size for path in paths))
         sorting = shown.add_task("sorting", total=1.0)
-        corpus = Corpus(found, template, lambda read: shown.update(reading, advance=read))
+        corpus = Corpus(paths, template, lambda read: shown.update(reading, advance=read))
         meta = build(corpus, tokenizer, out, progress=lambda share: shown.update(sorting, completed=share))
     for path in skipped:
-        edge.note(f"{path} is not text and was left out")
+        runtime.note(f"skipped {path}: it is not text")
     _write(out, meta, skipped, as_json)
 
 
 def collected(files: list[Path]) -> tuple[list[Path], list[Path]]:
-    """The files to read, those of folders in the order of their names, and those of folders that are not text.
+    """Return the text files, those of folders sorted by name, and the files of folders that are not text.
 
-    Hidden files in folders are passed over. Raises InvalidRequest where a named file does not exist or is not text, and
-    where nothing is left; OSError where one cannot be read.
+    Hidden files in folders are ignored. Raises InvalidRequest if a named file does not exist or is not text, or if no
+    file is left; OSError if one cannot be read.
     """
     texts: list[Path] = []
     skipped: list[Path] = []
     for path in files:
         if not path.exists():
-            raise InvalidRequest(f"there is no file or folder {path}")
+            raise InvalidRequest(f"cannot read {path}: there is no such file or folder. Give one that exists")
         if not path.is_dir():
             if not _is_text(path):
-                raise InvalidRequest(f"{path} is not UTF-8 text; give JSONL, plain text or source files")
+                raise InvalidRequest(
+                    f"cannot read {path}: it is not UTF-8 text. Give JSONL, plain text or source files"
+                )
             texts.append(path)
             continue
         inside = sorted(one for one in path.rglob("*") if one.is_file())
@@ -90,21 +90,21 @@ def collected(files: list[Path]) -> tuple[list[Path], list[Path]]:
             if not any(part.startswith(".") for part in one.relative_to(path).parts):
                 (texts if _is_text(one) else skipped).append(one)
     if not texts:
-        raise InvalidRequest(f"there are no text files in {', '.join(map(str, files))}")
+        raise InvalidRequest(f"cannot build a datastore: no text files in {', '.join(map(str, files))}. Give others")
     return texts, skipped
 
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """The (source, text) pairs of some files, read as they are asked for.
+    """Lazily read (source, text) pairs of files.
 
-    `template` renders a chat as the model reads it, with the signature of `apply_chat_template`; None where the model
-    has none. `heard` is told the bytes that were read.
+    `template` renders a chat, with the signature of `apply_chat_template`; None if the model has none. `on_read`
+    receives the number of bytes read since its last call.
     """
 
     files: list[Path]
     template: Callable[..., Any] | None
-    heard: Callable[[int], object]
+    on_read: Callable[[int], object]
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
         for path in self.files:
@@ -112,7 +112,7 @@ class Corpus:
                 read = 0
                 for text in self._texts(path, stream):
                     yield str(path), text
-                    self.heard(raw.tell() - read)
+                    self.on_read(raw.tell() - read)
                     read = raw.tell()
 
     def _texts(self, path: Path, stream: io.TextIOWrapper) -> Iterator[str]:
@@ -125,34 +125,42 @@ class Corpus:
                 if line.strip():
                     yield self._record(line, f"{path}, line {number}")
         except UnicodeDecodeError as error:
-            raise InvalidRequest(f"{path} is not UTF-8 text: {error.reason} at byte {error.start}") from error
+            raise InvalidRequest(
+                f"cannot read {path}: it is not UTF-8 text: {error.reason} at byte {error.start}. Give UTF-8"
+            ) from error
 
     def _record(self, line: str, where: str) -> str:
-        """The text of one record, a chat as the model would read it."""
+        """Return the text of one record; a chat is rendered in the template."""
         try:
             record = json.loads(line)
         except ValueError as error:
-            raise InvalidRequest(f"{where} is not JSON: {error}") from error
+            raise InvalidRequest(f"cannot read {where}: it is not JSON: {error}. Give {FORMATS}") from error
         match record:
             case {"messages": list(messages)}:
                 return self._chat(messages, where)
             case {"text": str(text)}:
                 return text
-            case {"prompt": list(asked), "completion": list(said)}:
-                return self._chat(asked + said, where)
-            case {"prompt": str(asked), "completion": str(said)} if self.template is None:
-                return asked + said
-            case {"prompt": str(asked), "completion": str(said)}:
-                return self._chat([{"role": "user", "content": asked}, {"role": "assistant", "content": said}], where)
-        raise InvalidRequest(f"{where} is none of {FORMATS}")
+            case {"prompt": list(prompt), "completion": list(completion)}:
+                return self._chat(prompt + completion, where)
+            case {"prompt": str(prompt), "completion": str(completion)} if self.template is None:
+                return prompt + completion
+            case {"prompt": str(prompt), "completion": str(completion)}:
+                return self._chat(
+                    [{"role": "user", "content": prompt}, {"role": "assistant", "content": completion}], where
+                )
+        raise InvalidRequest(f"cannot read {where}: unknown fields. Give {FORMATS}")
 
     def _chat(self, messages: list[Any], where: str) -> str:
         if self.template is None:
-            raise InvalidRequest(f"{where} is a chat, and the model has no chat template; give records with text")
+            raise InvalidRequest(
+                f"cannot read {where}: it is a chat, and the model has no chat template. Give records with text"
+            )
         try:
             return self.template(messages, tokenize=False)
-        except Exception as error:  # a template is a program of the model's and raises what it likes
-            raise InvalidRequest(f"{where} does not fit the model's chat template: {error}") from error
+        except Exception as error:  # a template is code of the model and may raise anything
+            raise InvalidRequest(
+                f"cannot read {where}: it does not fit the model's chat template: {error}. Give other messages"
+            ) from error
 
 
 def _decoded(raw: io.BufferedReader, path: Path) -> io.TextIOWrapper:
@@ -160,7 +168,7 @@ def _decoded(raw: io.BufferedReader, path: Path) -> io.TextIOWrapper:
 
 
 def _is_text(path: Path) -> bool:
-    """Whether a file begins as UTF-8 text does."""
+    """Return whether the first 8,192 bytes of a file are UTF-8 text."""
     with path.open("rb") as raw:
         try:
             start = (gzip.GzipFile(fileobj=raw) if path.name.lower().endswith(PACKED) else raw).read(8192)
@@ -174,7 +182,7 @@ def _progress(*, quiet: bool) -> Progress:
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
     columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn()
-    console = show.stderr()
+    console = render.stderr()
     return Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal)
 
 
@@ -191,4 +199,4 @@ def _write(out: Path, meta: Meta, skipped: list[Path], as_json: bool) -> None:
     if as_json:
         sys.stdout.write(json.dumps(facts) + "\n")
         return
-    show.facts(facts)
+    render.facts(facts)

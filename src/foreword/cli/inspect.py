@@ -1,4 +1,4 @@
-"""`foreword inspect`: how a model will be driven, why, and what its passes cost. Knows what to ask, decides nothing."""
+"""`foreword inspect`: the backend of a model, the reason for it, and the cost of forwards."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from foreword.cli import options, show
-from foreword.cli.bundles import Driving, bundled
+from foreword.cli.common import options, render
+from foreword.cli.common.bundles import BackendLoading, bundled
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -21,27 +21,27 @@ def inspect(
     model: options.ModelArgument = None,
     *,
     draft: options.DraftName = None,
-    loading: Driving,
+    loading: BackendLoading,
     as_json: options.AsJson = False,
 ) -> None:
-    """Load a model and say which way it can be driven, why, and what guesses would cost."""
+    """Load a model and show its backend, the reason for it, and the cost of draft tokens."""
     from foreword import LLM
     from foreword.draft import PLAIN, RETOLD, SHARED, WITH_DRAFT, WITHOUT_DRAFT
 
-    llm = LLM(model, method=PLAIN, **loading.how)
-    guessed = WITH_DRAFT if draft is not None or model is None else WITHOUT_DRAFT
-    facts = _model(llm, as_json=as_json) | {"default method": guessed}
+    llm = LLM(model, method=PLAIN, **loading.keywords)
+    drafted = WITH_DRAFT if draft is not None or model is None else WITHOUT_DRAFT
+    facts = _model(llm, as_json=as_json) | {"default method": drafted}
     if draft is not None:
         same, why = _vocabulary(llm, draft, trusted=loading.trust_remote_code)
         facts |= {"draft": draft, "same vocabulary": same, "vocabulary": why}
-        facts["default method"] = guessed if same else f"{SHARED} or {RETOLD}, whichever suits the first text"
+        facts["default method"] = drafted if same else f"{SHARED} or {RETOLD}, chosen by the first request"
     cost = llm.target.cost
     if as_json:
         plain = {name.replace(" ", "_"): value for name, value in facts.items()}
         sys.stdout.write(json.dumps(plain | _milliseconds(cost)) + "\n")
         return
-    show.facts(facts)
-    show.stdout().print(_table(cost, llm.target.context))
+    render.facts(facts)
+    render.stdout().print(_table(cost, llm.target.context))
 
 
 def _model(llm: LLM, *, as_json: bool) -> dict[str, object]:
@@ -58,24 +58,24 @@ def _model(llm: LLM, *, as_json: bool) -> dict[str, object]:
         "vocabulary size": target.vocab,
         "chat template": bool(llm.tokenizer.chat_template),
         "mode": target.mode.value,
-        "way": target.capability.way,
+        "backend": target.capability.backend,
         "why": target.capability.reason,
     }
 
 
 def _milliseconds(cost: Cost) -> dict[str, object]:
-    """Of a pass by the number of tokens it reads, and what a longer text adds; None where that was not measured."""
-    longer = _longer(cost)
+    """Return the milliseconds of a pass by tokens read, and per token of context; None if not measured."""
+    measured = _context_measured(cost)
     return {
         "milliseconds": {str(rows): 1000 * seconds for rows, seconds in cost.seconds.items()},
         "milliseconds_after": cost.context,
-        "milliseconds_per_token_of_context": 1000 * cost.per_token if longer else None,
-        "milliseconds_per_token_of_context_and_token_read": 1000 * cost.per_token_and_row if longer else None,
+        "milliseconds_per_token_of_context": 1000 * cost.per_token if measured else None,
+        "milliseconds_per_token_of_context_and_token_read": 1000 * cost.per_token_and_row if measured else None,
     }
 
 
-def _longer(cost: Cost) -> bool:
-    """What a longer text costs was measured, which a short context or a model that cannot go back does not let."""
+def _context_measured(cost: Cost) -> bool:
+    """Return whether the cost of context was measured; a short context or a model without rollback prevents it."""
     return bool(cost.per_token or cost.per_token_and_row)
 
 
@@ -84,12 +84,12 @@ def _table(cost: Cost, context: int) -> Table:
 
     long = min(cost.context + 1000, context - max(cost.seconds))
     table = Table(box=None, padding=(0, 2, 0, 0))
-    heads = ["tokens in a pass", "ms", "of one"]
-    for column in [*heads, f"ms after {long:,} tokens"] if _longer(cost) else heads:
+    heads = ["tokens read", "ms", "vs. one token"]
+    for column in [*heads, f"ms after {long:,} tokens"] if _context_measured(cost) else heads:
         table.add_column(column, justify="right")
     for rows, seconds in cost.seconds.items():
         row = [str(rows), f"{1000 * seconds:.2f}", f"{seconds / cost(0):.2f}×"]
-        if _longer(cost):
+        if _context_measured(cost):
             row.append(f"{1000 * cost(rows - 1, 1, long):.2f}")
         table.add_row(*row)
     return table

@@ -1,28 +1,22 @@
-"""`foreword methods`: the ways to guess. Reads the registry; names none of them itself."""
+"""`foreword methods`: the drafting methods of the registry."""
 
 from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING, Any
+from importlib.metadata import entry_points
+from operator import itemgetter
+from typing import Any
 
-from foreword.cli import options, show
+from foreword.cli.common import options, render, source
 from foreword.errors import ForewordError
-
-if TYPE_CHECKING:
-    from foreword.draft import Drafter, Recipe
 
 
 def methods(as_json: options.AsJson = False) -> None:
-    """List the ways to guess: what each does, and what it takes as --draft."""
-    from foreword.draft import METHODS, installed, method, package
-
-    rows = [_row(name, method(name), f"docs/methods/{name}.md") for name in METHODS]
-    for name, entry in sorted(installed().items()):
-        try:
-            rows.append(_row(name, method(name), package(entry)))
-        except ForewordError as error:
-            rows.append(_row(name, None, package(entry)) | {"summary": str(error)})
+    """List the drafting methods: what each does, and what it takes as --draft."""
+    rows = [_ours(name, home) for name, home in source.table("draft", "METHODS").items()]
+    if {*entry_points(group=source.value("draft", "GROUP")).names} - {row["name"] for row in rows}:
+        rows += _installed()
     if as_json:
         sys.stdout.write(json.dumps(rows) + "\n")
         return
@@ -33,9 +27,40 @@ def methods(as_json: options.AsJson = False) -> None:
     for row in rows:
         takes = (row["draft"] if row["needed"] else f"[dim]({row['draft']})[/]") if row["draft"] else "–"
         table.add_row(f"[bold green]{row['name']}[/]", escape(row["summary"]), takes, f"[dim]{row['docs']}[/]")
-    show.stdout().print(table)
+    render.stdout().print(table)
 
 
-def _row(name: str, drafter: type[Drafter] | Recipe | None, docs: str) -> dict[str, Any]:
-    summary, takes, needs = (drafter.summary, drafter.takes, drafter.needs) if drafter else ("", "", False)
+def _ours(name: str, home: str) -> dict[str, Any]:
+    """Return the row of a method of ours from its source text: importing it would load torch."""
+    summary, takes, needs = _described(home)
+    if ".ensemble." in home:
+        homes = source.table("draft", "METHODS")
+        members = source.value("draft", "JOINED")
+        _, takes, needs = max((_described(homes[member]) for member in members), key=itemgetter(2))
+        summary = f"{summary}: {', '.join(members)}"
+    return _row(name, summary, takes, needs, f"docs/methods/{name}.md")
+
+
+def _described(home: str) -> tuple[str, str, bool]:
+    """Return the summary of a drafter, what it takes as --draft, and whether it needs that."""
+    module, _, kind = home.partition(":")
+    summary, takes, needs = (source.attribute(module, kind, one) for one in ("summary", "takes", "needs"))
+    return summary, takes, needs
+
+
+def _installed() -> list[dict[str, Any]]:
+    """Return the rows of other packages' methods. Their code is imported."""
+    from foreword.draft import installed, method, package
+
+    rows = []
+    for name, entry in sorted(installed().items()):
+        try:
+            drafter = method(name)
+            rows.append(_row(name, drafter.summary, drafter.takes, drafter.needs, package(entry)))
+        except ForewordError as error:
+            rows.append(_row(name, str(error), "", False, package(entry)))
+    return rows
+
+
+def _row(name: str, summary: str, takes: str, needs: bool, docs: str) -> dict[str, Any]:
     return {"name": name, "summary": summary, "takes_draft": bool(takes), "draft": takes, "needed": needs, "docs": docs}

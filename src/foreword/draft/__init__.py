@@ -1,4 +1,4 @@
-"""GUESS: one file per method. This registry is the only place outside a method's own file that names it."""
+"""PROPOSE: one file per method. This registry is the only place outside a method's own file that names it."""
 
 from __future__ import annotations
 
@@ -9,35 +9,35 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
 from foreword.draft.base import HEAD, MODEL, Drafter
-from foreword.draft.parts import Parts
-from foreword.draft.recipe import Recipe
+from foreword.draft.ensemble.base import EnsembleDrafter
+from foreword.draft.ensemble.recipe import MethodSpec
 from foreword.errors import InvalidRequest, UnknownMethod, named
-from foreword.model.checkpoint import kinds
+from foreword.model.loading.checkpoint import kinds
 
 METHODS: dict[str, str] = {
     "none": "foreword.draft.none:NoDrafter",
-    "ngram": "foreword.draft.ngram:NgramDrafter",
-    "suffix": "foreword.draft.suffix:SuffixDrafter",
-    "predicted": "foreword.draft.predicted:PredictedDrafter",
-    "recycle": "foreword.draft.recycle:RecyclingDrafter",
-    "lookahead": "foreword.draft.lookahead:LookaheadDrafter",
+    "ngram": "foreword.draft.lookup.ngram:NgramDrafter",
+    "suffix": "foreword.draft.lookup.suffix:SuffixDrafter",
+    "predicted": "foreword.draft.lookup.predicted:PredictedDrafter",
+    "recycle": "foreword.draft.lookup.recycle:RecyclingDrafter",
+    "lookahead": "foreword.draft.lookup.lookahead:LookaheadDrafter",
     "lm": "foreword.draft.lm:LanguageModelDrafter",
-    "eagle": "foreword.draft.eagle:EagleDrafter",
-    "dflash": "foreword.draft.dflash:DFlashDrafter",
-    "dspark": "foreword.draft.dspark:DSparkDrafter",
-    "medusa": "foreword.draft.medusa:MedusaDrafter",
-    "layers": "foreword.draft.layers:LayersDrafter",
-    "quantized": "foreword.draft.quantized:QuantizedDrafter",
-    "retrieval": "foreword.draft.retrieval:RetrievalDrafter",
-    "tli": "foreword.draft.tli:IntersectionDrafter",
-    "slem": "foreword.draft.slem:RetellingDrafter",
-    "fuse": "foreword.draft.fuse:FusedDrafter",
-    "cascade": "foreword.draft.cascade:CascadeDrafter",
+    "eagle": "foreword.draft.heads.eagle:EagleDrafter",
+    "dflash": "foreword.draft.heads.dflash:DFlashDrafter",
+    "dspark": "foreword.draft.heads.dspark:DSparkDrafter",
+    "medusa": "foreword.draft.heads.medusa:MedusaDrafter",
+    "layers": "foreword.draft.self_speculative.layers:LayersDrafter",
+    "quantized": "foreword.draft.self_speculative.quantized:QuantizedDrafter",
+    "retrieval": "foreword.draft.lookup.retrieval:RetrievalDrafter",
+    "tli": "foreword.draft.cross_vocab.tli:IntersectionDrafter",
+    "slem": "foreword.draft.cross_vocab.slem:StringMatchDrafter",
+    "fuse": "foreword.draft.ensemble.fuse:FusedDrafter",
+    "cascade": "foreword.draft.ensemble.cascade:CascadeDrafter",
 }
-"""Name of a method -> where its class is; imported when asked for."""
+"""Name of a method -> module and class; imported on first use."""
 
 GROUP = "foreword.methods"
-"""The entry points by which other packages add methods."""
+"""Entry point group through which other packages add methods."""
 
 TRAINED: dict[str, str] = {
     "LlamaForCausalLMEagle3": "eagle",
@@ -49,60 +49,62 @@ TRAINED: dict[str, str] = {
     "dspark": "dspark",
     "MedusaModel": "medusa",
 }
-"""What the config of a trained part calls itself -> the method that it serves."""
+"""Kind of a trained head, from its config -> its method."""
 
 WITHOUT_DRAFT, WITH_DRAFT, PLAIN = "ngram", "lm", "none"
-"""What runs when a request names no method: without a draft model, with one; and what guesses nothing."""
+"""Default methods without and with a draft model, and the method without draft tokens."""
 JOINED = ("suffix", WITH_DRAFT)
-"""What is joined where nothing else is named."""
+"""Default members of an ensemble."""
 SHARED, RETOLD = "tli", "slem"
-"""What drafts with a model of another vocabulary: in the tokens that both have, and in text."""
+"""Methods for a draft model of another vocabulary: by shared tokens, and by text."""
 
 
-def method(name: str) -> type[Drafter] | Recipe:
-    """The class of a method; of one that joins others, written like a call, `fuse(suffix, lm)`, how to make it.
+def method(name: str) -> type[Drafter] | MethodSpec:
+    """Return the class of a method, or the spec of an ensemble, written like a call: `fuse(suffix, lm)`.
 
     Raises UnknownMethod with the nearest names, or InvalidRequest for a name that cannot be read.
     """
     if not isinstance(name, str) or not name.strip():
         raise InvalidRequest(f"cannot use method={name!r}: it is no name. Methods: {', '.join(names())}")
-    written = re.fullmatch(r"\s*([\w-]+)\s*(?:\((.*)\))?\s*", name)
-    if written is None:
-        raise InvalidRequest(f"cannot read the method {name!r}; write a name, or one that joins others: name(one, two)")
-    head, inside = written[1], written[2]
-    found = _class(head)
-    if issubclass(found, Parts):
-        parts = _arguments(inside) if inside is not None else list(JOINED)
-        twice = [part for at, part in enumerate(parts) if part in parts[:at]]
+    match = re.fullmatch(r"\s*([\w-]+)\s*(?:\((.*)\))?\s*", name)
+    if match is None:
+        raise InvalidRequest(
+            f"cannot read the method {name!r}: it is no name. Write one, or an ensemble: name(one, two)"
+        )
+    head, inside = match[1], match[2]
+    kind = _class(head)
+    if issubclass(kind, EnsembleDrafter):
+        members = _arguments(inside) if inside is not None else list(JOINED)
+        twice = [member for at, member in enumerate(members) if member in members[:at]]
         if twice:
             raise InvalidRequest(f"cannot join {twice[0]} twice: both would draft the same tokens. Name it once")
-        return Recipe(found, tuple((part, method(part)) for part in parts))
+        return MethodSpec(kind, tuple((member, method(member)) for member in members))
     if inside is not None:
-        raise InvalidRequest(f"{head} joins no other methods; leave out ({inside})")
-    return found
+        raise InvalidRequest(f"cannot use the method {name!r}: {head} joins no other methods. Leave out ({inside})")
+    return kind
 
 
 def installed() -> dict[str, EntryPoint]:
-    """The methods of other packages, by name: those that no method of ours has, and of two of a name the first."""
+    """Return the methods of other packages by name, without those of ours; of two with one name, the first."""
     return {one.name: one for one in reversed(tuple(entry_points(group=GROUP))) if one.name not in METHODS}
 
 
 def names() -> list[str]:
-    """The methods that there are: ours, then those of other packages."""
+    """Return the names of all methods: ours, then those of other packages."""
     return [*METHODS, *sorted(installed())]
 
 
 def package(entry: EntryPoint) -> str:
-    """The distribution that an entry point belongs to, in words."""
+    """Return the package of an entry point, in words."""
     return f"the package {entry.dist.name}" if entry.dist else "an unknown package"
 
 
 def usual(source: object) -> str:
-    """The method that drafts with a source where none is named: a trained part says which it serves."""
+    """Return the default method for a source: the config of a trained head names its own."""
     if source is None:
         return WITHOUT_DRAFT
-    said = kinds(source) if isinstance(source, str | Path) else ()
-    return next((TRAINED[kind] for kind in said if kind in TRAINED), WITH_DRAFT)
+    declared = kinds(source) if isinstance(source, str | Path) else ()
+    return next((TRAINED[kind] for kind in declared if kind in TRAINED), WITH_DRAFT)
 
 
 def _class(name: str) -> type[Drafter]:
@@ -113,27 +115,29 @@ def _class(name: str) -> type[Drafter]:
     if entry is None:
         near = difflib.get_close_matches(name, names(), 1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise UnknownMethod(f"there is no method {name!r}.{hint} Methods: {', '.join(names())}")
+        raise UnknownMethod(f"cannot draft: there is no method {name!r}.{hint} Methods: {', '.join(names())}")
     try:
-        found = entry.load()
-        why = "" if isinstance(found, type) and issubclass(found, Drafter) else f"{entry.value} is no Drafter"
-    except Exception as error:  # noqa: BLE001 - a program of others
-        found, why = Drafter, named(error)
-    if why:
-        raise InvalidRequest(f"cannot use the method {name!r} of {package(entry)}: {why}. Mend or remove that package")
-    return found
+        kind = entry.load()
+        reason = "" if isinstance(kind, type) and issubclass(kind, Drafter) else f"{entry.value} is no Drafter"
+    except Exception as error:  # noqa: BLE001 - code of another package
+        kind, reason = Drafter, named(error)
+    if reason:
+        raise InvalidRequest(
+            f"cannot use the method {name!r} of {package(entry)}: {reason}. Update or remove that package"
+        )
+    return kind
 
 
 def _arguments(inside: str) -> list[str]:
-    """The parts between the brackets of a call, whose own brackets may hold commas."""
-    parts, depth = [""], 0
+    """Split the arguments of a call at its top-level commas."""
+    arguments, depth = [""], 0
     for letter in inside:
         depth += (letter == "(") - (letter == ")")
         if letter == "," and not depth:
-            parts.append("")
+            arguments.append("")
         else:
-            parts[-1] += letter
-    return [part.strip() for part in parts]
+            arguments[-1] += letter
+    return [argument.strip() for argument in arguments]
 
 
-__all__ = ["HEAD", "METHODS", "MODEL", "Drafter", "Recipe", "installed", "method", "names", "package"]
+__all__ = ["HEAD", "METHODS", "MODEL", "Drafter", "MethodSpec", "installed", "method", "names", "package"]

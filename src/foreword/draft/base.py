@@ -1,6 +1,6 @@
-"""GUESS: the interface of every drafter, and how chosen guesses become a draft (drawn.py draws the others).
+"""PROPOSE: the interface of every drafter, and drafts of chosen tokens (tree/sampled.py makes sampled ones).
 
-Knows batches and laws; knows nothing about the target, the rule or the engine.
+Knows batches and distributions; knows nothing about the target, the rule or the engine.
 """
 
 from __future__ import annotations
@@ -15,79 +15,79 @@ from torch import Tensor
 
 from foreword.errors import InvalidRequest
 from foreword.model import HFModel, Model, Tokenizer
-from foreword.types import Batch, Draft, Scores, Sequence, Tree, Verdict
+from foreword.types import Batch, Draft, DraftTree, Scores, Sequence, Verdict
 
 MODEL, HEAD = "a draft model", "a trained head"
 """What `draft=` may be."""
 
 Source = str | Path | HFModel | Model | None
-"""What a drafter is made from: a folder or hub id, a model in memory (driven already or not), or nothing."""
+"""Source of a drafter: a folder or hub id, a model in memory (with or without a backend), or nothing."""
 
 
 class Drafter(ABC):
-    """Guesses the next tokens of every sequence in a batch. May keep state by sequence id."""
+    """Proposer of draft tokens for every sequence in a batch. May keep state by sequence id."""
 
     summary: ClassVar[str] = ""
     """One line for `foreword methods`."""
     takes: ClassVar[str] = ""
-    """What `draft=` may be: MODEL, or another few words. Empty where it can be nothing."""
+    """What `draft=` may be: MODEL, or another few words. Empty if it takes nothing."""
     needs: ClassVar[bool] = False
-    """It cannot do without."""
+    """`draft=` is required."""
     draws: ClassVar[bool] = False
-    """Its guesses are drawn from a law that comes with them, where the rule compares laws."""
+    """Draft tokens are sampled and come with their distribution q, if the rule compares distributions."""
 
     learns: ClassVar[bool] = False
-    """It guesses with a model of its own, whose weights may change between rounds; see `pupil`."""
+    """It drafts with a model of its own, whose weights may change between rounds; see `trainable`."""
 
-    wants: tuple[int, ...] = ()
-    """The target's hidden states that it guesses from, numbered as transformers does: 0 = the embeddings, i = after
-    i layers, and the last after the final norm too. See `hear`."""
+    hidden_layers: tuple[int, ...] = ()
+    """The target's hidden states that it reads, numbered as in transformers: 0 = the embeddings, i = after i layers,
+    the last one after the final norm. See `on_hidden_states`."""
 
     @classmethod
     def load(cls, source: Source, target: Model, tokenizer: Tokenizer | None) -> Drafter:
         """Make a drafter for a target. The default takes no source and needs nothing."""
-        del target, tokenizer  # for those who need them
+        del target, tokenizer  # for subclasses that need them
         if source is not None:
-            raise InvalidRequest(f"{cls.__name__} guesses without a draft model; leave draft=None")
+            raise InvalidRequest(f"cannot load {cls.__name__}: it drafts without a draft model. Leave draft=None")
         return cls()
 
     @abstractmethod
     def propose(self, batch: Batch, nodes: List[int]) -> Draft:
-        """At most nodes[i] guesses for sequence i; 0 asks for none. A count of 0 means nothing to say."""
+        """Return at most nodes[i] draft tokens for sequence i. An empty tree means that it has none."""
 
     def observe(  # noqa: B027 - a hook, empty by default
         self, batch: Batch, draft: Draft, verdict: Verdict, scores: Scores
     ) -> None:
-        """Called after the decision of a round, before the new tokens are committed. `draft` is what was scored."""
+        """Learn from a round after its verification, before the commit. `draft` is the one that was scored."""
 
-    def hear(  # noqa: B027 - a hook, empty by default
+    def on_hidden_states(  # noqa: B027 - a hook, empty by default
         self, sequence: Sequence, start: int, hidden: Float[Tensor, "tokens features"]
     ) -> None:
-        """What the target thought at a sequence's tokens, from number `start` on: the states it `wants`, side by side.
+        """Receive the target's hidden states at a sequence's tokens from `start` on: `hidden_layers`, concatenated.
 
-        Called after every forward, with each token that stays, once and in order; prompts come in parts.
+        Called after every forward, with each token that stays, once and in order; prompts come in chunks.
         """
 
     def rest(self, took: float) -> None:  # noqa: B027 - a hook, empty by default
-        """Called between rounds, when nothing is being guessed or judged. `took`: seconds of the last round.
+        """Work between rounds, when nothing is being drafted or verified. `took`: seconds of the last round.
 
-        The only moment in which what later guesses are drawn from may change; requests wait meanwhile.
+        Only here may later distributions of the drafter change; requests wait meanwhile.
         """
 
     @property
-    def pupil(self) -> Model | None:
-        """The model that guesses, where it `learns`."""
+    def trainable(self) -> Model | None:
+        """The draft model, if it `learns`."""
         return None
 
     def release(self, sequence: Sequence) -> None:  # noqa: B027 - a hook, empty by default
-        """The sequence has ended; forget it."""
+        """Forget a sequence that has ended."""
 
 
-def chosen(guesses: List[List[int]]) -> Draft:
-    """A chain of chosen tokens for each sequence; chosen means: not drawn from a law that a rule must know."""
-    return Draft([Tree(list(guess), list(range(-1, len(guess) - 1))) for guess in guesses])
+def chosen(draft_tokens: List[List[int]]) -> Draft:
+    """Return a chain of chosen tokens per sequence; chosen = not sampled from a distribution that a rule must know."""
+    return Draft([DraftTree(list(tokens), list(range(-1, len(tokens) - 1))) for tokens in draft_tokens])
 
 
 def first_chain(draft: Draft) -> Draft:
-    """The chain of a tree's first children, for a target or a rule that judges chains only."""
-    return draft.pruned([tree.trunk() for tree in draft.trees])
+    """Return the chain of first children of each tree, for a target or a rule that verifies chains only."""
+    return draft.pruned([tree.first_chain() for tree in draft.trees])

@@ -1,4 +1,4 @@
-"""No guesses: plain decoding through the same loop."""
+"""Plain decoding through the same loop: a drafter without draft tokens."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from foreword.types import Batch, Draft
 
 
 class NoDrafter(Drafter):
-    """Says nothing, so every round writes the one token that the target adds."""
+    """Drafter without draft tokens: every round emits the one token that the target adds."""
 
-    summary = "no guesses: plain decoding"
+    summary = "no draft tokens: plain decoding"
 
     def propose(self, batch: Batch, nodes: List[int]) -> Draft:
         return chosen([[] for _ in nodes])

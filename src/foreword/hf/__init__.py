@@ -1,7 +1,4 @@
-"""Drop-in for transformers: the same call, the same answer, sooner. `generate` serves one call, `enable` all of them.
-
-Knows transformers' generation interface; knows nothing about methods, rules or how a model is driven.
-"""
+"""Drop-in speculation for transformers: `generate` serves one call, `enable` all of them; the text stays the same."""
 
 from foreword.hf.generation import SpeculativeOutput, generate
 from foreword.hf.patch import disable, enable

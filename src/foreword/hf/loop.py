@@ -1,12 +1,9 @@
-"""The loop of one call: a borrowed target, what drafts for it, and the rows until their end.
-
-Knows how models are borrowed; knows nothing about transformers' options.
-"""
+"""The decoding loop of one call: a borrowed target, its drafter, and the rows until their end."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,80 +14,95 @@ from jaxtyping import Int
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from foreword.draft import MODEL, PLAIN, usual
+from foreword.budget import BUDGETS, DraftBudget, FixedBudget, policy
+from foreword.draft import MODEL, PLAIN, Drafter, usual
 from foreword.draft import method as find_method
 from foreword.engine import NODES, Engine
 from foreword.errors import InvalidRequest
-from foreword.hf.drafts import Aid
-from foreword.hf.loan import acquaintance, alone, loan
+from foreword.hf.borrowed import ModelRecord, borrowed_model, lock_models, model_record
+from foreword.hf.draft_models import AssistantModel
 from foreword.model import Mode, Model
 from foreword.scheduler import Scheduler
 from foreword.types import Sequence
 from foreword.verify import rule as find_rule
-from foreword.width import Fixed, policy
 
 Prompts = Int[Tensor, "batch prompt"]
+Make = Callable[[], DraftBudget]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speculation:
-    """How to guess and how to judge; the same names and meanings as in `foreword.LLM`."""
+    """Options for drafting and verification, with the names and meanings of `foreword.LLM`."""
 
     drafter: PreTrainedModel | str | Path | None = None
     method: str | None = None
     rule: str = "match"
-    width: str | None = None
+    budget: str | None = None
     nodes: int | None = None
     seed: int | None = None
     tokenizers: tuple[Any, Any] = (None, None)
-    """The target's and the draft model's, to translate where they differ."""
+    """The target's and the draft model's; draft tokens are translated if they differ."""
 
 
 @contextmanager
 def engine(
     model: PreTrainedModel, speculation: Speculation, rows: list[Sequence], prompts: Prompts
 ) -> Iterator[Engine]:
-    """The loop around a borrowed target, and a draft model that is borrowed too.
+    """Yield an engine around a borrowed target and a borrowed draft model.
 
-    Raises InvalidRequest, or what a method raises, for a draft model that does not fit.
+    Raises InvalidRequest, or the method's own error, for a draft model that does not fit.
     """
     source = speculation.drafter
-    find_rule(speculation.rule)  # a wrong name is refused before the model is borrowed
+    find_rule(speculation.rule)  # refuses a wrong name before the model is borrowed
     if speculation.nodes is not None and not 0 <= speculation.nodes <= NODES:
-        raise InvalidRequest(f"nodes must be None or in [0, {NODES}], got {speculation.nodes}")
-    decides = policy(speculation.width, speculation.nodes)
+        raise InvalidRequest(f"cannot use 'nodes' {speculation.nodes}: it is out of range. Give None, or 0 to {NODES}")
+    new_budget = policy(speculation.budget, speculation.nodes)
     name = speculation.method or usual(source)
     kind = find_method(name)
     borrowed = {one for one in (model, source) if isinstance(one, PreTrainedModel)}
     with ExitStack() as held:
-        held.enter_context(alone(*borrowed))
-        aid = None
+        held.enter_context(lock_models(*borrowed))
+        assistant = None
         if source is not None and kind.takes == MODEL:
-            known = acquaintance(model)
-            aid = Aid.load(source, model, known, speculation.tokenizers)
-            refusal = aid.refusal(model, known, prompts)
+            record = model_record(model)
+            assistant = AssistantModel.load(source, model, record, speculation.tokenizers)
+            refusal = assistant.refusal(model, record, prompts)
             if refusal:
                 raise refusal.error
-        target, known = held.enter_context(loan(model))
-        width = Fixed(0) if name == PLAIN else decides(partial(known.cost, target))
+        target, record = held.enter_context(borrowed_model(model))
         rule = find_rule(speculation.rule, draws=kind.draws, trees=target.mode is Mode.TREE)
         drafter = None
-        if aid is not None:
-            source = _driven(aid.model, model, target, held)
-            drafter = aid.translated(source, known, target, speculation.method, rows[0].tokens)
+        if assistant is not None:
+            source = _readable(assistant.model, model, target, held)
+            drafter = assistant.translated(source, record, target, speculation.method, rows[0].tokens)
         drafter = drafter or kind.load(source, target, None)
-        yield Engine(target, drafter, rule, width, Scheduler(slots=len(rows)))
+        make = partial(FixedBudget, 0) if name == PLAIN else partial(new_budget, partial(record.cost, target))
+        budget = held.enter_context(_budget(speculation, model, record, (name, drafter), make))
+        yield Engine(target, drafter, rule, budget, Scheduler(slots=len(rows)))
 
 
-def _driven(draft: PreTrainedModel | Model, model: PreTrainedModel, target: Model, held: ExitStack) -> Model:
-    """A draft model that can be read. The target itself is on loan already: it needs a second memory only."""
+def _readable(draft: PreTrainedModel | Model, model: PreTrainedModel, target: Model, held: ExitStack) -> Model:
+    """Return a draft model that can run. The target is borrowed already: it needs only a second cache."""
     if draft is model:
         return Model(model, known=target.capability, swaps=[])
-    return draft if isinstance(draft, Model) else held.enter_context(loan(draft))[0]
+    return draft if isinstance(draft, Model) else held.enter_context(borrowed_model(draft))[0]
+
+
+def _budget(
+    speculation: Speculation, model: PreTrainedModel, record: ModelRecord, drafts: tuple[str, Drafter], make: Make
+) -> AbstractContextManager[DraftBudget]:
+    """Return the draft budget. A budget given by name continues from the last call with the same settings."""
+    if speculation.nodes is not None or speculation.budget not in (None, *BUDGETS):
+        return nullcontext(make())
+    source, draft = speculation.drafter, model
+    if isinstance(source, PreTrainedModel):
+        source, draft = None, source
+    name, drafter = drafts
+    return record.budget(draft, (name, type(drafter), str(source), speculation.rule, speculation.budget), make)
 
 
 def run(loop: Engine, rows: list[Sequence], streamer: Any) -> None:
-    """Write all rows to their end."""
+    """Generate all rows to their end."""
     try:
         for row in rows:
             loop.add(row)

@@ -1,6 +1,6 @@
-"""`foreword.enable`: transformers' own `generate` speculates with Foreword wherever speculation is asked for.
+"""`foreword.enable`: transformers' own `generate` runs speculative calls with Foreword.
 
-Knows the spellings people use; whatever cannot be served goes to transformers untouched, with a warning that says why.
+A call that cannot be served goes to transformers unchanged, with a warning that gives the reason.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from typing import Any
 
 from transformers import GenerationConfig, GenerationMixin, PreTrainedModel, StoppingCriteriaList, StopStringCriteria
 
-from foreword.hf.drafts import Aid
+from foreword.hf.borrowed import model_record
+from foreword.hf.draft_models import AssistantModel
 from foreword.hf.generation import generate, serve
-from foreword.hf.loan import acquaintance
 from foreword.hf.loop import Speculation
-from foreword.hf.refusal import Call, Refusal, Setting, check_names
+from foreword.hf.unsupported import Call, Refusal, Setting, check_names
 
 _GUARD = Lock()
 _OURS = ("speculative_decoding", "draft_model")
 """Arguments that `generate` gains."""
 _HOST: Any = GenerationMixin
-"""The class whose `generate` every model inherits; Any, for its own type lets nobody assign it."""
+"""The class whose `generate` every model inherits; Any, since its own type forbids the assignment."""
 
 
 class Enabled:
-    """What `enable` returns; as a context manager it takes back what that call changed, and nothing else."""
+    """Result of `enable`; as a context manager it undoes what that call changed, and nothing else."""
 
     def __init__(self, changed: bool) -> None:
         self._changed = changed
@@ -49,9 +49,9 @@ def enable() -> Enabled:
 
     Served are `draft_model=small` (a model, a folder or a hub id), `assistant_model=small`,
     `prompt_lookup_num_tokens=n`, and `speculative_decoding=True` with or without a draft model. With `tokenizer` and
-    `assistant_tokenizer`, a draft model of another tokenizer too. All other calls are transformers' own, and so are
-    those that cannot be served exactly (beams, images, caches, processors that are not transformers' …): they reach
-    it unchanged, with a warning that says why.
+    `assistant_tokenizer`, the draft model may have another tokenizer. All other calls run in transformers. So do
+    calls that cannot be served exactly (beams, images, caches, custom processors …): they reach it unchanged, with a
+    warning that gives the reason.
 
     >>> foreword.enable()
     >>> model.generate(**inputs, draft_model=small, max_new_tokens=64)
@@ -64,32 +64,32 @@ def enable() -> Enabled:
 
 
 def disable() -> None:
-    """Give transformers its `generate` back. Without `enable` before, does nothing."""
+    """Restore transformers' own `generate`. Does nothing without an earlier `enable`."""
     with _GUARD:
         _HOST.generate = getattr(_HOST.generate, "_before_foreword", _HOST.generate)
 
 
 def _routed(original: Callable[..., Any]) -> Callable[..., Any]:
-    """The original, but for calls that ask for speculation and can be served."""
+    """Wrap the original: run calls that ask for speculation with Foreword where possible."""
     signature = inspect.signature(original)
 
     @functools.wraps(original)
     def routed(self: PreTrainedModel, *args: Any, **kwargs: Any) -> Any:
         own = inspect.signature(generate).parameters if kwargs.get("custom_generate") is generate else _OURS
         check_names(self, (name for name, value in kwargs.items() if value is not None), own)
-        asked, small = (kwargs.pop(name, None) for name in _OURS)
+        requested, small = (kwargs.pop(name, None) for name in _OURS)
         given = dict(signature.bind(self, *args, **kwargs).arguments)
         given |= given.pop("kwargs", {})
         del given["self"]
         setting = _setting(self, given)
         draft = given.get("assistant_model") if small is None else small
-        wanted = draft is not None or asked or setting("prompt_lookup_num_tokens") is not None
-        if not wanted or asked is False or given.get("custom_generate") is not None:
+        speculate = draft is not None or requested or setting("prompt_lookup_num_tokens") is not None
+        if not speculate or requested is False or given.get("custom_generate") is not None:
             return original(self, *args, **kwargs)
         served = _served(self, draft, given, setting)
         if not isinstance(served, Refusal):
             return original(self, **served)
-        if served.assisted_differs and (draft is not None or not asked):
+        if served.assisted_differs and (draft is not None or not requested):
             warnings.warn(served.warning("transformers runs this call without drafting"), stacklevel=2)
             return original(self, **_without_drafting(given, setting))
         drops = small is not None and given.get("assistant_model") is None
@@ -102,35 +102,35 @@ def _routed(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _setting(model: PreTrainedModel, given: dict[str, Any]) -> Setting:
-    """Options as transformers finds them: the call's own, then its generation_config, then the model's."""
+    """Return a lookup of options in transformers' order: the call, its generation_config, the model's."""
     configs = [given.get("generation_config"), model.generation_config]
 
     def setting(name: str) -> Any:
         if name in given:
-            return given[name]  # None too: it takes back what a configuration says
+            return given[name]  # None too: it overrides a configuration
         return next((value for config in configs if (value := getattr(config, name, None)) is not None), None)
 
     return setting
 
 
 def _served(model: PreTrainedModel, draft: Any, given: dict[str, Any], setting: Setting) -> dict[str, Any] | Refusal:
-    """The arguments with which the original prepares everything and then calls us, or why it cannot be so."""
+    """Return arguments with which the original prepares the call and then runs `serve`, or the refusal."""
     call = _call(model, given, setting)
     refusal = call.refusal()
     if refusal:
         return refusal
-    known = acquaintance(model)
-    if known.refused:
-        return Refusal(type(model).__name__, f"it cannot be driven ({known.refused})")
+    record = model_record(model)
+    if record.refused:
+        return Refusal(type(model).__name__, f"no backend can run it ({record.refused})")
     tokenizers = given.get("tokenizer"), given.get("assistant_tokenizer")
     if draft is not None:
-        aid = Aid.load(draft, model, known, tokenizers)
-        refusal = aid.refusal(model, known, call.inputs.get("input_ids"))
+        assistant = AssistantModel.load(draft, model, record, tokenizers)
+        refusal = assistant.refusal(model, record, call.inputs.get("input_ids"))
         if refusal:
             return refusal
     ours = _without_drafting(given, setting)
     stop, tokenizer = setting("stop_strings"), ours.pop("tokenizer", None)
-    if stop is not None and tokenizer is not None:  # it would not hand its tokenizer on to a callable
+    if stop is not None and tokenizer is not None:  # transformers does not pass its tokenizer to a callable
         criterion = StopStringCriteria(tokenizer=tokenizer, stop_strings=stop)
         ours["stopping_criteria"] = StoppingCriteriaList([*(ours.get("stopping_criteria") or ()), criterion])
         ours["stop_strings"] = None
@@ -140,7 +140,7 @@ def _served(model: PreTrainedModel, draft: Any, given: dict[str, Any], setting: 
 
 
 def _call(model: PreTrainedModel, given: dict[str, Any], setting: Setting) -> Call:
-    """What a call says about itself before transformers has prepared it."""
+    """Describe a call by its own arguments, before transformers has prepared it."""
     options = {*vars(GenerationConfig()), *inspect.signature(_HOST.generate).parameters}
     options |= {"tokenizer", "assistant_tokenizer", "trust_remote_code"}
     inputs = {name: value for name, value in given.items() if name not in options or name == "use_cache"}
@@ -151,7 +151,7 @@ def _call(model: PreTrainedModel, given: dict[str, Any], setting: Setting) -> Ca
     timed = setting("stop_strings") is not None or setting("max_time") is not None
     for name in ("past_key_values", "cache_params"):
         if inputs.get(name) is not None:
-            inputs[name] = _Given(inputs[name])
+            inputs[name] = _CallerCache(inputs[name])
     return Call(
         model=model,
         setting=setting,
@@ -165,8 +165,8 @@ def _call(model: PreTrainedModel, given: dict[str, Any], setting: Setting) -> Ca
     )
 
 
-class _Given:
-    """A cache that the call brings, empty or not."""
+class _CallerCache:
+    """A cache passed by the caller, empty or not."""
 
     _is_user_defined = True
 
@@ -175,7 +175,7 @@ class _Given:
 
 
 def _without_drafting(given: dict[str, Any], setting: Setting) -> dict[str, Any]:
-    """The same call to plain decoding."""
+    """Return the arguments of the same call without drafting."""
     plain = {name: value for name, value in given.items() if name not in ("assistant_model", "assistant_tokenizer")}
     plain.pop("prompt_lookup_num_tokens", None)
     if setting("prompt_lookup_num_tokens") is not None:

@@ -1,13 +1,13 @@
-"""SCORE: Hugging Face models, their modelling code untouched, read through our own attention and pool."""
+"""SCORE: the target model. Unmodified Hugging Face models, run by the fastest backend that is exact for them."""
 
 from transformers import PreTrainedModel as HFModel
 
+from foreword.model.backend import Mode
 from foreword.model.cost import measure
-from foreword.model.driver import Mode
 from foreword.model.model import Model, borrow, options
-from foreword.model.plan import Read
-from foreword.model.probe import Capability
-from foreword.model.vocabulary import Tokenizer, check_same, load_tokenizer
+from foreword.model.pool.plan import Read
+from foreword.model.probe.probe import Capability
+from foreword.model.tokenizer import Tokenizer, check_same, load_tokenizer
 
 __all__ = [
     "Capability",

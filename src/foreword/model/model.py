@@ -1,6 +1,6 @@
-"""A Hugging Face causal model that can be scored: loaded, made fast where it stands, and driven the best exact way.
+"""Provides `Model`: a Hugging Face causal model, loaded and run by the fastest exact backend.
 
-Every contact with transformers' models is in this folder. Knows nothing about drafting, rules or text.
+Every contact with the models of transformers is in this folder; it knows nothing about drafting, rules or text.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from foreword.errors import ForewordError, ModelError, words
-from foreword.model.causal import check_causal
-from foreword.model.config import read_config, unloadable
+from foreword.model.backend import Mode, ReadsHiddenStates
 from foreword.model.cost import Cost, known
-from foreword.model.driver import Hearing, Mode
-from foreword.model.linear import Swap, swap_out
-from foreword.model.loading import load_weights
-from foreword.model.native import usual
-from foreword.model.plan import Read
-from foreword.model.probe import NATIVE, Capability, choose, drive, known_way
+from foreword.model.cpu.backend import usual
+from foreword.model.loading.causal import check_causal
+from foreword.model.loading.config import read_config, unloadable
+from foreword.model.loading.load import load_weights
+from foreword.model.pool.packed_linear import Swap, swap_out
+from foreword.model.pool.plan import Read
+from foreword.model.probe.probe import NATIVE, Capability, backend_named, build_backend, choose
 from foreword.native.openmp import one_thread
-from foreword.native.tree import Ask, Grown
+from foreword.native.tree import GrownTree, TreeRequest
 
 NO_LIMIT = 2**31
-"""Tokens. The context of a model whose config names none."""
+"""Tokens. Context length of a model whose config gives none."""
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 class Model:
-    """A causal language model and the memory of the sequences it is reading.
+    """A causal language model and the cached state of its open sequences.
 
-    Use `load` for a checkpoint, the constructor for a model that is already in memory and may be changed in place (it
-    does not work without us afterwards), and `borrow` for one that belongs to somebody else.
+    Use `load` for a checkpoint and `borrow` for a model that its owner keeps using. The constructor takes a model in
+    memory and changes it in place: afterwards it works only through this class.
 
-    `parameters` is how many numbers the checkpoint holds, a tied one counted once.
+    `parameters` is the number of parameters of the checkpoint, tied ones counted once.
     """
 
     def __init__(
@@ -51,35 +51,37 @@ class Model:
         *,
         known: Capability | None = None,
         swaps: list[Swap] | None = None,
-        way: str | None = None,
+        backend: str | None = None,
     ) -> None:
         if getattr(hf.config, "is_encoder_decoder", False):
-            raise ModelError(f"{name or type(hf).__name__} is an encoder-decoder; Foreword drives decoder-only models")
+            raise ModelError(
+                f"cannot run {name or type(hf).__name__}: it is an encoder-decoder. Use a decoder-only model"
+            )
         self.hf = hf.eval()
         self.name = name or hf.config.name_or_path or type(hf).__name__
-        # Counted now: a driver may keep the weights in a form of its own and drop these.
+        # Counted now: a backend may repack the weights and drop these.
         self.parameters: int = sum(parameter.numel() for parameter in hf.parameters())
         replaced: list[Swap] = [] if swaps is None else swaps
         self.trust_remote_code = False
-        """Whether code from the folder of a draft that is loaded for it may run."""
+        """Whether Python code from the folder of a draft model for this target may run."""
         if known is None:
             check_causal(hf, self.name)
-            self.driver, self.capability = choose(hf, replaced, owned=swaps is None, only=known_way(way))
+            self.backend, self.capability = choose(hf, replaced, owned=swaps is None, only=backend_named(backend))
         else:
-            self.driver, self.capability = drive(hf, known, replaced), known
+            self.backend, self.capability = build_backend(hf, known, replaced), known
         self.device: torch.device = next(hf.parameters()).device
         self._cost: Cost | None = None
-        self._asked_for: set[tuple[int, ...]] = set()
-        """Hidden states that were found to be there."""
+        self._checked_layers: set[tuple[int, ...]] = set()
+        """Layer numbers that `check_hidden_states` has accepted."""
         config = hf.config.get_text_config()
         self.vocab: int = config.vocab_size
         self.context: int = getattr(config, "max_position_embeddings", None) or NO_LIMIT
-        if known is None and swaps is None and (odd := _ending(hf)[1]):
+        if known is None and swaps is None and (invalid := _eos_ids(hf)[1]):
             warnings.warn(
-                f"ids {odd} that should end texts are none of the {self.vocab} tokens of {self.name}; they are ignored",
+                f"ignoring the end-of-text ids {invalid}: {self.name} has {self.vocab} tokens, none with these ids",
                 stacklevel=3,
             )
-        if known is None and way is None and self.mode is not Mode.TREE:
+        if known is None and backend is None and self.mode is not Mode.TREE:
             warnings.warn(f"{self.name} runs in mode '{self.mode.value}'. {self.capability.reason}", stacklevel=3)
 
     @classmethod
@@ -89,42 +91,44 @@ class Model:
         *,
         dtype: str | torch.dtype = "auto",
         device: str = "auto",
-        way: str | None = None,
+        backend: str | None = None,
         trust_remote_code: bool = False,
     ) -> Model:
-        """Load a checkpoint from a folder or the hub; of a model that sees as well, its text is read.
+        """Load a checkpoint from a folder or the hub; of a vision-language model, only its language model is run.
 
-        `dtype="auto"` is bfloat16 on a CPU that multiplies it in hardware, and on any other if C of ours reads the
-        model there, else float32; on an accelerator it is the checkpoint's own. `way` is how it must be driven,
-        "native", "graph", "pool", "cache" or "plain"; None takes the best that gives the model's own scores
-        (docs/how-it-works.md). `trust_remote_code` lets Python code from the checkpoint's own folder run, and from that
-        of a draft loaded for it; else such a checkpoint is refused. Raises ModelError when there is no such model, its
-        weights are incomplete or no numbers, or it cannot be driven so.
+        `dtype="auto"` is bfloat16 on a CPU that multiplies it in hardware, and on any CPU where the native backend runs
+        the model, else float32; on an accelerator it is the checkpoint's own. `backend` is "native", "graph", "pool",
+        "cache" or "plain"; None takes the fastest that gives the model's own scores (docs/how-it-works.md).
+        `trust_remote_code` allows Python code from the checkpoint's folder, and from that of its draft model; without
+        it, such a checkpoint is refused. Raises ModelError when there is no such model, its weights are incomplete or
+        not finite, or it cannot run on that backend.
         """
-        where, way = options(dtype=dtype, device=device, way=way)
+        where, backend = options(dtype=dtype, device=device, backend=backend)
         config = read_config(source, trust_remote_code=trust_remote_code)
-        first, *others = _dtypes(dtype, where, config.architectures if way in (None, NATIVE) else None)
+        first, *others = _dtypes(dtype, where, config.architectures if backend in (None, NATIVE) else None)
         hf = load_weights(source, config, first, trust_remote_code=trust_remote_code)
         try:
             nn.Module.to(hf, where)
-            model = cls(hf, str(source), way=way)
+            model = cls(hf, str(source), backend=backend)
         except ForewordError:
             raise
         except (torch.OutOfMemoryError, MemoryError) as error:
             raise ModelError(
-                f"{source} does not fit on {where}: {error}. Try a smaller dtype or another device"
+                f"cannot load {source}: it does not fit on {where}: {error}. Try a smaller dtype or another device"
             ) from error
         except Exception as error:
             raise unloadable(source, error, {}) from error
         model.trust_remote_code = trust_remote_code
-        if others and model.capability.way != NATIVE:
+        if others and model.capability.backend != NATIVE:
             del hf, model  # or both would be in memory
-            return cls.load(source, dtype=others[0], device=device, way=way, trust_remote_code=trust_remote_code)
+            return cls.load(
+                source, dtype=others[0], device=device, backend=backend, trust_remote_code=trust_remote_code
+            )
         return model
 
     @property
     def mode(self) -> Mode:
-        """How guesses can be scored."""
+        """Which draft tokens one forward can score."""
         return self.capability.mode
 
     @property
@@ -133,94 +137,96 @@ class Model:
 
     @property
     def eos(self) -> frozenset[int]:
-        """Ids that end a text, as the checkpoint's generation settings say."""
-        return _ending(self.hf)[0]
+        """Return the end-of-text ids of the checkpoint's generation settings."""
+        return _eos_ids(self.hf)[0]
 
     @property
     def cost(self) -> Cost:
-        """`cost(nodes, rows, context)` is seconds of a forward; measured once on a machine, and kept on its disk."""
+        """Return `cost(nodes, rows, context)`, seconds of a forward; measured once a machine and cached on disk."""
         if self._cost is None:
             config = self.hf.config.get_text_config().to_dict()
-            about = {
+            key = {
                 "model": type(self.hf).__name__,
                 "sizes": {name: size for name, size in config.items() if type(size) is int},
                 "parameters": self.parameters,
                 "dtype": str(self.dtype),
                 "device": torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else self.device.type,
-                "way": self.capability.way,
+                "backend": self.capability.backend,
             }
-            self._cost = known(self, about)
+            self._cost = known(self, key)
         return self._cost
 
-    def steady(self) -> AbstractContextManager[None]:
-        """Between its forwards torch leaves the cores alone that they need, where they are not torch's own."""
-        return one_thread() if self.capability.way == NATIVE else nullcontext()
+    def single_torch_thread(self) -> AbstractContextManager[None]:
+        """Keep torch single-threaded between native forwards, so that its OpenMP threads do not spin on their cores."""
+        return one_thread() if self.capability.backend == NATIVE else nullcontext()
 
-    def lighten(self) -> None:
-        """Hold the weights in 8 bits where that makes forwards faster: good for guesses; the scores are others then.
+    def quantize_int8(self) -> None:
+        """Quantize the weights to int8 in place where that makes forwards faster; for draft models only.
 
-        They cannot be read back afterwards, to learn or to be saved.
+        The scores change, and the weights can no longer be read back, for training or saving.
         """
-        getattr(self.driver, "lighten", lambda: None)()
+        getattr(self.backend, "quantize_int8", lambda: None)()
 
     def open(self, id: int, capacity: int) -> None:
-        """Make room for a sequence of at most `capacity` tokens, guesses included."""
-        self.driver.open(id, capacity)
+        """Reserve room for a sequence of at most `capacity` tokens, draft tokens included."""
+        self.backend.open(id, capacity)
 
     def close(self, id: int) -> None:
-        """Forget a sequence. Unknown ids are ignored."""
-        self.driver.close(id)
+        """Free a sequence. Unknown ids are ignored."""
+        self.backend.close(id)
 
     def read(self, reads: List[Read]) -> Float[Tensor, "kept vocab"]:
-        """One forward over what each sequence adds; returns the logits of the last `keep` tokens of each, in order."""
-        return self.driver.read(reads)
+        """Run one forward; return the logits of the last `keep` tokens of each read, in order."""
+        return self.backend.read(reads)
 
-    def hear(
+    def read_hidden(
         self, reads: List[Read], layers: tuple[int, ...]
     ) -> tuple[Float[Tensor, "kept vocab"], Float[Tensor, "rows features"]]:
-        """`read`, and the hidden states of every token read, those of all `layers` side by side, any float dtype.
+        """Run `read`; return also the hidden states of every token read, concatenated over `layers`, any float dtype.
 
-        Layers are numbered as transformers numbers hidden states: 0 = the embeddings, i = after i layers, and the last
-        after the final norm too. Raises ModelError for numbers that are none, or a way of driving that cannot listen.
+        Layers are numbered as in transformers: 0 = the embeddings, i = after i layers, the last also after the final
+        norm. Raises ModelError for a number out of range, or a backend that does not expose hidden states.
         """
-        if layers not in self._asked_for:  # which takes longer than the forward of a small model
-            self.hears(layers)
-            self._asked_for.add(layers)
-        return cast("Hearing", self.driver).hear(reads, layers)
+        if layers not in self._checked_layers:  # the check takes longer than the forward of a small model
+            self.check_hidden_states(layers)
+            self._checked_layers.add(layers)
+        return cast("ReadsHiddenStates", self.backend).read_hidden(reads, layers)
 
-    def hears(self, layers: List[int]) -> Hearing:
-        """Who reports these states. Raises ModelError for states that are none, or a driver that reports none."""
+    def check_hidden_states(self, layers: List[int]) -> ReadsHiddenStates:
+        """Return the backend that exposes these hidden states. Raises ModelError for a bad layer or backend."""
         count = self.hf.config.get_text_config().num_hidden_layers
         if any(not 0 <= layer <= count for layer in layers):
-            raise ModelError(f"{self.name} has hidden states 0 to {count}, got {list(layers)}")
-        if not isinstance(self.driver, Hearing):
-            raise ModelError(f"{self.name} is driven the way '{self.capability.way}', which lets nobody listen")
-        return self.driver
+            raise ModelError(f"cannot read hidden states {list(layers)}: {self.name} has states 0 to {count}")
+        if not isinstance(self.backend, ReadsHiddenStates):
+            raise ModelError(
+                f"cannot read hidden states of {self.name}: backend '{self.capability.backend}' does not expose them"
+            )
+        return self.backend
 
-    def speak(self, hidden: Float[Tensor, "rows hidden"]) -> Float[Tensor, "rows vocab"]:
-        """What the model's own head says of hidden states that are normed already."""
-        return self.hears(()).speak(hidden)
+    def lm_head(self, hidden: Float[Tensor, "rows hidden"]) -> Float[Tensor, "rows vocab"]:
+        """Return the logits of the LM head for hidden states after the final norm."""
+        return self.check_hidden_states(()).lm_head(hidden)
 
     def embed(self, tokens: Int[Tensor, "*rows"]) -> Float[Tensor, "*rows hidden"]:
-        """The model's own embeddings of tokens."""
-        embed = getattr(self.driver, "embed", None) or self.hf.get_input_embeddings()
+        """Return the input embeddings of tokens."""
+        embed = getattr(self.backend, "embed", None) or self.hf.get_input_embeddings()
         return embed(tokens)
 
-    def grow(self, read: Read, ask: Ask) -> Grown | None:
-        """Read, then grow a tree of guesses; None where the driver cannot do that faster than its caller."""
-        grow = getattr(self.driver, "grow", None)  # to compare with a protocol takes Python 3.11 some 20 µs
+    def grow(self, read: Read, ask: TreeRequest) -> GrownTree | None:
+        """Run a read, then grow a draft tree after it; None where the backend is not faster at it than the caller."""
+        grow = getattr(self.backend, "grow", None)  # isinstance of a protocol takes Python 3.11 some 20 µs
         return None if grow is None else grow(read, ask)
 
     def move(self, id: int, source: list[int], start: int) -> None:
         """Make the keys of an accepted branch contiguous: position source[i] moves to start + i."""
-        self.driver.move(id, source, start)
+        self.backend.move(id, source, start)
 
 
 @contextmanager
 def borrow(hf: PreTrainedModel, known: Capability | None = None) -> Iterator[Model]:
-    """A Model over somebody else's model, which gets its attention, layers and modes back afterwards.
+    """Yield a Model over the caller's model, whose attention, layers and training modes are restored on exit.
 
-    `known` is what an earlier loan of a model built the same way found out; with it nothing is tried again.
+    `known` is the capability of an earlier borrow of a model built the same way; it saves the probe.
     """
     implementation = hf.config._attn_implementation or "eager"
     modes = [(module, module.training) for module in hf.modules()]
@@ -234,41 +240,41 @@ def borrow(hf: PreTrainedModel, known: Capability | None = None) -> Iterator[Mod
             module.training = training
 
 
-def options(*, dtype: str | torch.dtype, device: str, way: str | None) -> tuple[torch.device, str | None]:
-    """The device and the way of these names, once all three names are known to be good; nothing is loaded for that.
+def options(*, dtype: str | torch.dtype, device: str, backend: str | None) -> tuple[torch.device, str | None]:
+    """Return the device and the backend of these names, after checking all three; loads nothing.
 
-    Raises ModelError for a device that is not here or a dtype that is none, InvalidRequest for a way that is none.
+    Raises ModelError for an unknown dtype or a device this machine lacks, InvalidRequest for an unknown backend.
     """
     if dtype != "auto" and dtype not in (*DTYPES, *DTYPES.values()):
-        raise ModelError(f"dtype must be 'auto' or one of {', '.join(DTYPES)}, got {dtype!r}")
-    return device_named(device), known_way(way)
+        raise ModelError(f"'dtype' must be 'auto' or one of {', '.join(DTYPES)}, got {dtype!r}")
+    return device_named(device), backend_named(backend)
 
 
 def device_named(device: str) -> torch.device:
-    """The device of this name. Raises ModelError for one that is not here."""
+    """Return the device of this name. Raises ModelError for one that this machine lacks."""
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        found = torch.device(device)
-        torch.empty(0, device=found)
+        resolved = torch.device(device)
+        torch.empty(0, device=resolved)
     except (RuntimeError, AssertionError) as error:
         raise ModelError(
-            f"device {device!r} cannot be used here: {words(error)}. Use 'auto', 'cpu' or one that this machine has"
+            f"cannot use device {device!r}: {words(error)}. Use 'auto', 'cpu' or one that this machine has"
         ) from error
-    return found
+    return resolved
 
 
 def _dtypes(dtype: str | torch.dtype, device: torch.device, kinds: List[str] | None) -> List[Any]:
-    """What to load such a model in: of two the first, if C of ours reads it then."""
+    """Return the dtypes to load a model in: the first if the native backend then runs it, else the second."""
     if dtype == "auto":
         return usual(kinds) if device.type == "cpu" else ["auto"]
     return [DTYPES[dtype] if isinstance(dtype, str) else dtype]
 
 
-def _ending(hf: PreTrainedModel) -> tuple[frozenset[int], list[Any]]:
-    """Ids that end a text, as the generation settings or the config say, and those said that are no tokens."""
-    said = (hf.generation_config or hf.config).eos_token_id
-    ids = list(said) if isinstance(said, list | tuple | set | frozenset) else [] if said is None else [said]
+def _eos_ids(hf: PreTrainedModel) -> tuple[frozenset[int], list[Any]]:
+    """Return the end-of-text ids of the generation settings, or of the config, and the ids that are no tokens."""
+    eos = (hf.generation_config or hf.config).eos_token_id
+    ids = list(eos) if isinstance(eos, list | tuple | set | frozenset) else [] if eos is None else [eos]
     vocab = hf.config.get_text_config().vocab_size
-    fine = [token for token in ids if type(token) is int and 0 <= token < vocab]
-    return frozenset(fine), [token for token in ids if token not in fine]
+    valid = [token for token in ids if type(token) is int and 0 <= token < vocab]
+    return frozenset(valid), [token for token in ids if token not in valid]

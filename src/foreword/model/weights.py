@@ -1,7 +1,4 @@
-"""The weights of a model that is being driven: a copy that can learn, and others put in their place.
-
-Knows how every driver holds weights; knows nothing about what makes them better.
-"""
+"""Provides trainable copies of a running model's weights, their replacement, and saving, for every backend."""
 
 from __future__ import annotations
 
@@ -13,92 +10,94 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from foreword.disk import appearing
 from foreword.errors import ModelError
-from foreword.model.linear import PackedLinear, own_form
-from foreword.model.listen import layers_of
+from foreword.files import atomic_folder
+from foreword.model.architectures import lm_head
+from foreword.model.cpu.backend import CpuBackend
+from foreword.model.cpu.layout import around, products, vectors
 from foreword.model.model import Model
-from foreword.model.names import mouth
-from foreword.model.native import NativeDriver
-from foreword.model.panels import around, products, vectors
-from foreword.model.vocabulary import Tokenizer
+from foreword.model.pool.hooks import layers_of
+from foreword.model.pool.packed_linear import PackedLinear, own_form
+from foreword.model.tokenizer import Tokenizer
 
 
 @torch.no_grad()
 def copied(model: Model) -> PreTrainedModel:
-    """A model of its own with the same weights, in float32 on the same device, driven by nobody.
+    """Return a separate model with the same weights, in float32 on the same device, on no backend.
 
-    Raises ModelError where some weights are held in a form that cannot be read back.
+    Raises ModelError where a backend holds weights in a form that cannot be read back.
     """
     config = copy.deepcopy(model.hf.config)
     attention = "sdpa" if getattr(model.hf, "_supports_sdpa", False) else "eager"
-    with torch.random.fork_rng(devices=[]):  # weights are drawn first, and must not use up somebody's numbers
-        made: Any = type(model.hf)._from_config(config, dtype=torch.float32, attn_implementation=attention)
-    nn.Module.to(made, model.device)
+    with torch.random.fork_rng(devices=[]):  # weights are initialized randomly first; keep the caller's random state
+        twin: Any = type(model.hf)._from_config(config, dtype=torch.float32, attn_implementation=attention)
+    nn.Module.to(twin, model.device)
     filled: set[str] = set()
-    if isinstance(model.driver, NativeDriver):
-        drawn = dict(made.named_parameters(remove_duplicate=False))
-        model.driver.restore(made)  # all that is multiplied with, in bfloat16
-        given = made.named_parameters(remove_duplicate=False)
-        filled |= {name for name, weight in given if weight is not drawn[name]}
-        nn.Module.float(made)
+    if isinstance(model.backend, CpuBackend):
+        initial = dict(twin.named_parameters(remove_duplicate=False))
+        model.backend.restore(twin)  # all matrices, in bfloat16
+        restored = twin.named_parameters(remove_duplicate=False)
+        filled |= {name for name, weight in restored if weight is not initial[name]}
+        nn.Module.float(twin)
     for name, layer in model.hf.named_modules():
         if isinstance(layer, PackedLinear):
-            own_form(made.get_submodule(name)).copy_(layer.dense)
+            own_form(twin.get_submodule(name)).copy_(layer.dense)
             filled.add(f"{name}.weight")
-    own = made.state_dict()
+    own = twin.state_dict()
     for name, tensor in model.hf.state_dict().items():
         if name not in filled and name in own and own[name].shape == tensor.shape:
             own[name].copy_(tensor)
             filled.add(name)
     missing = sorted(set(own) - filled)
     if missing:
-        raise ModelError(f"the weights of {model.name} cannot be read back from how it is driven: {missing[0]}")
-    return made.eval().requires_grad_(True)
+        raise ModelError(
+            f"cannot read back the weights of {model.name}: backend '{model.capability.backend}' does not hold "
+            f"{missing[0]}. Load the model again"
+        )
+    return twin.eval().requires_grad_(True)
 
 
 @torch.no_grad()
 def replace(model: Model, by: PreTrainedModel) -> None:
-    """Let a model guess with the weights of another one of its kind, in its own dtype, from its next forward on.
+    """Overwrite a model's weights with those of another of its architecture, in its own dtype.
 
-    They are written where the old ones lie, so that whoever points to those finds them. What it has read of texts so
-    far stays as the old weights understood it.
+    The memory stays the same, so existing pointers remain valid. Keys and values that were computed already stay.
     """
-    given: Any = by
+    source: Any = by
     own = model.hf.state_dict()
-    for name, tensor in given.state_dict().items():
+    for name, tensor in source.state_dict().items():
         if own[name].shape == tensor.shape:
             own[name].copy_(tensor)
     for name, layer in model.hf.named_modules():
         if isinstance(layer, PackedLinear):
-            layer.refill(own_form(given.get_submodule(name)).to(model.dtype))
-    if isinstance(model.driver, NativeDriver):
-        _repack(model.driver, by)
+            layer.refill(own_form(source.get_submodule(name)).to(model.dtype))
+    if isinstance(model.backend, CpuBackend):
+        _repack(model.backend, by)
 
 
 def save(model: Model, folder: Path, tokenizer: Tokenizer) -> None:
-    """Write the weights that a model reads with as a checkpoint of transformers, in its dtype.
+    """Write the weights of a model as a checkpoint of transformers, in its dtype.
 
-    The folder is there whole or not at all. Raises InvalidRequest where there is something already.
+    The folder appears complete or not at all. Raises InvalidRequest where the path exists already.
     """
-    with appearing(folder.expanduser()) as begun:
+    with atomic_folder(folder.expanduser()) as partial:
         stored: Any = nn.Module.to(copied(model), model.dtype)
         stored.generation_config = model.hf.generation_config
-        stored.save_pretrained(begun)
-        tokenizer.save_pretrained(begun)
+        stored.save_pretrained(partial)
+        tokenizer.save_pretrained(partial)
 
 
-def _repack(driver: NativeDriver, by: PreTrainedModel) -> None:
-    """The C side points to the same memory, which holds other numbers then. Embeddings are the model's, or its head."""
-    described, held = driver._model, {tensor.data_ptr(): tensor for tensor in driver._held}
-    pack = driver._library.foreword_pack
-    for layer, places in zip(layers_of(by), described.layer[: described.layers], strict=True):
+def _repack(backend: CpuBackend, by: PreTrainedModel) -> None:
+    """Write new weights into the memory that the C side points to. Embeddings are the model's, or tied to its head."""
+    described, held = backend._model, {tensor.data_ptr(): tensor for tensor in backend._held}
+    pack = backend._library.foreword_pack
+    for layer, pointers in zip(layers_of(by), described.layer[: described.layers], strict=True):
         for name, weight in products(layer).items():
             rows = weight.bfloat16().contiguous()
-            pack(rows.data_ptr(), getattr(places, name), *rows.shape)
+            pack(rows.data_ptr(), getattr(pointers, name), *rows.shape)
         for name, vector in vectors(layer).items():
-            held[getattr(places, name)].copy_(vector)
-    head = mouth(by).weight.bfloat16().contiguous()
+            held[getattr(pointers, name)].copy_(vector)
+    head = lm_head(by).weight.bfloat16().contiguous()
     pack(head.data_ptr(), described.head, *head.shape)
     for name, vector in around(by).items():
         held[getattr(described, name)].copy_(vector)

@@ -1,4 +1,4 @@
-"""Fast ways to what stands beside them in Python: C of ours, compiled once on the user's machine, and Triton."""
+"""C implementations, compiled once on the user's machine, of what Python also implements; and Triton."""
 
 from foreword.native.compiler import compiled
 

@@ -1,7 +1,4 @@
-"""Compiles a C file of ours once for this machine, and keeps the library on disk. No compiler is no error.
-
-Knows compilers; knows nothing about what the file does.
-"""
+"""Compilation of C files once per machine, with the libraries cached on disk. A missing compiler is not an error."""
 
 from __future__ import annotations
 
@@ -16,42 +13,44 @@ import warnings
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from foreword.disk import cache as cache_folder
-from foreword.disk import replacing
-from foreword.native.processor import told
+from foreword.files import atomic_file
+from foreword.files import cache as cache_folder
+from foreword.native.cpu import told
 
+SOURCES = Path(__file__).parent / "csrc"
+"""The folder of the C files."""
 NATIVE = "-mcpu=native" if platform.machine() in ("arm64", "aarch64") else "-march=native"
-"""What this machine's processor can do."""
+"""Compiler flag: use all instructions of this processor."""
 FLAGS = ("-O3", NATIVE, "-fno-math-errno", "-shared", "-fPIC", "-pthread")
 FIX = "set XDG_CACHE_HOME to a folder that only you can write"
 SHARED = 0o022
-"""Permission bits of a file that others than its owner may write."""
+"""Permission bits that let users other than the owner write a file."""
 
 
 def compiled(source: Path) -> ctypes.CDLL | str:
-    """The library made from `source`, or one sentence that says why there is none."""
+    """Return the library compiled from `source`, or one sentence with the reason why there is none."""
     command, more = compiler(), _words("FOREWORD_CFLAGS")
     if isinstance(more, str):
         return _without(more)
-    if isinstance(command, str):  # without a compiler there is nothing to mend, unless one was named
+    if isinstance(command, str):  # warn only if CC named a compiler
         return _without(command) if os.environ.get("CC", "").strip() else command
     if shutil.which(command[0]) is None:
         return _without(f"there is no C compiler {command[0]!r}, which the variable CC names; name another or unset it")
-    flags = [*FLAGS, *more]  # of two that contradict one another the last one counts
+    flags = [*FLAGS, *more]  # the last of two conflicting flags applies
     texts = [file.read_text() for file in sorted(source.parent.glob("*.c"))]  # they include one another
     key = hashlib.sha256("\n".join([*texts, *command, *flags, _processor()]).encode()).hexdigest()[:16]
     try:
-        return _kept(f"{source.stem}-{key}") or _made([*command, *flags], source, key)
+        return _cached(f"{source.stem}-{key}") or _build([*command, *flags], source, key)
     except subprocess.SubprocessError as error:
-        said = (str(getattr(error, "stderr", None) or "").strip() or str(error)).splitlines()
-        why = next((line for line in said if "error" in line), said[-1])  # others say where it was included
+        lines = (str(getattr(error, "stderr", None) or "").strip() or str(error)).splitlines()
+        why = next((line for line in lines if "error" in line), lines[-1])  # the others trace includes
         return _without(f"{shlex.join([*command, *more])} could not compile {source.name}: {why}")
     except OSError as error:
         return _without(f"the compiled {source.name} cannot be loaded: {error}")
 
 
 def compiler() -> list[str] | str:
-    """The words that start the C compiler, or one sentence that says why there is none."""
+    """Return the command of the C compiler as words, or one sentence with the reason why there is none."""
     command = _words("CC")
     if command:
         return command
@@ -60,16 +59,16 @@ def compiler() -> list[str] | str:
 
 
 def _words(variable: str) -> list[str] | str:
-    """What the variable holds, taken apart as a shell does; or one sentence that says why that cannot be done."""
-    named = os.environ.get(variable, "")
+    """Return the words of the variable, split as a shell does; or one sentence with the reason why it cannot be."""
+    value = os.environ.get(variable, "")
     try:
-        return shlex.split(named)
+        return shlex.split(value)
     except ValueError as error:
-        return f"the variable {variable} holds {named!r}, which cannot be read as a command: {error}"
+        return f"the variable {variable} holds {value!r}, which cannot be read as a command: {error}"
 
 
-def _kept(name: str) -> ctypes.CDLL | None:
-    """The library that was kept under this name. None where there is none that is whole and safe to load."""
+def _cached(name: str) -> ctypes.CDLL | None:
+    """Return the cached library of this name; None unless one is intact and safe to load."""
     try:
         folder = cache_folder()
         if not folder.exists():
@@ -78,39 +77,38 @@ def _kept(name: str) -> ctypes.CDLL | None:
         for file in folder.glob(f"{name}-*.so"):
             if _safe(file) and file.stem.rpartition("-")[2] == _digest(file):
                 return ctypes.CDLL(str(file))
-            _say("damaged", f"{file} is damaged, or others could write it; it is compiled again")
+            _warn_once("damaged", f"cannot load {file}: it is damaged, or others could write it; it is compiled again")
             file.unlink()
     except OSError:
-        return None  # `_made` tries to keep a new one, and says why that cannot be done
+        return None  # `_build` tries to cache a new one, and warns why it cannot
     return None
 
 
-def _made(command: list[str], source: Path, key: str) -> ctypes.CDLL:
-    """Compile the library, keep it if that can be done, and load it.
+def _build(command: list[str], source: Path, key: str) -> ctypes.CDLL:
+    """Compile the library, cache it if possible, and load it.
 
-    Its name ends with its checksum: so both appear in one step, and processes that compile at once do not disturb one
-    another.
+    Its file name ends with its checksum, so both appear atomically and concurrent processes do not interfere.
     """
     with TemporaryDirectory(prefix="foreword-", ignore_cleanup_errors=True) as private:
-        made = Path(private) / f"{source.stem}.so"
-        command = [*command, str(source), "-o", str(made), "-lm"]
+        library = Path(private) / f"{source.stem}.so"
+        command = [*command, str(source), "-o", str(library), "-lm"]
         subprocess.run(command, check=True, capture_output=True, text=True, errors="replace", timeout=120)
         try:
             folder = cache_folder()
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             _trusted(folder)
-            file = folder / f"{source.stem}-{key}-{_digest(made)}.so"
-            with replacing(file) as copy:
-                shutil.copyfile(made, copy)
+            file = folder / f"{source.stem}-{key}-{_digest(library)}.so"
+            with atomic_file(file) as copy:
+                shutil.copyfile(library, copy)
                 copy.chmod(0o755)
             return ctypes.CDLL(str(file))
         except OSError as error:
-            _say("unkept", f"compiled code is not kept, so every process compiles it again: {error}; {FIX}")
-            return ctypes.CDLL(str(made))  # once it is loaded, its file need not stay
+            _warn_once("unkept", f"compiled code is not kept, so every process compiles it again: {error}; {FIX}")
+            return ctypes.CDLL(str(library))  # a loaded library outlives its file
 
 
 def _trusted(folder: Path) -> None:
-    """Close a folder of this user to others; raise PermissionError for one of somebody else."""
+    """Close a folder of this user to others. Raise PermissionError if it belongs to another user."""
     if os.name == "posix" and folder.stat().st_uid == os.geteuid() and not _safe(folder):
         folder.chmod(0o700)
     if not _safe(folder):
@@ -118,35 +116,35 @@ def _trusted(folder: Path) -> None:
 
 
 def _safe(path: Path) -> bool:
-    """It belongs to this user or to root, and nobody else may write it."""
+    """Return whether the file belongs to this user or root, and no other user may write it."""
     if os.name != "posix":
         return True
-    about = path.stat()
-    return about.st_uid in (0, os.geteuid()) and not about.st_mode & SHARED
+    status = path.stat()
+    return status.st_uid in (0, os.geteuid()) and not status.st_mode & SHARED
 
 
 def _digest(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()[:16]
 
 
-# ---- said once in a process, not once for each file of C
+# ---- warnings, each once per process rather than once per C file
 
 
-_said: set[str] = set()
+_warned: set[str] = set()
 
 
-def _say(kind: str, text: str) -> None:
-    if kind not in _said:
-        _said.add(kind)
+def _warn_once(kind: str, text: str) -> None:
+    if kind not in _warned:
+        _warned.add(kind)
         warnings.warn(text, RuntimeWarning, stacklevel=4)
 
 
 def _without(why: str) -> str:
-    _say("without", f"C code is off and PyTorch computes instead, only slower: {why}")
+    _warn_once("without", f"C code is off and PyTorch computes instead, more slowly: {why}")
     return why
 
 
 def _processor() -> str:
-    """What the code was made for: another processor must not run it."""
-    about = [line for line in told() if line.startswith(("model name", "flags"))][:2]
-    return "\n".join([platform.machine(), platform.processor(), *about])
+    """Return what identifies this processor; code compiled for it must not run on another."""
+    lines = [line for line in told() if line.startswith(("model name", "flags"))][:2]
+    return "\n".join([platform.machine(), platform.processor(), *lines])

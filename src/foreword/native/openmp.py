@@ -1,10 +1,8 @@
-"""Keeps torch's own threads off the cores while our C code uses them.
+"""Limits on torch's OpenMP threads while our C code uses the cores.
 
-After each operation that torch does in parallel, the threads of its OpenMP runtime spin for milliseconds, waiting for
-the next. A forward of ours that begins meanwhile shares the cores with them: one of 15 ms was measured to take 22.
-Between our forwards torch has little to do, so it does that with one thread.
-
-Knows OpenMP runtimes; knows nothing about what is computed.
+After each parallel operation of torch, its OpenMP threads spin for milliseconds, waiting for the next one. A C forward
+that starts meanwhile shares the cores with them: 22 ms instead of 15 were measured. Between C forwards torch has little
+to do, so it uses one thread.
 """
 
 from __future__ import annotations
@@ -21,16 +19,16 @@ import torch
 from torch import nn
 
 RUNTIMES = re.compile(r"/lib(gomp|iomp5|omp)[^/]*\.so[^/]*$")
-"""Those of GCC, Intel and LLVM."""
+"""File names of the OpenMP runtimes of GCC, Intel and LLVM."""
 HEAVY = 64 * 2**20
-"""Bytes of weights from which on a part of a model is worth all of torch's threads, in whatever precision it comes.
+"""Bytes of weights above which a module uses all of torch's threads, in any precision.
 
-They spin on after their work, on the cores that the target needs next: with a head of 40 MB each round took 5 ms more.
+The threads spin on afterwards, on cores that the target needs next: with a head of 40 MB each round took 5 ms more.
 """
 
 
 class _Held(threading.local):
-    """How many threads torch had in this thread before it was given one; 0 where it has them all."""
+    """Torch's thread count in this Python thread before it was limited to one; 0 if it is not limited."""
 
     threads = 0
 
@@ -39,13 +37,13 @@ _held = _Held()
 
 
 def threads() -> int:
-    """Threads that a computation may use here, whether torch is kept to one or not."""
+    """Return the threads that a computation may use here, whether or not torch is limited to one."""
     return _held.threads or torch.get_num_threads()
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Torch computes with one thread meanwhile, in this Python thread and in no other."""
+    """Limit torch to one thread inside the block, in this Python thread only."""
     limit, before = _limit(), torch.get_num_threads()
     if limit is None or before == 1:
         yield
@@ -61,7 +59,7 @@ def one_thread() -> Iterator[None]:
 
 @contextmanager
 def all_threads() -> Iterator[None]:
-    """Within `one_thread`: torch has all of its threads again, for something that needs them."""
+    """Give torch all of its threads back inside the block, within `one_thread`."""
     limit, before = _limit(), _held.threads
     if limit is None or not before:
         yield
@@ -76,15 +74,15 @@ def all_threads() -> Iterator[None]:
 
 
 def threads_for(part: nn.Module) -> Callable[[], AbstractContextManager[None]]:
-    """What to be inside of while a part computes. The threads of a small one would be in the way of its target."""
+    """Return the context to compute a module in: all threads, or one if it is small (see `HEAVY`)."""
     return all_threads if sum(weight.nbytes for weight in part.parameters()) > HEAVY else nullcontext
 
 
 @cache
 def _limit() -> ctypes._NamedFuncPointer | None:
-    """omp_set_num_threads of the runtime that torch has loaded; it sets the number of the calling thread alone.
+    """Return omp_set_num_threads of the runtime that torch loaded; None if absent. It affects the calling thread only.
 
-    (`torch.set_num_threads` would also change what threads begin with that start meanwhile.) None where there is none.
+    (`torch.set_num_threads` would also change the default of threads that start meanwhile.)
     """
     if not torch.backends.openmp.is_available():
         return None
@@ -93,5 +91,5 @@ def _limit() -> ctypes._NamedFuncPointer | None:
     except OSError:
         return None
     paths = dict.fromkeys("/" + line.partition("/")[2] for line in lines)
-    found = (ctypes.CDLL(path) for path in paths if RUNTIMES.search(path))  # loaded already: the very same ones
-    return next((runtime.omp_set_num_threads for runtime in found if hasattr(runtime, "omp_set_num_threads")), None)
+    runtimes = (ctypes.CDLL(path) for path in paths if RUNTIMES.search(path))  # already loaded: same handles
+    return next((runtime.omp_set_num_threads for runtime in runtimes if hasattr(runtime, "omp_set_num_threads")), None)

@@ -1,1 +1,1 @@
-"""TRAIN: drafters that learn from a target: data, losses, one resumable loop, and a report of what came of it."""
+"""Training of drafters: data, losses, one resumable loop, and a report on the result."""

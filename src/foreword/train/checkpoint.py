@@ -1,4 +1,4 @@
-"""Checkpoints that survive a kill at any moment: a folder is there whole or not at all. Knows files only."""
+"""Atomic checkpoints: a folder exists complete or not at all, whenever the process is killed."""
 
 from __future__ import annotations
 
@@ -6,23 +6,24 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from foreword.disk import filling, sync
+from foreword.files import atomic_fill, sync
 
 KEEP = 2
+"""Checkpoints kept."""
 PREFIX, PARTIAL = "step-", ".partial-"
 
 
 def save(folder: Path, step: int, write: Callable[[Path], None]) -> Path:
-    """Let `write` fill a new folder, then give it its name in one move; older ones but for the last KEEP are removed.
+    """Let `write` fill a new folder, rename it in one move, and remove all checkpoints but the last KEEP.
 
-    What is written is on the disk before it has its name, and the name before anything older goes.
+    Its files are synced before the rename, and the rename before anything older is removed.
     """
     folder.mkdir(parents=True, exist_ok=True)
     clean(folder)
     partial, whole = folder / f"{PARTIAL}{step}", folder / f"{PREFIX}{step:09d}"
     partial.mkdir()
     try:
-        with filling(partial, folder):
+        with atomic_fill(partial, folder):
             write(partial)
     except Exception:
         shutil.rmtree(partial)  # a full disk needs the room, and older checkpoints stay
@@ -39,16 +40,16 @@ def save(folder: Path, step: int, write: Callable[[Path], None]) -> Path:
 
 
 def found(folder: Path) -> list[Path]:
-    """The whole checkpoints of a folder, oldest first."""
+    """Return the complete checkpoints of a folder, oldest first."""
     return sorted(folder.glob(f"{PREFIX}*"))
 
 
 def clean(folder: Path) -> None:
-    """Remove what an interrupted save or removal left."""
+    """Remove leftovers of an interrupted save or removal."""
     for rest in folder.glob(f"{PARTIAL}*"):
         shutil.rmtree(rest)
 
 
 def _remove(whole: Path) -> None:
-    """Under another name first: a kill halfway must not leave half a folder that looks whole."""
+    """Remove a checkpoint, renamed first: a kill halfway must not leave half a folder that looks complete."""
     shutil.rmtree(whole.rename(whole.with_name(f"{PARTIAL}old-{whole.name}")))

@@ -1,10 +1,8 @@
-"""One device, or many at once through accelerate: the few things in which a training loop can tell them apart.
-
-Knows nothing about what is trained.
-"""
+"""Device interface of the training loop: one device, or many at once through accelerate."""
 
 from __future__ import annotations
 
+import ctypes
 from contextlib import AbstractContextManager, nullcontext
 from importlib.util import find_spec
 from typing import Protocol, runtime_checkable
@@ -17,26 +15,26 @@ from foreword.errors import InvalidRequest
 
 @runtime_checkable
 class Devices(Protocol):
-    """Where a loop runs. Every rank holds the whole model and takes its own blocks of each step."""
+    """Devices of a training loop. Every rank holds the whole model and takes its own blocks of each step."""
 
     device: torch.device
     rank: int
     world: int
 
     def wrap(self, model: nn.Module) -> nn.Module:
-        """The model on this rank's device; calling it lets gradients meet, as `gradients` says."""
+        """Return the model on this rank's device, wrapped so that `gradients` can average over ranks."""
         ...
 
     def gradients(self, model: nn.Module, *, last: bool) -> AbstractContextManager[object]:
-        """Around a forward and its backward: after the last of a step, gradients are the mean over all ranks."""
+        """Return a context for a forward and its backward; `last` of a step averages gradients over all ranks."""
         ...
 
     def total(self, value: Tensor) -> Tensor:
-        """The sum over all ranks."""
+        """Return the sum over all ranks."""
         ...
 
     def wait(self) -> None:
-        """Go on when every rank has come here."""
+        """Wait until every rank has arrived."""
         ...
 
 
@@ -66,7 +64,9 @@ class ManyDevices:
 
     def __init__(self, *, cpu: bool = False) -> None:
         if find_spec("accelerate") is None:
-            raise InvalidRequest("many devices need accelerate; install it with: pip install 'foreword[train]'")
+            raise InvalidRequest(
+                "cannot train on many devices: accelerate is missing. Install it with: pip install 'foreword[train]'"
+            )
         from accelerate import Accelerator
 
         self._accelerator = Accelerator(cpu=cpu)
@@ -81,9 +81,24 @@ class ManyDevices:
         return nullcontext() if last else self._accelerator.no_sync(model)
 
     def total(self, value: Tensor) -> Tensor:
-        found = self._accelerator.reduce(value, reduction="sum")
-        assert isinstance(found, Tensor)
-        return found
+        result = self._accelerator.reduce(value, reduction="sum")
+        assert isinstance(result, Tensor)
+        return result
 
     def wait(self) -> None:
         self._accelerator.wait_for_everyone()
+
+
+_TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX = -1, -2, -4
+"""Parameters of glibc's mallopt(3)."""
+AHEAD = 256 * 2**20
+"""Bytes. Extra memory requested whenever the heap grows."""
+
+
+def keep_freed() -> bool:
+    """Make this process keep the memory that it frees. Returns whether its C library supports that."""
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError, TypeError):  # another C library, or another system
+        return False
+    return all([mallopt(_MMAP_MAX, 0), mallopt(_TRIM_THRESHOLD, -1), mallopt(_TOP_PAD, AHEAD)])

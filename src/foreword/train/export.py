@@ -1,7 +1,4 @@
-"""Drafters for other engines: written, read again and compared before the folder appears.
-
-Knows which method a folder serves and where its layouts are; knows nothing about any layout.
-"""
+"""Export of drafters to other engines: written, read back and compared before the folder appears."""
 
 from __future__ import annotations
 
@@ -14,53 +11,53 @@ from tempfile import TemporaryDirectory
 
 import torch
 
-from foreword.disk import appearing
 from foreword.draft import usual
-from foreword.draft.parcel import ENGINES, FOLDER, TARGET, Parcel
+from foreword.draft.heads.export_layout import ENGINES, FOLDER, TARGET, ExportLayout
 from foreword.errors import InvalidRequest, ModelError, words
-from foreword.model.checkpoint import Checkpoint
-from foreword.model.config import read_config
-from foreword.model.parts import HFConfig
-from foreword.train.students import STUDENTS
+from foreword.files import atomic_folder
+from foreword.model.head_layers import HFConfig
+from foreword.model.loading.checkpoint import Checkpoint
+from foreword.model.loading.config import read_config
+from foreword.train.registry import TRAIN_OPTIONS
 
-Pack = Callable[[Checkpoint, HFConfig, str], Parcel]
-"""(what there is, the target's config, the engine) -> what the engine gets. Raises InvalidRequest or ModelError."""
+Pack = Callable[[Checkpoint, HFConfig, str], ExportLayout]
+"""(checkpoint, the target's config, the engine) -> layout for the engine. Raises InvalidRequest or ModelError."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What was written."""
+    """Result of an export."""
 
     folder: Path
     method: str
     tensors: int
     command: str
-    """How the engine is started with it."""
+    """Command that starts the engine with it."""
 
 
 def export(source: str | Path, target: str | Path, engine: str, out: Path) -> Exported:
-    """Write the drafter in `source` for another engine; `out` appears when it is complete and was read again.
+    """Write the drafter in `source` for another engine; `out` appears once it is complete and was read back.
 
     source, target: folders or hub ids. Raises InvalidRequest for an engine that does not exist or cannot serve such a
-    drafter, and where `out` is there already; ModelError for a drafter that is incomplete or of another target.
+    drafter, and where `out` exists already; ModelError for a drafter that is incomplete or of another target.
     """
     if engine not in ENGINES:
-        raise InvalidRequest(f"there is no engine {engine!r} to write for; choose one of {', '.join(ENGINES)}")
+        raise InvalidRequest(f"cannot export for engine {engine!r}: it is not supported. Choose {', '.join(ENGINES)}")
     method = usual(source)
     pack, config = _pack(method, source, engine), _config(target)
-    with appearing(out) as begun:
-        parcel = pack(Checkpoint.read(source), config, engine)
-        parcel.write(begun)
-        _check(begun, parcel, pack, config, engine)
-    start = [word.replace(TARGET, str(target)).replace(FOLDER, str(out.resolve())) for word in parcel.start]
-    return Exported(out, method, len(parcel.names), shlex.join(start))
+    with atomic_folder(out) as partial:
+        layout = pack(Checkpoint.read(source), config, engine)
+        layout.write(partial)
+        _check(partial, layout, pack, config, engine)
+    start = [word.replace(TARGET, str(target)).replace(FOLDER, str(out.resolve())) for word in layout.start]
+    return Exported(out, method, len(layout.names), shlex.join(start))
 
 
 def _pack(method: str, source: str | Path, engine: str) -> Pack:
-    student = next((one for one in STUDENTS if one.method == method), None)
-    if student is None or student.pack is None:
-        raise InvalidRequest(f"{source} is for the method {method}, which {engine} does not have; only we serve it")
-    module, _, name = student.pack.partition(":")
+    options = next((one for one in TRAIN_OPTIONS if one.method == method), None)
+    if options is None or options.pack is None:
+        raise InvalidRequest(f"cannot export {source} for {engine}: it has no method {method}. Serve it with foreword")
+    module, _, name = options.pack.partition(":")
     return getattr(import_module(module), name)
 
 
@@ -69,20 +66,24 @@ def _config(target: str | Path) -> HFConfig:
         return read_config(target)
     except ModelError as error:
         raise ModelError(
-            f"cannot read the config of {str(target)!r}: {words(error)}. Give the target that it was made for"
+            f"cannot read the config of {str(target)!r}: {words(error)}. Give the target of the drafter"
         ) from error
 
 
-def _check(folder: Path, parcel: Parcel, pack: Pack, config: HFConfig, engine: str) -> None:
-    """Raises ModelError unless the folder holds what the engine looks for, and says the same when it is read."""
-    found = Checkpoint.read(folder)
-    if found.tensors.keys() != parcel.names:
-        wrong = ", ".join(sorted(found.tensors.keys() ^ parcel.names))
-        raise ModelError(f"what was written for {engine} is not what it looks for: {wrong}. Nothing was kept")
+def _check(folder: Path, layout: ExportLayout, pack: Pack, config: HFConfig, engine: str) -> None:
+    """Raise ModelError unless the folder holds the tensors that the engine expects, and packs to the same again."""
+    checkpoint = Checkpoint.read(folder)
+    if checkpoint.tensors.keys() != layout.names:
+        wrong = ", ".join(sorted(checkpoint.tensors.keys() ^ layout.names))
+        raise ModelError(
+            f"cannot export for {engine}: missing or unexpected tensors {wrong}. Nothing was kept; report this as a bug"
+        )
     with TemporaryDirectory(dir=folder.parent) as written:
-        pack(found, config, engine).write(Path(written))
+        pack(checkpoint, config, engine).write(Path(written))
         again = Checkpoint.read(written)
-    if again.config != found.config or any(
-        not torch.equal(tensor, again.tensors[name]) for name, tensor in found.tensors.items()
+    if again.config != checkpoint.config or any(
+        not torch.equal(tensor, again.tensors[name]) for name, tensor in checkpoint.tensors.items()
     ):
-        raise ModelError(f"what was written for {engine} reads as something else; nothing was kept")
+        raise ModelError(
+            f"cannot export for {engine}: the drafter differs when read back. Nothing was kept; report this as a bug"
+        )

@@ -1,7 +1,4 @@
-"""`foreword train`: files in, a folder with a trained draft out; the order of things for whatever is trained.
-
-Knows data and the loop by name; knows nothing about what is trained, gradients or figures.
-"""
+"""One training job of `foreword train`: from data files to a folder with a trained draft and its report."""
 
 from __future__ import annotations
 
@@ -15,65 +12,67 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from foreword import family
-from foreword.disk import filling, makeable
+from foreword import bundled
 from foreword.errors import InvalidRequest
+from foreword.files import atomic_fill, check_creatable
 from foreword.model import HFModel, Tokenizer, load_tokenizer
-from foreword.model.linear import fast_bfloat16
-from foreword.params import whole
-from foreword.train.data import Record, read, split
+from foreword.native.cpu import fast_bfloat16
+from foreword.train.data.packing import Encoder, Packer, Piece
+from foreword.train.data.records import Record, read, split
 from foreword.train.devices import Devices, ManyDevices, OneDevice
-from foreword.train.figures import Report
-from foreword.train.lm import load
 from foreword.train.log import Row
 from foreword.train.losses import loss
-from foreword.train.pack import Encoder, Packer, Piece
-from foreword.train.pupil import Setting
-from foreword.train.report import Questions, report
-from foreword.train.students import SmallModel, Student
-from foreword.train.trainer import Recipe, Trainer
+from foreword.train.methods.lm import load
+from foreword.train.registry import LmOptions, TrainOptions
+from foreword.train.report.measure import Questions, report
+from foreword.train.report.metrics import TrainReport
+from foreword.train.task import TrainContext
+from foreword.train.trainer import Trainer, TrainingConfig
+from foreword.types.params import whole
 
 HELD_OUT_BLOCKS = 32
-"""Blocks of held-out data that every measurement reads, at most."""
+"""Blocks. Most held-out data that one evaluation reads."""
 COUNTED = 20_000
-"""Records in which tokens are counted, for those who learn a part of the vocabulary."""
+"""Records. Sample for token counts, which select a reduced draft vocabulary."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """Something to train: for which target, with what, to where."""
+    """Settings of one training: drafter, target, data and output folder."""
 
-    student: Student = field(default_factory=SmallModel)
-    """What is trained."""
+    options: TrainOptions = field(default_factory=LmOptions)
+    """Method to train, and its own options."""
     target: str | None = None
-    """Folder or hub id; None = the family that ships."""
+    """Folder or hub id; None = the bundled target."""
     data: tuple[Path, ...]
-    """JSON lines; see foreword.train.data."""
+    """JSON lines; see foreword.train.data.records."""
     out: Path
-    """Gets the draft, checkpoints while it is made, the log and the report."""
+    """Folder for the draft, checkpoints, log and report."""
     loss: str = "hybrid"
     temperature: float = 1.0
-    """What both laws are taken at."""
+    """Temperature of both distributions in the loss."""
     length: int = 512
     """Tokens in a block."""
     held_out: int = 256
-    """Records, about, that are measured on and not learnt."""
+    """Records, about, kept for evaluation and not trained on."""
     device: str = "auto"
+    trust_remote_code: bool = False
+    """Allow code of the models' own folders to run."""
     bf16: bool | None = None
     """Multiply in bfloat16; None = where that is fast."""
     many: bool = False
-    """One of several processes that train together."""
-    recipe: Recipe = field(default_factory=Recipe)
+    """True in each of several processes that train together."""
+    recipe: TrainingConfig = field(default_factory=TrainingConfig)
     questions: Questions = field(default_factory=Questions)
-    """What the report measures."""
+    """Size of the report's measurement."""
 
     def settings(self, records: list[Record]) -> dict[str, Any]:
-        """What must be the same for a run to go on; the recipe adds its own."""
+        """Return the settings that a resumed run must share; the recipe adds its own."""
         names = ("target", "loss", "temperature", "length", "held_out")
         digest = blake2b(digest_size=12)
         for record in records:
             digest.update(repr(record).encode())
-        return self.student.settings() | {name: getattr(self, name) for name in names} | {"data": digest.hexdigest()}
+        return self.options.settings() | {name: getattr(self, name) for name in names} | {"data": digest.hexdigest()}
 
 
 def run(
@@ -82,34 +81,36 @@ def run(
     resume: bool = False,
     watch: Callable[[Row], None] = lambda _: None,
     note: Callable[[str], None] = lambda _: None,
-) -> Report | None:
-    """Train, save the draft, measure it in the engine, write the report beside it. Returns the report.
+) -> TrainReport | None:
+    """Train and save a draft, measure it in the engine, and write the report beside it. Returns the report.
 
-    With `resume` an interrupted run goes on from its last checkpoint, and begins where there is none. Of several
+    With `resume` an interrupted run continues from its last checkpoint, or starts where there is none. Of several
     processes only the first reports; the others return None. Raises InvalidRequest or ModelError before any training
-    when something does not fit.
+    when the settings do not fit.
     """
     whole(2)("length", job.length)
     whole(0)("held_out", job.held_out)
-    chosen = loss(job.loss)
-    makeable(job.out)
+    criterion = loss(job.loss)
+    check_creatable(job.out)
     records = read(list(job.data))
     learnt, held_out = split(records, job.held_out, job.recipe.seed)
-    note(f"{len(learnt):,} records to learn from, {len(held_out):,} held out")
+    note(f"{len(learnt):,} records to train on, {len(held_out):,} held out")
     devices = _devices(job)
     fast = _fast(devices.device)
-    source = family.target() if job.target is None else job.target
-    tokenizer = load_tokenizer(source)
-    target = load(source, torch.bfloat16 if fast else torch.float32)
+    source = bundled.target() if job.target is None else job.target
+    trusted = job.trust_remote_code
+    tokenizer = load_tokenizer(source, trust_remote_code=trusted)
+    target = load(source, torch.bfloat16 if fast else torch.float32, trusted=trusted)
     _fits(job, target)
     encode = Encoder(tokenizer, eos(target, tokenizer))
-    setting = Setting(
-        source=source, target=target, tokenizer=tokenizer, eos=encode.eos, loss=chosen, temperature=job.temperature,
-        length=job.length, seed=job.recipe.seed, counts=lambda: frequencies(map(encode, learnt[:COUNTED]), target),
+    context = TrainContext(
+        source=source, target=target, tokenizer=tokenizer, eos=encode.eos, loss=criterion, temperature=job.temperature,
+        length=job.length, seed=job.recipe.seed, trusted=trusted,
+        counts=lambda: frequencies(map(encode, learnt[:COUNTED]), target),
     )  # fmt: skip
-    pupil = job.student.begin(setting)
+    trainable = job.options.begin(context)
     trainer = Trainer(
-        pupil,
+        trainable,
         Packer(encode, learnt, job.length, job.recipe.seed),
         replace(job.recipe, bf16=fast if job.bf16 is None else job.bf16),
         folder=job.out,
@@ -121,41 +122,44 @@ def run(
     rows = trainer.run(resume=resume)
     if devices.rank:
         return None
-    with filling(job.out):
-        pupil.save(job.out)
-    note("measuring the draft at its work")
-    asked = [(record.source, encode.prompt(record)) for record in held_out]
-    about = {"method": job.student.method, "parameters": pupil.parameters, "settings": trainer.settings}
-    return report(job.target, job.out, asked, rows, questions=job.questions, **about)
+    with atomic_fill(job.out):
+        trainable.save(job.out)
+    note("measuring the draft on held-out prompts")
+    prompts = [(record.source, encode.prompt(record)) for record in held_out]
+    about = {"method": job.options.method, "parameters": trainable.parameters, "settings": trainer.settings}
+    return report(job.target, job.out, prompts, rows, questions=job.questions, trusted=trusted, **about)
 
 
 def eos(target: HFModel, tokenizer: Tokenizer) -> frozenset[int]:
-    """Ids that end a text, as the checkpoint's generation settings say, or the tokenizer."""
+    """Return the end-of-text ids of the checkpoint's generation config, else of the tokenizer."""
     ids = target.generation_config.eos_token_id if target.generation_config is not None else None
     ids = tokenizer.eos_token_id if ids is None else ids
     return frozenset(map(int, ids if isinstance(ids, list) else [ids] if ids is not None else []))
 
 
 def frequencies(pieces: Iterable[Piece], target: HFModel) -> Int[Tensor, "vocab"]:
-    """How often each token is learnt in these pieces."""
+    """Count how often each token is a training target in these pieces."""
     counts = torch.zeros(target.config.get_text_config().vocab_size, dtype=torch.int64)
     for piece in pieces:
-        said = torch.tensor(piece.tokens)[torch.tensor(piece.learnt, dtype=torch.bool)]
-        counts += said.bincount(minlength=len(counts))
+        learnt = torch.tensor(piece.tokens)[torch.tensor(piece.learnt, dtype=torch.bool)]
+        counts += learnt.bincount(minlength=len(counts))
     return counts
 
 
 def _fits(job: Job, target: HFModel) -> None:
-    context = getattr(target.config.get_text_config(), "max_position_embeddings", None)
-    if context is not None and job.length > context:
-        raise InvalidRequest(f"blocks of {job.length} tokens exceed the target's context of {context}; shorten length")
+    limit = getattr(target.config.get_text_config(), "max_position_embeddings", None)
+    if limit is not None and job.length > limit:
+        raise InvalidRequest(
+            f"cannot train on blocks of {job.length} tokens: they exceed the target's context of {limit}. "
+            "Lower 'length'"
+        )
 
 
 def _devices(job: Job) -> Devices:
     if job.many:
         return ManyDevices(cpu=job.device == "cpu")
-    usual = "cuda" if torch.cuda.is_available() else "cpu"
-    return OneDevice(torch.device(usual if job.device == "auto" else job.device))
+    default = "cuda" if torch.cuda.is_available() else "cpu"
+    return OneDevice(torch.device(default if job.device == "auto" else job.device))
 
 
 def _fast(device: torch.device) -> bool:

@@ -1,4 +1,4 @@
-"""The curve of a training as JSON lines, cut back to the last checkpoint when a run goes on. Knows rows and files."""
+"""Training log as JSON lines, cut back to the last checkpoint when a run resumes."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from foreword.disk import room, sync
+from foreword.files import room, sync
 
 
 @dataclass(slots=True)
 class Row:
-    """One step. No times: two runs of the same training write the same rows."""
+    """One step of the log. No times: two runs of the same training write the same rows."""
 
     step: int
-    """0: before the first."""
+    """0: before the first step."""
     loss: float | None = None
-    """Over the learnt tokens of the step, for each."""
+    """Mean over the learnt tokens of the step."""
     learning_rate: float | None = None
     gradient: float | None = None
-    """Its length, before it is shortened."""
+    """Norm before clipping."""
     tokens: int = 0
     """Learnt tokens of the step."""
     held_out: dict[str, float] = field(default_factory=dict)
-    """Figures on held-out data, where they were taken after this step."""
+    """Metrics on held-out data, where they were measured after this step."""
 
 
 class Log:
@@ -34,7 +34,7 @@ class Log:
         self.rows: list[Row] = []
 
     def begin(self, done: int) -> None:
-        """Keep what the file says of the first `done` steps (-1: nothing) and forget the rest."""
+        """Keep the file's rows of the first `done` steps (-1: none) and drop the rest."""
         lines = self.path.read_text(encoding="utf-8").splitlines() if done >= 0 else []
         self.rows = []
         for line in lines:
@@ -53,14 +53,14 @@ class Log:
         partial.replace(self.path)
 
     def add(self, row: Row) -> None:
-        """One more row."""
+        """Append a row."""
         self.rows.append(row)
         if self.writes:
             with room(self.path), self.path.open("a", encoding="utf-8") as file:
                 file.write(_line(row))
 
     def sync(self) -> None:
-        """See to it that the rows are on the disk."""
+        """Flush the rows to the disk."""
         sync(self.path)
 
 

@@ -1,7 +1,4 @@
-"""What makes a step of gradients: AdamW alone, or Muon for the matrices inside a network and AdamW for the rest.
-
-Knows modules and torch's optimisers; knows nothing about what is trained, or for how long.
-"""
+"""Optimisers: AdamW alone, or Muon for the matrices inside a network and AdamW for the rest."""
 
 from __future__ import annotations
 
@@ -16,14 +13,14 @@ from foreword.errors import InvalidRequest
 ADAMW, MUON = "adamw", "muon"
 KINDS = (ADAMW, MUON)
 BETAS = (0.9, 0.95)
-SPEAKS = ("lm_head.weight", "markov_w2.weight")
-"""Matrices whose outputs are tokens: tables rather than maps, and so not Muon's."""
+OUTPUTS = ("lm_head.weight", "markov_w2.weight")
+"""Matrices whose outputs are tokens: tables rather than maps, so AdamW trains them."""
 
 
-def known(kind: str) -> None:
-    """Raises InvalidRequest for an optimiser that is not here."""
+def check_kind(kind: str) -> None:
+    """Raise InvalidRequest for an unknown optimiser."""
     if kind not in KINDS:
-        raise InvalidRequest(f"there is no optimizer {kind!r}; there are {' and '.join(KINDS)}")
+        raise InvalidRequest(f"cannot use optimizer {kind!r}: it does not exist. Choose {' or '.join(KINDS)}")
 
 
 class Optimizer:
@@ -33,8 +30,8 @@ class Optimizer:
     """
 
     def __init__(self, kind: str, module: nn.Module, weight_decay: float) -> None:
-        """Raises InvalidRequest for an optimiser that is not here."""
-        known(kind)
+        """Raises InvalidRequest for an unknown optimiser."""
+        check_kind(kind)
         learning = {name: weight for name, weight in module.named_parameters() if weight.requires_grad}
         matrices = {name for name, weight in learning.items() if weight.dim() == 2}
         inside = matrices - set(_tables(module)) if kind == MUON else set[str]()
@@ -43,29 +40,29 @@ class Optimizer:
             {"params": [learning[name] for name in learning if name in decaying], "weight_decay": weight_decay},
             {"params": [learning[name] for name in learning if name not in decaying | inside], "weight_decay": 0.0},
         ]
-        self._parts: list[torch.optim.Optimizer] = [torch.optim.AdamW(groups, betas=BETAS)]
+        self._optimizers: list[torch.optim.Optimizer] = [torch.optim.AdamW(groups, betas=BETAS)]
         if inside:
             mapped = [learning[name] for name in learning if name in inside]
-            self._parts.append(torch.optim.Muon(mapped, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw"))
+            self._optimizers.append(torch.optim.Muon(mapped, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw"))
 
     def step(self, rate: float) -> None:
-        """Move along the gradients at this learning rate, and forget them."""
-        for part in self._parts:
-            for group in part.param_groups:
+        """Update the weights at this learning rate and clear the gradients."""
+        for optimizer in self._optimizers:
+            for group in optimizer.param_groups:
                 group["lr"] = rate
-            part.step()
-            part.zero_grad(set_to_none=True)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
 
     def state(self) -> list[dict[str, Any]]:
-        """What must be known to go on."""
-        return [part.state_dict() for part in self._parts]
+        """Return the state needed to resume."""
+        return [optimizer.state_dict() for optimizer in self._optimizers]
 
     def restore(self, state: list[dict[str, Any]]) -> None:
-        for part, before in zip(self._parts, state, strict=True):
-            part.load_state_dict(before)
+        for optimizer, before in zip(self._optimizers, state, strict=True):
+            optimizer.load_state_dict(before)
 
 
 def _tables(module: nn.Module) -> Iterable[str]:
-    """Names of parameters that are looked up by a token, or speak of tokens; one that is shared counts as both."""
+    """Return names of parameters that are indexed by tokens or output tokens; a tied one counts as both."""
     looked_up = {id(part.weight) for part in module.modules() if isinstance(part, nn.Embedding)}
-    return [name for name, weight in module.named_parameters() if id(weight) in looked_up or name.endswith(SPEAKS)]
+    return [name for name, weight in module.named_parameters() if id(weight) in looked_up or name.endswith(OUTPUTS)]

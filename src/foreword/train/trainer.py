@@ -1,7 +1,4 @@
-"""The loop that trains: deal blocks, add up gradients, step, measure, save; and go on after a kill as if none had been.
-
-Knows tasks by what they promise; knows nothing about what is trained.
-"""
+"""Training loop: deal blocks, accumulate gradients, step, evaluate, save; an interrupted run resumes exactly."""
 
 from __future__ import annotations
 
@@ -18,63 +15,63 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from foreword.errors import InvalidRequest, ModelError
-from foreword.params import whole
 from foreword.train import checkpoint
+from foreword.train.data.packing import Block, Packer, Place, stack
 from foreword.train.devices import Devices
 from foreword.train.log import Log, Row
-from foreword.train.optimizers import ADAMW, Optimizer, known
-from foreword.train.pack import Block, Packer, Place, stack
+from foreword.train.optimizers import ADAMW, Optimizer, check_kind
+from foreword.types.params import whole
 
 CHECKPOINTS = "checkpoints"
 FLOOR = 0.1
-"""What the learning rate falls to, as a share of its height."""
+"""Final learning rate, as a share of the peak."""
 
 
 @runtime_checkable
 class Task(Protocol):
-    """What is trained, and what it should get better at."""
+    """Interface of what the loop trains: a module, its data and its loss."""
 
     @property
     def module(self) -> nn.Module:
-        """The part that learns."""
+        """The trained part."""
         ...
 
     def to(self, device: torch.device) -> None:
-        """Move the part that does not learn."""
+        """Move the frozen part."""
         ...
 
     def data(self, block: Block, seed: int) -> Block:
-        """What is learnt from in place of these blocks: themselves, or what the drafter made of them."""
+        """Return the blocks to train on: these, or the drafter's own continuations of them."""
         ...
 
     def loss(self, module: nn.Module, block: Block) -> Float[Tensor, ""]:
-        """The loss over all learnt tokens, summed. `module` is ours, perhaps wrapped for many devices."""
+        """Return the loss summed over all learnt tokens. `module` is `self.module`, perhaps wrapped for devices."""
         ...
 
     def measure(self, module: nn.Module, block: Block) -> dict[str, Float[Tensor, ""]]:
-        """Figures on held-out blocks, summed over the learnt tokens; the same names every time."""
+        """Return metrics on held-out blocks, summed over the learnt tokens; the same names every time."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe:
-    """How long and how fast to learn. Checked on construction; raises InvalidRequest."""
+class TrainingConfig:
+    """Length, batch size and optimiser of a training. Checked on construction; raises InvalidRequest."""
 
     steps: int = 1000
     """Steps of the optimiser."""
     batch: int = 8
     """Blocks in one forward, on each device."""
     accumulate: int = 1
-    """Forwards whose gradients make one step."""
+    """Forwards per step."""
     learning_rate: float = 1e-3
     warmup: int = 50
     """Steps in which the learning rate rises from 0; then it falls to a tenth along a cosine."""
     optimizer: str = ADAMW
-    """Or muon: more learnt in a step of many tokens, for matrices inside a network."""
+    """adamw, or muon: faster per step of many tokens, for matrices inside a network."""
     weight_decay: float = 0.1
     """Of matrices; vectors do not decay."""
     clip: float = 1.0
-    """The longest gradient; longer ones are shortened to it."""
+    """Largest gradient norm; larger ones are scaled down to it."""
     seed: int = 0
     bf16: bool = False
     """Multiply in bfloat16 (autocast); weights and optimiser stay float32."""
@@ -88,13 +85,13 @@ class Recipe:
             whole(1)(name, getattr(self, name))
         for name in ("warmup", "seed"):
             whole(0)(name, getattr(self, name))
-        known(self.optimizer)
+        check_kind(self.optimizer)
         for name in ("learning_rate", "clip"):
             if not 0 < getattr(self, name) < math.inf:
-                raise InvalidRequest(f"{name} must be above 0, got {getattr(self, name)}")
+                raise InvalidRequest(f"cannot train with {name} {getattr(self, name)}: '{name}' must be above 0")
 
     def rate(self, step: int) -> float:
-        """The learning rate of a step, 1 to `steps`."""
+        """Return the learning rate of a step, 1 to `steps`."""
         if step <= self.warmup:
             return self.learning_rate * step / self.warmup
         done = (step - self.warmup) / max(1, self.steps - self.warmup)
@@ -102,16 +99,16 @@ class Recipe:
 
 
 class Trainer:
-    """Trains a task in a folder. The curve is a function of task, data and recipe, killed and resumed or not.
+    """Training of a task in a folder. The curve is a function of task, data and recipe, interrupted or not.
 
-    `settings` are what must be the same when a run goes on; `watch` gets every row of the log.
+    `settings` must be the same when a run resumes; `watch` gets every row of the log.
     """
 
     def __init__(
         self,
         task: Task,
         packer: Packer,
-        recipe: Recipe,
+        recipe: TrainingConfig,
         *,
         folder: Path,
         devices: Devices,
@@ -126,13 +123,16 @@ class Trainer:
         self.place = Place()
 
     def run(self, *, resume: bool = False) -> list[Row]:
-        """Train to the end. Returns the log. Raises InvalidRequest when the folder holds another run, or one at all."""
+        """Train to the end and return the log.
+
+        Raises InvalidRequest when the folder holds a run of other settings, or, without `resume`, any run.
+        """
         self.task.to(self.devices.device)
         self.model = self.devices.wrap(self.task.module)
         self.optimizer = Optimizer(self.recipe.optimizer, self.task.module, self.recipe.weight_decay)
         torch.manual_seed(self.recipe.seed)
         done = self._restore(resume)
-        self.devices.wait()  # before the first rank writes what the others look for
+        self.devices.wait()  # every rank must have looked for checkpoints before the first rank writes any
         if done < 0:
             self._note(Row(step=0, held_out=self.evaluate()))
         for step in range(max(done, 0) + 1, self.recipe.steps + 1):
@@ -146,7 +146,7 @@ class Trainer:
         return self.log.rows
 
     def evaluate(self) -> dict[str, float]:
-        """Figures of the held-out blocks, for each token; nothing where none are held out."""
+        """Return metrics per token of the held-out blocks; empty where none are held out."""
         mine = self.held_out[self.devices.rank :: self.devices.world]
         learning = self.task.module.training
         self.task.module.eval()
@@ -154,8 +154,8 @@ class Trainer:
         count = torch.zeros((), device=self.devices.device)
         with torch.no_grad(), self._precision():
             for block in mine:
-                found = self.task.measure(self.task.module, stack([block]).to(self.devices.device))
-                sums = {name: sums.get(name, 0) + value for name, value in found.items()}
+                metrics = self.task.measure(self.task.module, stack([block]).to(self.devices.device))
+                sums = {name: sums.get(name, 0) + value for name, value in metrics.items()}
                 count = count + block.learnt.sum().to(count)
         self.task.module.train(learning)
         total = float(self.devices.total(count))
@@ -174,18 +174,18 @@ class Trainer:
                 (part * self.devices.world).backward()  # gradients become a mean over ranks; the loss is a sum
             loss += part.detach()
         norm = nn.utils.clip_grad_norm_(self.task.module.parameters(), self.recipe.clip)
-        found = float(self.devices.total(loss))
-        if not math.isfinite(found) or not math.isfinite(float(norm)):
+        total = float(self.devices.total(loss))
+        if not math.isfinite(total) or not math.isfinite(float(norm)):
             raise ModelError(
-                f"the loss is {found} at step {step} and its gradient {float(norm)}; what was saved before is whole. "
-                "Train again with a lower learning rate, or without bf16"
+                f"cannot go on at step {step}: the loss is {total}, its gradient {float(norm)}. Checkpoints are "
+                "intact; train again with a lower learning rate, or without bf16"
             )
         rate = self.recipe.rate(step)
         self.optimizer.step(rate)
-        return Row(step=step, loss=found, learning_rate=rate, gradient=float(norm), tokens=count)
+        return Row(step=step, loss=total, learning_rate=rate, gradient=float(norm), tokens=count)
 
     def _deal(self, step: int) -> list[Block]:
-        """This rank's blocks of a step. Every rank deals all of them, so all agree on where the data stand."""
+        """Return this rank's blocks of a step. Every rank deals all of them, so all agree on the place in the data."""
         mine: list[Block] = []
         for number in range(self.recipe.accumulate * self.devices.world):
             dealt: list[Block] = []
@@ -204,7 +204,7 @@ class Trainer:
         self.log.add(row)
         self.watch(row)
 
-    # ---- going on after a kill
+    # ---- saving and resuming
 
     def _save(self, step: int) -> None:
         if self.devices.rank == 0:
@@ -219,10 +219,12 @@ class Trainer:
         (folder / "state.json").write_text(json.dumps(facts, indent=1), encoding="utf-8")
 
     def _restore(self, resume: bool) -> int:
-        """Steps that are done, -1 where nothing was begun."""
+        """Restore the last checkpoint. Returns the steps done, -1 where there is none."""
         saved = checkpoint.found(self.folder / CHECKPOINTS)
         if saved and not resume:
-            raise InvalidRequest(f"{self.folder} holds a training already; resume it, or give another folder")
+            raise InvalidRequest(
+                f"cannot start a training in {self.folder}: it holds a training already. Resume it or choose another"
+            )
         if not saved:
             self.log.begin(-1)
             return -1
@@ -240,4 +242,6 @@ class Trainer:
         names = [name for name in {**before, **self.settings} if before.get(name) != self.settings.get(name)]
         if names:
             changes = ", ".join(f"{name}: {before.get(name)!r}, now {self.settings.get(name)!r}" for name in names)
-            raise InvalidRequest(f"{self.folder} was begun with other settings ({changes}); resume with the same ones")
+            raise InvalidRequest(
+                f"cannot resume {self.folder}: its settings differ ({changes}). Resume with the same ones"
+            )

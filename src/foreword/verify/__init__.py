@@ -1,7 +1,4 @@
-"""The third step, decide: which guesses stay. One file per rule, one registry line per rule.
-
-Knows the names of the rules and what each of them keeps; knows nothing about models, drafters or sequences.
-"""
+"""Verification rules: which draft tokens are accepted. One file and one registry line per rule."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from difflib import get_close_matches
 from typing import Literal, get_args
 
 from foreword.errors import InvalidRequest, UnknownMethod
-from foreword.types import Lists, Tree, Verify
+from foreword.types import DraftTree, Lists, Verify
 from foreword.verify.block import block
 from foreword.verify.kseq import kseq
 from foreword.verify.match import follow, match
@@ -37,28 +34,28 @@ __all__ = [
 
 Keeps = Literal["same-text", "same-distribution"]
 
-Follow = Callable[[List[int], Tree], tuple[list[int], int]]
-"""From the target's own token of each column of a sequence: which guesses stay, and the token after them."""
+Follow = Callable[[List[int], DraftTree], tuple[list[int], int]]
+"""(target's token of each column, tree) -> (accepted nodes, token after them), for one sequence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """A way to decide, and what its user may rely on."""
+    """A verification rule and its guarantee."""
 
     name: str
     verify: Verify
     shares_noise: bool
-    """The drafter may guess with the Gumbel noise the rule decides with. Any other rule is biased by that."""
+    """Whether the drafter may sample with the Gumbel noise the rule verifies with. Other rules would be biased."""
     lists: Lists
-    """How several guesses after one text must be drawn, for a drafter that draws; "one" judges chains only."""
+    """How a drafter that samples must sample siblings; "one": the rule verifies chains only."""
     follow: Follow | None = None
-    """What is left of the rule once the target's own token of each column is drawn, where the rule is of that kind."""
+    """The rule as a function of the target's drawn tokens; None for a rule that needs distributions."""
     keeps: Keeps
-    """What equals plain decoding with the same seed: every token, or only the law that the tokens are drawn from."""
+    """What equals plain decoding with the same seed: every token, or only the distribution of the tokens."""
 
     @property
     def trees(self) -> bool:
-        """Judges trees; otherwise chains only."""
+        """Whether the rule verifies trees; otherwise chains only."""
         return self.lists != "one"
 
 
@@ -81,11 +78,11 @@ GUARANTEES: tuple[Keeps, ...] = get_args(Keeps)
 
 
 def rule(name: str, *, draws: bool = False, trees: bool = True) -> Rule:
-    """The rule of that name, or, where a guarantee is named, the one that writes most per second and gives it.
+    """Return the rule of that name, or, for the name of a guarantee, the fastest rule that gives it.
 
-    `draws`: the drafter draws its guesses where a rule compares laws; `trees`: the target can judge them in trees. By
-    docs/rules.md coupled trees keep about as much as drawn ones and are cheaper to grow and to judge; where only chains
-    can be judged, drawn ones keep more, under `block`. Raises UnknownMethod, with the names there are, for other names.
+    `draws`: the drafter can sample its draft tokens for a rule that compares distributions. `trees`: the target can
+    verify trees. By docs/rules.md coupled trees have about as many accepted tokens as sampled ones and cost less; for
+    chains, sampled drafts under `block` have more. Raises UnknownMethod for any other name.
     """
     names = (*RULES, *GUARANTEES)
     if not isinstance(name, str):
@@ -95,5 +92,5 @@ def rule(name: str, *, draws: bool = False, trees: bool = True) -> Rule:
     if name in RULES:
         return RULES[name]
     close = get_close_matches(name, names, n=1)
-    hint = f"did you mean {close[0]!r}? " if close else ""
-    raise UnknownMethod(f"there is no verification rule {name!r}; {hint}choose one of {', '.join(names)}")
+    hint = f"; did you mean {close[0]!r}?" if close else "."
+    raise UnknownMethod(f"cannot use rule {name!r}: there is no such rule{hint} Choose one of {', '.join(names)}")

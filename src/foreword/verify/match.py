@@ -1,6 +1,6 @@
-"""Sample and match: draw the target's own token after every node, and keep the guesses that foresaw it.
+"""Sample and match: draw the target's token after every node and accept the draft tokens that equal it.
 
-Knows chains and trees; does not care how a guess was made, so every way of guessing is exact.
+The rule is exact for every drafter, on chains and trees.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from foreword.types import Draft, Noise, Tree, Verdict
+from foreword.types import Draft, DraftTree, Noise, Verdict
 
 FEW = 256
-"""Draws that are followed sooner one by one than in tensor operations."""
+"""Draws. Up to this many, Python lists are faster than tensor operations."""
 
 
 def match(weights: Float[Tensor, "batch column vocab"], draft: Draft, noise: Noise) -> Verdict:
-    """Follow the target's own draws through the draft; the first one that nobody guessed is the bonus.
+    """Follow the target's draws through the draft; the first draw without a matching node is the bonus.
 
     `weights` are log-weights (floating point; -inf = forbidden), column 0 after the last committed token and column
-    i + 1 after node i. The target's token after a node is argmax(weights + noise.gumbel), which has the target's law
-    (Gumbel-max) and does not depend on the draft: the text is that of plain decoding with the same noise. A drafter
-    that reads the same noise agrees more often (Daliri, Musco, Suresh, arXiv 2408.07978). `noise.gumbel` None decodes
-    greedily. Where siblings hold the same token the first one is followed. The path is as wide as the draft.
+    i + 1 after node i. The target's token after a node is argmax(weights + noise.gumbel), a sample of the target's
+    distribution (Gumbel-max) that does not depend on the draft: the text equals plain decoding with the same noise. A
+    drafter that reads the same noise agrees more often (Daliri, Musco, Suresh, arXiv 2408.07978). `noise.gumbel` None
+    decodes greedily. Of siblings with the same token the first is followed. The path is as wide as the draft.
     """
     scores = weights if noise.gumbel is None else weights + noise.gumbel
     drawn = scores.argmax(dim=-1)
@@ -33,13 +33,14 @@ def match(weights: Float[Tensor, "batch column vocab"], draft: Draft, noise: Noi
     return _follow_chain(drawn, draft) if draft.chain else _follow_tree(drawn, draft)
 
 
-def follow(drawn: List[int], tree: Tree) -> tuple[list[int], int]:
-    """What is left of the rule once the target's own token of each column is drawn: the guesses that it keeps of a
-    sequence, and the token after them. Equal to the two below.
+def follow(drawn: List[int], tree: DraftTree) -> tuple[list[int], int]:
+    """Return the accepted nodes and the token after them, given the target's drawn token of each column.
+
+    Equal to `_follow_chain` and `_follow_tree` below, for one sequence.
     """
     nodes: dict[tuple[int, int], int] = {}
-    for node, guess in enumerate(zip(tree.parents, tree.tokens, strict=True)):
-        nodes.setdefault(guess, node)
+    for node, draft_token in enumerate(zip(tree.parents, tree.tokens, strict=True)):
+        nodes.setdefault(draft_token, node)
     path, here = [], -1
     while (here := nodes.get((here, drawn[here + 1]), -1)) >= 0:
         path.append(here)
@@ -47,13 +48,13 @@ def follow(drawn: List[int], tree: Tree) -> tuple[list[int], int]:
 
 
 def _one_by_one(drawn: List[List[int]], draft: Draft) -> Verdict:
-    """The walk of each sequence, in lists."""
-    found = [follow(own, tree) for own, tree in zip(drawn, draft.trees, strict=True)]
-    return Verdict([path for path, _ in found], [added for _, added in found], draft.nodes)
+    """Follow each sequence's draws, in lists."""
+    results = [follow(own, tree) for own, tree in zip(drawn, draft.trees, strict=True)]
+    return Verdict([path for path, _ in results], [added for _, added in results], draft.nodes)
 
 
 def _follow_chain(drawn: Int[Tensor, "batch column"], draft: Draft) -> Verdict:
-    """The tree walk where there is one branch: keep the guesses before the first that differs."""
+    """Accept the draft tokens before the first that differs from its draw."""
     node = torch.arange(draft.nodes, device=drawn.device)
     agrees = (draft.tokens == drawn[:, :-1]) & (node < draft.count[:, None])
     kept = agrees.cumprod(dim=1)
@@ -63,7 +64,7 @@ def _follow_chain(drawn: Int[Tensor, "batch column"], draft: Draft) -> Verdict:
 
 
 def _follow_tree(drawn: Int[Tensor, "batch column"], draft: Draft) -> Verdict:
-    """From the root on, step into the child that holds the drawn token, as long as some row finds one."""
+    """From the root, step to the child with the drawn token, until no row has one."""
     node = torch.arange(draft.nodes, device=drawn.device)
     used = node < draft.count[:, None]
     path = torch.full_like(draft.tokens, -1)
@@ -71,11 +72,11 @@ def _follow_tree(drawn: Int[Tensor, "batch column"], draft: Draft) -> Verdict:
     token = drawn[:, 0]
     for depth in range(draft.nodes):
         child = used & (draft.parents == here[:, None]) & (draft.tokens == token[:, None])
-        found, first = child.byte().max(dim=1)
-        if not found.any():
+        has_child, first = child.byte().max(dim=1)
+        if not has_child.any():
             break
-        # A row that stopped looks for the same token again and finds no child again.
-        here = first.where(found.bool(), here)
-        path[:, depth] = here.where(found.bool(), -1)
+        # A row that stopped searches for the same token again, and has no such child.
+        here = first.where(has_child.bool(), here)
+        path[:, depth] = here.where(has_child.bool(), -1)
         token = drawn.gather(1, here[:, None] + 1)[:, 0]
     return Verdict.padded(path=path, accepted=(path >= 0).sum(dim=1), bonus=token)

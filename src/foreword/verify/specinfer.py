@@ -1,7 +1,4 @@
-"""Multi-step speculative sampling: judge a tree from the root on, sibling by sibling, drawn independently.
-
-Knows trees and the laws their siblings were drawn from; a chain is a tree with one branch.
-"""
+"""Multi-step speculative sampling: verify a tree from the root, sibling by sibling, sampled independently."""
 
 from __future__ import annotations
 
@@ -13,11 +10,11 @@ from foreword.verify.without_replacement import descend, residual
 
 
 def specinfer(weights: Float[Tensor, "batch column vocab"], draft: Draft, noise: Noise) -> Verdict:
-    """Judge a tree of siblings that may be equal (Miao et al., ASPLOS 2024, arXiv 2305.09781, Alg. 2).
+    """Verify a tree whose siblings may be equal (Miao et al., ASPLOS 2024, arXiv 2305.09781, Alg. 2).
 
     `weights` are log-weights (floating point; -inf = forbidden), column 0 after the last committed token and column
-    i + 1 after node i. As `without_replacement`, but every sibling was drawn from the same law, whatever came before
-    it: equal siblings must all be in the draft, for each refusal counts. `noise.accept` and `noise.bonus` must be
-    independent of each other and of the noise that drew the tokens.
+    i + 1 after node i. As `without_replacement`, but every sibling was sampled from the same distribution. Equal
+    siblings must all be in the draft, because each rejection counts. `noise.accept` and `noise.bonus` must be
+    independent of each other and of the drafter's noise.
     """
-    return descend(weights, draft, noise, lambda law, _tried, _token: law, residual)
+    return descend(weights, draft, noise, lambda distribution, _tried, _token: distribution, residual)

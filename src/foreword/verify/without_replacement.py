@@ -1,7 +1,4 @@
-"""Recursive rejection sampling: judge a tree from the root on, sibling by sibling, drawn without replacement.
-
-Knows trees and the laws their siblings were drawn from; a chain is a tree with one branch.
-"""
+"""Recursive rejection sampling: verify a tree from the root, sibling by sibling, sampled without replacement."""
 
 from __future__ import annotations
 
@@ -12,25 +9,33 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from foreword.types import Draft, Noise, Verdict
-from foreword.verify.parts import guess_law, in_use, normalised, one_hot, ratio, stop_at, target_laws
+from foreword.verify.residual import (
+    draft_distribution,
+    in_use,
+    normalised,
+    one_hot,
+    ratio,
+    stop_at,
+    target_distributions,
+)
 
-Law = Float[Tensor, "batch vocab"]
-Next = Callable[[Law, Bool[Tensor, "batch vocab"], Int[Tensor, "batch"]], Law]
-"""The law a sibling was drawn from: of the law of the first, the tokens tried before it, and its own token."""
-Left = Callable[[Law, Law], Law]
-"""What is left of the target's law once a guess drawn from the second law is refused."""
+Probs = Float[Tensor, "batch vocab"]
+Next = Callable[[Probs, Bool[Tensor, "batch vocab"], Int[Tensor, "batch"]], Probs]
+"""(first sibling's distribution, tokens tried before, own token) -> the distribution a sibling was sampled from."""
+Left = Callable[[Probs, Probs], Probs]
+"""(target's distribution, the drafter's) -> the residual after a draft token is rejected."""
 
 
 def without_replacement(weights: Float[Tensor, "batch column vocab"], draft: Draft, noise: Noise) -> Verdict:
-    """Judge a tree of siblings that differ (Yang et al. 2024, arXiv 2401.06706; Jeon et al. 2024, arXiv 2402.14160).
+    """Verify a tree of distinct siblings (Yang et al. 2024, arXiv 2401.06706; Jeon et al. 2024, arXiv 2402.14160).
 
     `weights` are log-weights (floating point; -inf = forbidden), column 0 after the last committed token and column
-    i + 1 after node i. At the node reached so far each child x is tried in node order: it stays where
-    u < min(1, t(x)/d(x)), t being the target's law and d the law x was drawn from, the siblings tried before it taken
-    out. A refusal leaves t = norm([t - d]+), which the bonus is drawn from when no child stays. `draft.probs` holds for
-    every sibling the law of the first, before anything is taken out. Chosen guesses stay with the chance that the
-    target says one of them. `noise.accept` and `noise.bonus` must be independent of each other and of the noise that
-    drew the tokens.
+    i + 1 after node i. At the node reached so far each child x is tried in node order and accepted if
+    u < min(1, t(x)/d(x)): t is the target's distribution, d the one x was sampled from, without the siblings tried
+    before. A rejection leaves t = norm([t - d]+), from which the bonus is drawn if no child passes. `draft.probs` holds
+    for every sibling the distribution of the first one. Chosen draft tokens are accepted with the target's probability
+    of drawing one of them. `noise.accept` and `noise.bonus` must be independent of each other and of the drafter's
+    noise.
     """
     return descend(weights, draft, noise, untried, residual)
 
@@ -38,32 +43,32 @@ def without_replacement(weights: Float[Tensor, "batch column vocab"], draft: Dra
 def descend(
     weights: Float[Tensor, "batch column vocab"], draft: Draft, noise: Noise, drawn_from: Next, left_after: Left
 ) -> Verdict:
-    """Step from the root into the first child that stays, as long as one does.
+    """Step from the root to the first child that passes, while there is one.
 
-    Children come after their parents, so one pass over the nodes meets them in order.
+    Children come after their parents, so one pass over the nodes visits them in order.
     """
-    p, used = target_laws(weights), in_use(draft)
+    p, used = target_distributions(weights), in_use(draft)
     end, left = torch.zeros_like(draft.count), p[:, 0]
     tried = torch.zeros_like(left, dtype=torch.bool)
     for node in range(draft.nodes):
-        asked = used[:, node] & (draft.parents[:, node] + 1 == end)
-        if not asked.any():
+        active = used[:, node] & (draft.parents[:, node] + 1 == end)
+        if not active.any():
             continue
-        token = draft.tokens[:, node].where(asked, 0)
-        q = drawn_from(guess_law(draft, node, token, left), tried, token)
-        stays = asked & (noise.accept[:, node] < ratio(left, q, token))
-        refused = (asked & ~stays)[:, None]
-        left = p[:, node + 1].where(stays[:, None], left_after(left, q).where(refused, left))
-        tried = (tried | (refused & one_hot(token, left).bool())) & ~stays[:, None]
-        end = torch.where(stays, node + 1, end)
+        token = draft.tokens[:, node].where(active, 0)
+        q = drawn_from(draft_distribution(draft, node, token, left), tried, token)
+        passes = active & (noise.accept[:, node] < ratio(left, q, token))
+        rejected = (active & ~passes)[:, None]
+        left = p[:, node + 1].where(passes[:, None], left_after(left, q).where(rejected, left))
+        tried = (tried | (rejected & one_hot(token, left).bool())) & ~passes[:, None]
+        end = torch.where(passes, node + 1, end)
     return stop_at(end, left, draft, noise)
 
 
-def untried(law: Law, tried: Bool[Tensor, "batch vocab"], token: Int[Tensor, "batch"]) -> Law:
-    """The law without the tokens tried before. A guess for which nothing is left of it is taken as chosen."""
-    return normalised(law.masked_fill(tried, 0.0), one_hot(token, law))
+def untried(distribution: Probs, tried: Bool[Tensor, "batch vocab"], token: Int[Tensor, "batch"]) -> Probs:
+    """Return the distribution without the tokens tried before; one-hot at `token` if nothing is left."""
+    return normalised(distribution.masked_fill(tried, 0.0), one_hot(token, distribution))
 
 
-def residual(left: Law, q: Law) -> Law:
-    """norm([t - q]+). Only rounding refuses where nothing is left; the law before is then as good."""
+def residual(left: Probs, q: Probs) -> Probs:
+    """Return norm([t - q]+), or t where it is empty: only rounding can reject there."""
     return normalised((left - q).clamp(min=0), left)

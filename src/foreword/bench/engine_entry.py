@@ -1,0 +1,192 @@
+"""The engine as a benchmark entry: runs it round by round and measures the time of each model's forwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence as List
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
+from time import perf_counter
+from typing import Any, Protocol, runtime_checkable
+
+from jaxtyping import Float
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from foreword.bench.records import Request, Round, Trial
+from foreword.detokenizer import Detokenizer
+from foreword.draft import Drafter
+from foreword.engine import Engine
+from foreword.errors import DraftError
+from foreword.model import Model, Read
+from foreword.model.backend import Backend, GrowsTrees
+from foreword.native.tree import GrownTree, TreeRequest
+from foreword.types import SamplingParams, Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """Result of serving many requests in batches."""
+
+    texts: list[list[int]]
+    """Token ids of each answer, in the order of the requests."""
+    seconds: float
+    drafted: int
+    accepted: int
+
+    @property
+    def speed(self) -> float:
+        """Tokens per second."""
+        return sum(map(len, self.texts)) / self.seconds
+
+
+class TimedBackend:
+    """A backend that sums the seconds of another one's forwards. On a CPU a forward has ended when it returns."""
+
+    def __init__(self, inner: Backend) -> None:
+        self.mode, self.copies = inner.mode, inner.copies
+        self.seconds = 0.0
+        self.reads = 0
+        self._inner = inner
+
+    def open(self, id: int, capacity: int) -> None:
+        self._inner.open(id, capacity)
+
+    def close(self, id: int) -> None:
+        self._inner.close(id)
+
+    def read(self, reads: List[Read]) -> Float[Tensor, "kept vocab"]:
+        before = perf_counter()
+        logits = self._inner.read(reads)
+        self.seconds += perf_counter() - before
+        self.reads += 1
+        return logits
+
+    def move(self, id: int, source: list[int], start: int) -> None:
+        self._inner.move(id, source, start)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return any other attribute of the inner backend; `read_hidden` runs a forward and is timed too."""
+        attribute = getattr(self._inner, name)
+        return partial(self._timed_read, attribute) if name == "read_hidden" else attribute
+
+    def _timed_read(self, read_hidden: Callable[..., tuple[Tensor, Tensor]], *args: object) -> tuple[Tensor, Tensor]:
+        before = perf_counter()
+        result = read_hidden(*args)
+        self.seconds += perf_counter() - before
+        self.reads += 1
+        return result
+
+
+@runtime_checkable
+class _TreeBackend(Backend, GrowsTrees, Protocol):
+    """A backend with the fast path for trees."""
+
+
+class TimedTreeBackend(TimedBackend):
+    """The same for a backend that grows trees; a separate class, since runtime protocols check for method names."""
+
+    def __init__(self, inner: _TreeBackend) -> None:
+        super().__init__(inner)
+        self._tree_backend = inner
+
+    def grow(self, read: Read, ask: TreeRequest) -> GrownTree:
+        before = perf_counter()
+        grown = self._tree_backend.grow(read, ask)
+        self.seconds += perf_counter() - before
+        self.reads += 1 + len(grown.read)
+        return grown
+
+
+def timed(model: Model) -> TimedBackend:
+    """Replace the model's backend by a timed one and return it; a second call returns the same."""
+    backend = model.backend
+    if not isinstance(backend, TimedBackend):
+        model.backend = backend = (
+            TimedTreeBackend(backend) if isinstance(backend, GrowsTrees) else TimedBackend(backend)
+        )
+    return backend
+
+
+def _models(drafter: Drafter) -> list[Model]:
+    """Return the models that a drafter and its members run, each once."""
+    values = list({id(value): value for value in vars(drafter).values()}.values())
+    members = [one for value in values if isinstance(value, list | tuple) for one in value if isinstance(one, Drafter)]
+    members += [value for value in values if isinstance(value, Drafter)]
+    return [value for value in values if isinstance(value, Model)] + [m for member in members for m in _models(member)]
+
+
+class EngineEntry:
+    """A benchmark entry that runs one engine; as in a user's stream, tokens are also detokenized."""
+
+    def __init__(self, name: str, engine: Engine, tokenizer: PreTrainedTokenizerBase) -> None:
+        self.name = name
+        self._engine, self._tokenizer = engine, tokenizer
+        self._target = timed(engine.target)
+        self._drafts = [timed(model) for model in _models(engine.drafter)]
+        self._ids = count(1)
+
+    def run(self, request: Request) -> Trial:
+        """Answer one request. Raises DraftError if the drafter failed, since the engine then decodes plainly."""
+        reads, started = self._target.reads, perf_counter()
+        sequence = self._sequence(request)
+        self._engine.add(sequence)
+        rounds = []
+        try:
+            while sequence.finish_reason is None:
+                rounds.append(self._round(sequence))
+        finally:
+            if sequence.finish_reason is None:  # a round failed; other entries use this target too
+                self._engine.abort(sequence)
+        seconds = perf_counter() - started
+        if self._engine.failed:
+            raise DraftError(f"cannot measure {self.name}: it failed on {request.name}: {self._engine.failed}")
+        return Trial(sequence.tokens[sequence.prompt :], seconds, self._target.reads - reads, tuple(rounds))
+
+    def serve(self, requests: List[Request], slots: int) -> Served:
+        """Answer all requests, at most `slots` at a time. Raises DraftError as `run`."""
+        scheduler, sequences = self._engine.scheduler, [self._sequence(request) for request in requests]
+        before, scheduler.slots = scheduler.slots, slots
+        started = perf_counter()
+        try:
+            for sequence in sequences:
+                self._engine.add(sequence)
+            while not self._engine.idle:
+                self._engine.step()
+        finally:
+            scheduler.slots = before
+            for sequence in sequences:
+                if sequence.finish_reason is None:
+                    self._engine.abort(sequence)
+        seconds = perf_counter() - started
+        if self._engine.failed:
+            raise DraftError(f"cannot measure {self.name}: it failed: {self._engine.failed}")
+        stats, texts = [sequence.stats for sequence in sequences], [one.tokens[one.prompt :] for one in sequences]
+        return Served(texts, seconds, sum(one.drafted for one in stats), sum(one.accepted for one in stats))
+
+    def _sequence(self, request: Request) -> Sequence:
+        params = SamplingParams(temperature=request.temperature, seed=request.seed, max_tokens=request.max_tokens)
+        prompt = list(request.prompt)
+        reader = Detokenizer(self._tokenizer, prompt, (), True)
+        return Sequence(next(self._ids), prompt, len(prompt), params, request.seed, self._engine.target.eos, reader)
+
+    def _round(self, sequence: Sequence) -> Round:
+        stats, written, reading = sequence.stats, sequence.produced, len(sequence.pending) > 1
+        drafted, accepted = stats.drafted, stats.accepted
+        target, draft, started = self._target.seconds, self._draft_seconds, perf_counter()
+        self._engine.step()
+        return Round(
+            tokens=sequence.produced - written,
+            drafted=stats.drafted - drafted,
+            accepted=stats.accepted - accepted,
+            seconds=perf_counter() - started,
+            clock=self._engine.clock,
+            target=self._target.seconds - target,
+            draft=self._draft_seconds - draft,
+            reading=reading,
+        )
+
+    @property
+    def _draft_seconds(self) -> float:
+        return sum(backend.seconds for backend in self._drafts)

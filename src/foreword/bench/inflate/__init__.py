@@ -1,0 +1,1 @@
+"""Enlarge targets and heads to other shapes without changing a token."""

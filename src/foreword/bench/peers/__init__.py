@@ -1,0 +1,1 @@
+"""Baselines: transformers, llama.cpp and OpenVINO on the same weights and prompts."""

@@ -1,0 +1,85 @@
+"""Baselines of transformers: generate, assisted generation and prompt lookup, with unmodified weights and code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from time import perf_counter
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from foreword.bench.records import Request, Trial
+
+GENERATE = "transformers.generate"
+ASSISTED = "transformers.assisted"
+LOOKUP = "transformers.lookup"
+NAMES = (GENERATE, ASSISTED, LOOKUP)
+
+ASSISTANT: dict[str, Any] = {
+    "num_assistant_tokens": 20,
+    "num_assistant_tokens_schedule": "constant",
+    "assistant_confidence_threshold": 0.4,
+}
+"""Defaults of transformers, pinned. With the bundled models no other number of tokens (3, 5, 8) was faster beyond the
+noise, and drafting without the threshold was slower."""
+LOOKED_UP = 10
+"""Tokens that prompt lookup copies; the value in transformers' documentation."""
+
+
+class TransformersEntry:
+    """One decoding mode of transformers, timed from token ids to token ids."""
+
+    def __init__(self, name: str, target: PreTrainedModel, extra: Mapping[str, Any] | None = None) -> None:
+        self.name = name
+        self._generate: Callable[..., Tensor] = cast(Any, target).generate
+        self._extra = dict(extra or {})
+        self._passes = 0
+        target.register_forward_pre_hook(self._count)
+
+    def run(self, request: Request) -> Trial:
+        """Answer one request. Above temperature 0 transformers samples by itself, from the same seed."""
+        sampling: dict[str, Any] = {"do_sample": False}
+        if request.temperature > 0:
+            sampling = {"do_sample": True, "temperature": request.temperature, "top_k": 0, "top_p": 1.0}
+        prompt = torch.tensor([request.prompt])
+        passes = self._passes
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(request.seed)
+            started = perf_counter()
+            written = self._generate(
+                prompt,
+                attention_mask=torch.ones_like(prompt),
+                max_new_tokens=request.max_tokens,
+                **sampling,
+                **self._extra,
+            )
+            seconds = perf_counter() - started
+        return Trial(written[0, prompt.shape[1] :].tolist(), seconds, self._passes - passes)
+
+    def _count(self, _module: torch.nn.Module, _inputs: tuple[object, ...]) -> None:
+        self._passes += 1
+
+
+def generate(target: PreTrainedModel) -> TransformersEntry:
+    """Return the baseline that decodes one token at a time."""
+    return TransformersEntry(GENERATE, target)
+
+
+def assisted(target: PreTrainedModel, assistant: PreTrainedModel) -> TransformersEntry:
+    """Return assisted generation with `assistant`, whose generation settings are set to `ASSISTANT`."""
+    if assistant.generation_config is not None:
+        assistant.generation_config.update(**ASSISTANT)
+    return TransformersEntry(ASSISTED, target, {"assistant_model": assistant})
+
+
+def lookup(target: PreTrainedModel) -> TransformersEntry:
+    """Return prompt lookup."""
+    return TransformersEntry(LOOKUP, target, {"prompt_lookup_num_tokens": LOOKED_UP})
+
+
+def settings() -> dict[str, Any]:
+    """Return the settings that the figures depend on; with scikit-learn installed the threshold adapts by itself."""
+    return {**ASSISTANT, "prompt_lookup_num_tokens": LOOKED_UP, "scikit_learn": find_spec("sklearn") is not None}

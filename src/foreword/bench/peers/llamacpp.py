@@ -1,0 +1,107 @@
+"""Baseline llama.cpp, through llama-cpp-python: plain, with a draft model, with prompt lookup."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from itertools import islice
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+
+from foreword.bench.peers import gguf
+from foreword.bench.peers.convert import Source, converted
+from foreword.bench.peers.registry import ASSISTED, LOOKUP, Pair
+from foreword.bench.records import Request, Trial
+
+SETTINGS: dict[str, dict[str, int]] = {
+    ASSISTED: {"num_pred_tokens": 4},
+    LOOKUP: {"num_pred_tokens": 10, "max_ngram_size": 2},
+}
+"""Draft tokens in a round; those of prompt lookup are the binding's defaults."""
+ROOM = 4096
+"""Maximum tokens of a prompt and its answer; when drafting, the binding keeps logits for as many."""
+FILE = "model.gguf"
+
+
+class GreedyDraft:
+    """A greedy draft model in the binding's interface, which verifies draft tokens but has no such model."""
+
+    def __init__(self, llama: Any) -> None:
+        self._llama = llama
+
+    def __call__(self, input_ids: np.ndarray, /, **_: Any) -> np.ndarray:
+        """Return the next ids (int32). The prefix shared with the call before is not read again."""
+        tokens = self._llama.generate(input_ids.tolist(), temp=0.0)
+        return np.array(list(islice(tokens, SETTINGS[ASSISTED]["num_pred_tokens"])), dtype=np.intc)
+
+
+class LlamaCpp:
+    """The binding's own decoding loop, timed from token ids to token ids."""
+
+    def __init__(self, name: str, llama: Any, eos: tuple[int, ...]) -> None:
+        self.name = name
+        self._llama, self._eos = llama, frozenset(eos)
+        self._passes = 0
+        read = llama.eval
+
+        def counted(tokens: Any) -> None:
+            self._passes += 1
+            read(tokens)
+
+        llama.eval = counted
+
+    def run(self, request: Request) -> Trial:
+        """Answer one request. Above temperature 0 llama.cpp samples by itself, from the same seed."""
+        passes = self._passes
+        written: list[int] = []
+        started = perf_counter()
+        self._llama.reset()  # no prefix caching: every entry reads every prompt each time
+        self._llama.set_seed(request.seed)
+        tokens = self._llama.generate(
+            list(request.prompt), temp=request.temperature, top_k=0, top_p=1.0, min_p=0.0, repeat_penalty=1.0
+        )
+        for token in tokens:
+            written.append(token)
+            if token in self._eos or len(written) == request.max_tokens:
+                break
+        seconds = perf_counter() - started
+        return Trial(written, seconds, self._passes - passes)
+
+
+def entry(name: str, mode: str, pair: Pair) -> LlamaCpp:
+    """Return the entry of this mode, with its models loaded. Raises ModelError if they cannot be converted."""
+    target = pair.target()
+    draft: Any = None
+    if mode == ASSISTED:
+        draft = GreedyDraft(_load(pair.draft(), pair.note))
+    if mode == LOOKUP:
+        speculative: Any = import_module("llama_cpp.llama_speculative")
+        draft = speculative.LlamaPromptLookupDecoding(**SETTINGS[LOOKUP])
+    return LlamaCpp(name, _load(target, pair.note, draft), target.eos)
+
+
+def file(source: Source, note: Callable[[str], None]) -> Path:
+    """Return the path of the model as a GGUF file, converting it if needed."""
+
+    def write(out: Path) -> None:
+        gguf.write(source, out / FILE)
+
+    return converted("gguf", source, write, note) / FILE
+
+
+def _load(source: Source, note: Callable[[str], None], draft: Any = None) -> Any:
+    """Load a model into llama.cpp, with as many threads as torch has."""
+    context, threads = min(source.model.config.max_position_embeddings, ROOM), torch.get_num_threads()
+    return import_module("llama_cpp").Llama(
+        str(file(source, note)),
+        n_ctx=context,
+        n_batch=context,
+        n_threads=threads,
+        n_threads_batch=threads,
+        draft_model=draft,
+        verbose=False,
+    )

@@ -1,0 +1,117 @@
+"""Registry of baselines other than transformers: which engines are installed, and their entries, imported on use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence as List
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from typing import Any
+
+from foreword.bench.peers.convert import Source
+from foreword.bench.records import Entry
+from foreword.errors import InvalidRequest
+
+GENERATE, ASSISTED, LOOKUP = MODES = ("generate", "assisted", "lookup")
+"""Modes: one token at a time, with a draft model, with prompt lookup. The second part of an entry's name."""
+ALL = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """Requirements of an engine."""
+
+    modules: tuple[str, ...]
+    distribution: str
+    """Distribution whose version the report names."""
+    install: str
+    entry_module: str
+    """Module of Foreword that defines `entry` and SETTINGS."""
+
+
+ENGINES = {
+    "openvino": Package(
+        ("openvino", "openvino_genai", "openvino_tokenizers"),
+        "openvino-genai",
+        "pip install 'foreword[peers]'",
+        "foreword.bench.peers.openvino",
+    ),
+    "llamacpp": Package(
+        ("gguf", "llama_cpp"),
+        "llama-cpp-python",
+        "pip install 'foreword[peers]' llama-cpp-python   (compiled on installation, which takes a while)",
+        "foreword.bench.peers.llamacpp",
+    ),
+}
+NAMES = tuple(f"{engine}.{mode}" for engine in ENGINES for mode in MODES)
+"""Name of every entry, such as "openvino.assisted"."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The measured target and draft model, as transformers models."""
+
+    target: Callable[[], Source]
+    draft: Callable[[], Source]
+    """Raises InvalidRequest if no draft model was named."""
+    note: Callable[[str], None]
+    """Gets a line before a slow step."""
+
+
+def entry_names(engines: List[str]) -> tuple[str, ...]:
+    """Return the names of the entries of these engines; ALL stands for all installed ones.
+
+    Raises InvalidRequest for an engine that does not exist or is not installed, and for ALL if none is installed.
+    """
+    for name in engines:
+        if name not in (ALL, *ENGINES):
+            raise InvalidRequest(f"cannot measure {name!r}: no such baseline. Choose from {', '.join((ALL, *ENGINES))}")
+    available = [name for name, package in ENGINES.items() if not _missing(package)]
+    if ALL in engines and not available:
+        raise InvalidRequest(f"cannot measure baselines: none is installed. Run: {ENGINES['openvino'].install}")
+    names = [name for name in ENGINES if name in engines or (ALL in engines and name in available)]
+    entries = tuple(f"{name}.{mode}" for name in names for mode in MODES)
+    check(entries)
+    return entries
+
+
+def check(names: List[str]) -> None:
+    """Raise InvalidRequest, which names what to install, unless the engines of these entries are importable."""
+    for engine in _engines(names):
+        missing = _missing(ENGINES[engine])
+        if missing:
+            raise InvalidRequest(
+                f"cannot measure {engine} without {', '.join(missing)}. Run: {ENGINES[engine].install}"
+            )
+
+
+def make(name: str, pair: Pair) -> Entry:
+    """Return the entry of this name, one of NAMES; its models are converted if needed."""
+    engine, _, mode = name.partition(".")
+    return import_module(ENGINES[engine].entry_module).entry(name, mode, pair)
+
+
+def versions(names: List[str]) -> dict[str, str]:
+    """Return the versions of the engines of these entries; "unknown" without package metadata."""
+    by_distribution = {}
+    for name in (ENGINES[engine].distribution for engine in _engines(names)):
+        try:
+            by_distribution[name] = version(name)
+        except PackageNotFoundError:  # built locally, or on a path of its own
+            by_distribution[name] = "unknown"
+    return by_distribution
+
+
+def settings(names: List[str]) -> dict[str, Any]:
+    """Return engine -> mode -> the settings that the figures of these entries depend on."""
+    return {engine: import_module(ENGINES[engine].entry_module).SETTINGS for engine in _engines(names)}
+
+
+def _engines(names: List[str]) -> list[str]:
+    return [engine for engine in ENGINES if any(name.partition(".")[0] == engine for name in names)]
+
+
+def _missing(package: Package) -> list[str]:
+    return [module for module in package.modules if find_spec(module) is None]

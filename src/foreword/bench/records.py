@@ -1,0 +1,74 @@
+"""Data types of a measurement: the request, the rounds and result of one run, and the interface of an entry."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from foreword.types import Clock
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One prompt and its sampling parameters, the same for every entry."""
+
+    name: str
+    """The prompt's id, such as "gsm8k/9"."""
+    prompt: tuple[int, ...]
+    """Token ids before the answer."""
+    temperature: float
+    seed: int
+    max_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One round of the engine. Times are seconds."""
+
+    tokens: int
+    """Emitted in this round."""
+    drafted: int
+    accepted: int
+    seconds: float
+    """The whole round, bookkeeping included."""
+    clock: Clock
+    """Times of the four steps."""
+    target: float
+    """Inside forwards of the target."""
+    draft: float
+    """Inside forwards of a draft model."""
+    reading: bool
+    """Whether the prompt was read in this round; such rounds are no sample of steady decoding."""
+
+    @property
+    def verified(self) -> int:
+        """Draft tokens that were verified: those after a rejected one are not."""
+        return min(self.drafted, self.accepted + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """Result of one run of one request."""
+
+    tokens: list[int]
+    """Emitted tokens, including an end-of-text token."""
+    seconds: float
+    """From the prompt's ids to the last token, prefill included."""
+    passes: int | None
+    """Forwards of the target; None where they cannot be counted."""
+    rounds: tuple[Round, ...] = ()
+    """Empty for baselines, whose rounds are not visible."""
+
+
+@runtime_checkable
+class Entry(Protocol):
+    """Interface of a benchmark entry: it answers requests and is timed."""
+
+    @property
+    def name(self) -> str:
+        """The name of its row."""
+        ...
+
+    def run(self, request: Request) -> Trial:
+        """Answer one request."""
+        ...

@@ -1,0 +1,1 @@
+"""Roofline measurements: the time of a pass, and its lower bound on this machine."""

@@ -1,0 +1,272 @@
+"""Forwards against the memory-bandwidth limit: bytes that a pass must read / bandwidth / measured time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence as List
+from dataclasses import dataclass, replace
+from statistics import median
+from time import perf_counter
+from typing import Any, cast
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from foreword.bench.inflate.model import SHAPES
+from foreword.bench.lineup import weights
+from foreword.bench.roofline.batches import BATCHES, BatchPass, curve
+from foreword.bench.roofline.timing import Memory, middle, seconds, turns
+from foreword.bench.stats import Interval
+from foreword.errors import InvalidRequest, ModelError
+from foreword.model import Mode, Model, Read
+from foreword.model.architectures import head_dim, kv_heads
+from foreword.model.cost import measured
+from foreword.model.model import device_named
+
+FAMILY = "family"
+"""Shape name of the target at its own size, besides those of foreword.bench.inflate.model.SHAPES."""
+DEFAULT = (FAMILY, "llama-110m", "llama-350m", "llama-1b")
+NODES = (1, 2, 4, 8, 12, 16, 32, 64)
+"""Tokens scored in a pass; 1 is plain decoding."""
+SECONDS, QUICK_SECONDS = 20.0, 3.0
+"""Seconds of measurement per shape."""
+WARMING = 0.01
+"""Seconds of warm-up forwards in each turn: reading the memory buffer has evicted the weights from the cache."""
+SEQUENCE = 0
+CHUNK = 512
+"""Tokens of the context read per forward, as in serving."""
+
+
+@dataclass(frozen=True)
+class LimitOptions:
+    """Options of a measurement."""
+
+    shapes: tuple[str, ...] = DEFAULT
+    context: int = 200
+    """Tokens before the scored ones."""
+    quick: bool = False
+    target: str | None = None
+    """Folder or hub id; None = the bundled target."""
+    dtype: str = "auto"
+    device: str = "cpu"
+    trust_remote_code: bool = False
+    """Let code of the target's own folder run."""
+    batches: tuple[int, ...] | None = None
+    """Batch sizes, one token per sequence; None = 1 to 64 on an accelerator, none on a CPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """Forwards over `nodes` tokens."""
+
+    nodes: int
+    ms: Interval
+    """Median, and its 95 % interval by the bootstrap."""
+    share_of_floor: float
+    """Time of reading the bytes at the measured bandwidth, divided by the median time of the forward."""
+    cost_over_one: float
+    """Median of the ratios to the forward over one token in the same turn, since a machine drifts."""
+    predicted_ms: float
+    """Prediction of a cost table measured just before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """Forwards of one model and the limit of the machine."""
+
+    shape: str
+    backend: str
+    """Backend of the model."""
+    context: int
+    weights: int
+    """Bytes of the weights that a pass reads."""
+    keys: int
+    """Bytes of the keys and values that a pass reads after `context` tokens."""
+    bandwidth: float
+    """Bytes per second; the best of the readings, which alternate with the forwards."""
+    rows: tuple[Pass, ...]
+    batches: tuple[BatchPass, ...] = ()
+    device: str = "cpu"
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that a pass reads."""
+        return self.weights + self.keys
+
+    @property
+    def floor(self) -> float:
+        """Minimum seconds of a pass, unless its weights fit into a cache."""
+        return self.bytes / self.bandwidth
+
+    @property
+    def off(self) -> float:
+        """Largest relative deviation of a predicted time from the measured one."""
+        return max(abs(row.predicted_ms / row.ms.mid - 1) for row in self.rows)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain numbers and strings."""
+        return {
+            "shape": self.shape,
+            "backend": self.backend,
+            "context": self.context,
+            "bandwidth_gb_s": self.bandwidth / 1e9,
+            "bytes": self.bytes,
+            "bytes_weights": self.weights,
+            "bytes_keys": self.keys,
+            "floor_ms": 1e3 * self.floor,
+            "largest_prediction_error": self.off,
+            "rows": [
+                {
+                    "nodes": row.nodes,
+                    "ms": row.ms.mid,
+                    "ms_interval": [row.ms.low, row.ms.high],
+                    "share_of_floor": row.share_of_floor,
+                    "cost_over_one": row.cost_over_one,
+                    "predicted_ms": row.predicted_ms,
+                }
+                for row in self.rows
+            ],
+            "device": self.device,
+            "batches": [one.as_json() for one in self.batches],
+        }
+
+
+def limits(options: LimitOptions, progress: Callable[[str], None] = lambda _: None) -> list[Limit]:
+    """Measure every requested shape in turn; raises InvalidRequest or ModelError before any."""
+    unknown = [shape for shape in options.shapes if shape != FAMILY and shape not in SHAPES]
+    if unknown:
+        raise InvalidRequest(
+            f"cannot measure shape {unknown[0]!r}: no such shape. Choose from {', '.join((FAMILY, *SHAPES))}"
+        )
+    if options.context < 1:
+        raise InvalidRequest(f"cannot measure the limit: 'context' must be at least 1, got {options.context}")
+    device, spend, results = device_named(options.device), QUICK_SECONDS if options.quick else SECONDS, []
+    batches = (BATCHES if device.type != "cpu" else ()) if options.batches is None else options.batches
+    dtype = "bfloat16" if options.dtype == "auto" and device.type != "cpu" else options.dtype
+    for shape in options.shapes:
+        progress(f"building {shape}")
+        larger = None if shape == FAMILY else shape
+        source = weights(options.target, None, dtype, larger, trusted=options.trust_remote_code)
+        hf = source.load(device, options.context + max(NODES))
+        sizes = _weight_bytes(hf), _key_bytes(hf) * options.context
+        model = Model(hf, shape)
+        progress(f"measuring {shape} on backend {model.capability.backend}")
+        one = limit(model, sizes, options.context, spend)
+        beside = curve(model, sizes, options.context, batches, spend) if batches else ()
+        results.append(replace(one, batches=beside, device=str(device)))
+        del hf, model  # before the next one is built
+    return results
+
+
+def limit(model: Model, sizes: tuple[int, int], context: int, spend: float) -> Limit:
+    """Measure forwards over 1 to 64 tokens after `context`, interleaved with readings of memory, for `spend` seconds.
+
+    `sizes` are the bytes of weights and of keys that a pass reads. Raises ModelError for a model that cannot score
+    draft tokens, or one whose context is too short.
+    """
+    if model.mode not in (Mode.TREE, Mode.CHAIN):
+        raise ModelError(f"cannot measure {model.name}: it cannot go back to an earlier position to repeat a forward")
+    if context + max(NODES) > model.context:
+        raise ModelError(
+            f"cannot measure {model.name}: it has a context of {model.context}. "
+            f"Lower 'context' to leave room for {max(NODES)}"
+        )
+    ids = [token % model.vocab for token in range(7, 7 + context + max(NODES))]
+    cost = measured(model)  # measured now: a cached table may be from a time of another bandwidth
+    predicted = {nodes: cost(nodes - 1, 1, context) for nodes in NODES}
+    memory = Memory(model.device)
+    times: dict[int, list[float]] = {nodes: [] for nodes in NODES}
+    readings = []
+    model.open(SEQUENCE, len(ids))
+    try:
+        for start in range(0, context, CHUNK):
+            model.read([Read(SEQUENCE, start, ids[start : min(start + CHUNK, context)], keep=0)])
+        _turn(model, ids, context)  # warm-up, not counted
+        for _ in turns(spend):
+            readings += [memory() for _ in range(2)]
+            for nodes, spent in _turn(model, ids, context).items():
+                times[nodes].append(spent)
+    finally:
+        model.close(SEQUENCE)
+    bandwidth = max(readings)
+    floor = sum(sizes) / bandwidth
+    rows = tuple(
+        Pass(
+            nodes,
+            middle([1e3 * spent for spent in times[nodes]]),
+            floor / median(times[nodes]),
+            median(spent / one for spent, one in zip(times[nodes], times[1], strict=True)),
+            1e3 * predicted[nodes],
+        )
+        for nodes in NODES
+    )
+    return Limit(model.name, model.capability.backend, context, *sizes, bandwidth, rows)
+
+
+def table(results: List[Limit]) -> Table:
+    """Return a table for the terminal."""
+    shown = Table(
+        title="forwards against the memory-bandwidth limit",
+        caption="\n".join(_caption(one) for one in results),
+        box=SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+    )
+    shown.add_column("model", no_wrap=True)
+    for head in ("nodes", "ms", "95 %", "of the floor", "of one", "predicted"):
+        shown.add_column(head, justify="right")
+    for one in results:
+        for row in one.rows:
+            shown.add_row(
+                one.shape if row is one.rows[0] else "",
+                str(row.nodes),
+                f"{row.ms.mid:.2f}",
+                f"{row.ms.low:.2f}–{row.ms.high:.2f}",
+                f"{row.share_of_floor:.0%}",
+                f"{row.cost_over_one:.2f}×",
+                f"{row.predicted_ms:.2f}",
+            )
+        for beside in one.batches:
+            share = f"{beside.share_of_floor:.0%}"
+            between = f"{beside.ms.low:.2f}–{beside.ms.high:.2f}"
+            shown.add_row(
+                "", f"1 of {beside.batch}", f"{beside.ms.mid:.2f}", between, share, f"{beside.cost_over_one:.2f}×"
+            )
+        shown.add_section()
+    return shown
+
+
+def _turn(model: Model, ids: list[int], context: int) -> dict[int, float]:
+    """Return the seconds of one forward over each number of tokens, after warming the cache."""
+    one, until = [Read(SEQUENCE, context, ids[context : context + 1])], perf_counter() + WARMING
+    model.read(one)
+    while perf_counter() < until:
+        model.read(one)
+    return {
+        nodes: seconds(model, [Read(SEQUENCE, context, ids[context : context + nodes], keep=nodes)]) for nodes in NODES
+    }
+
+
+def _weight_bytes(hf: PreTrainedModel) -> int:
+    """Return the bytes of all weights except an untied embedding, of which a pass reads one row per token."""
+    embedding, head = hf.get_input_embeddings(), hf.get_output_embeddings()
+    looked_up = 0 if head is None or head.weight is embedding.weight else cast(Tensor, embedding.weight).nbytes
+    return sum(parameter.nbytes for parameter in hf.parameters()) - looked_up
+
+
+def _key_bytes(hf: PreTrainedModel) -> int:
+    """Return the bytes of the keys and values of one token."""
+    config = hf.config.get_text_config()
+    heads, dim = kv_heads(config), head_dim(config)
+    return 2 * config.num_hidden_layers * heads * dim * hf.dtype.itemsize
+
+
+def _caption(one: Limit) -> str:
+    return (
+        f"{one.shape} ({one.backend}): {one.weights / 1e6:,.1f} MB of weights, "
+        f"{one.keys / 1e6:,.1f} MB of keys and values ({one.context} tokens); "
+        f"at {one.bandwidth / 1e9:.1f} GB/s the floor is {1e3 * one.floor:.2f} ms; "
+        f"predictions are off by at most {one.off:.0%}"
+    )

@@ -1,0 +1,113 @@
+"""The interface of budget policies, which set the number of draft tokens per round, and the fixed budget."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from jaxtyping import Float
+from torch import Tensor
+
+from foreword.errors import InvalidRequest
+from foreword.types import Clock, Draft, Sequence
+
+Measure = Callable[[], Mapping[int, float]]
+"""Function that measures the seconds of a forward by its number of rows."""
+
+
+class DraftBudget(ABC):
+    """Policy for the number of draft tokens of each sequence, which learns from the outcome of each round.
+
+    It never sees a sampled draft token: whether one is scored must not depend on its value (docs/guarantees.md). Its
+    inputs are fixed before sampling: past rounds, and the distribution that follows a prefix.
+    """
+
+    summary: ClassVar[str] = ""
+    """One line of help."""
+    chains: ClassVar[bool] = False
+    """It decides after every draft token whether to add another (`stops`), so drafts are chains, not trees."""
+
+    @classmethod
+    def made(cls, measure: Measure) -> DraftBudget:
+        """Make the policy for a target whose forwards `measure` measures. The default ignores it."""
+        del measure
+        return cls()
+
+    @classmethod
+    def told(cls, source: str) -> Callable[[Measure], DraftBudget]:
+        """Return a factory from the text after the name and a colon. Raises InvalidRequest if it is invalid."""
+        if source:
+            raise InvalidRequest(
+                f"cannot use the budget option {source!r}: this budget takes nothing after its name. Leave it out"
+            )
+        return cls.made
+
+    @property
+    def floor(self) -> float:
+        """Acceptance probability below which no draft token can pay for its scoring."""
+        return 0.0
+
+    @property
+    def pace(self) -> float:
+        """Tokens per second of each sequence; 0 if the policy ignores time."""
+        return 0.0
+
+    @abstractmethod
+    def nodes(self, sequence: Sequence, others: int) -> int:
+        """Return the most draft tokens for the next round of a sequence in a batch with `others` other sequences."""
+
+    def stops(self, sequence: Sequence, depth: int, distribution: Float[Tensor, "vocab"]) -> bool:
+        """Return whether to stop after `depth` draft tokens, which `distribution` (log-weights) follows.
+
+        Called before the next token is sampled, and only if `chains` is set. The decision depends on the prefix alone,
+        so it is exact under every rule.
+        """
+        del sequence, depth, distribution
+        return False
+
+    def trim(self, draft: Draft) -> Draft:
+        """Return the draft without tokens that do not pay for their scoring. Never called for sampled drafts."""
+        return draft
+
+    def on_timing(  # noqa: B027 - a hook, empty by default
+        self, rows: int, clock: Clock, reading: int = 0
+    ) -> None:
+        """Receive the cost of the last round: a forward over `rows`, one per writing sequence and per draft token.
+
+        `reading` prompt tokens were read in the same forward.
+        """
+
+    def learn(self, sequence: Sequence, outcome: RoundResult) -> None:  # noqa: B027 - a hook, empty by default
+        """Receive the outcome of that round for a sequence; of rounds in which no draft tokens were requested, none."""
+
+    def release(self, sequence: Sequence) -> None:  # noqa: B027 - a hook, empty by default
+        """Forget a sequence that has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundResult:
+    """Outcome of one round of one sequence."""
+
+    asked: int
+    """Draft tokens requested."""
+    drafted: int
+    """Depth of the deepest draft token; for a chain, their number."""
+    accepted: int
+    propose: float
+    """Seconds of drafting, for the whole batch."""
+    seconds: float
+    """Seconds of the round, for the whole batch."""
+
+
+class FixedBudget(DraftBudget):
+    """Constant number of draft tokens."""
+
+    summary = "a constant number of draft tokens"
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def nodes(self, sequence: Sequence, others: int) -> int:
+        return self.count

@@ -1,0 +1,99 @@
+"""The gain of drafting where several sequences share a round: its duration without draft tokens, and what they add."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as List
+from dataclasses import dataclass, field
+
+from foreword.budget.costs import Costs
+from foreword.budget.drafting_cost import DraftingCost
+
+LEVELS = 8
+"""Equal bins of [0, 1] for stated probabilities."""
+TRIES = (1, 4, 16)
+"""Tokens. Chain lengths for which `never_pays` checks whether any could pay."""
+
+
+@dataclass(slots=True)
+class PredictedGain:
+    """Decayed counts of draft tokens by their stated probability."""
+
+    rounds: float = 0.0
+    tokens: float = 0.0
+    """Draft tokens expected to be accepted: the sum of the probabilities."""
+    counts: list[float] = field(default_factory=lambda: [0.0] * LEVELS)
+    """Draft tokens by bin of probability."""
+
+    def add(self, probabilities: List[float], decay: float) -> None:
+        """Add the probabilities of one sequence's draft in one round; none if its drafter proposed nothing."""
+        self.rounds = decay * self.rounds + 1
+        self.tokens = decay * self.tokens + sum(probabilities)
+        self.counts = [decay * count for count in self.counts]
+        for probability in probabilities:
+            self.counts[min(int(LEVELS * probability), LEVELS - 1)] += 1
+
+    def relative_to(self, overall: PredictedGain) -> float:
+        """Return the ratio of this sequence's expected accepted tokens to the overall mean, shrunk toward 1."""
+        expected = overall.tokens / max(overall.rounds, 1e-9)
+        return (self.tokens + 2 * expected) / ((self.rounds + 2) * expected) if expected else 1.0
+
+
+@dataclass(slots=True)
+class BatchGain:
+    """Costs of one round of `sequences` sequences that are all treated alike."""
+
+    sequences: int
+    costs: Costs
+    plain_overhead: float
+    """Seconds of verify and commit per sequence without draft tokens."""
+    overhead: float
+    """The same with them."""
+    plain_seconds: float = field(init=False)
+    """Seconds of the round without draft tokens."""
+
+    def __post_init__(self) -> None:
+        self.plain_seconds = self.costs.seconds(self.sequences) + self.sequences * self.plain_overhead
+
+    @property
+    def token_seconds(self) -> float:
+        """Seconds that a token takes without draft tokens, which an accepted one saves."""
+        return self.plain_seconds / self.sequences
+
+    def added(self, drafting: DraftingCost, scored: float, requested: float) -> float:
+        """Return the extra seconds of the round per sequence, if each requests `requested` tokens and scores `scored`.
+
+        Both are averages; the forward has whole rows.
+        """
+        more = self.costs.seconds(self.sequences + round(self.sequences * scored)) - self.costs.seconds(self.sequences)
+        drafted = drafting.seconds(self.sequences * requested)
+        return max(more, 0.0) / self.sequences + self.overhead - self.plain_overhead + drafted / self.sequences
+
+    def never_pays(self, drafting: DraftingCost) -> bool:
+        """Return whether draft tokens could not pay even if all were accepted, by the measured cost of drafting."""
+        if not drafting.measured:
+            return False
+        now, token_seconds = self.costs.seconds(self.sequences), self.token_seconds
+        for count in TRIES:
+            scoring = max(self.costs.seconds(self.sequences + count) - now, 0.0)
+            if count * token_seconds > scoring + drafting.seconds(count, 1.0 / self.sequences):
+                return False
+        return True
+
+    def best(self, drafting: DraftingCost, overall: PredictedGain, share: float, most: float) -> tuple[float, float]:
+        """Return tokens earned and extra seconds per sequence for the most profitable selection of draft tokens.
+
+        The likeliest are taken first, as in `trim`; `share` calibrates stated probabilities.
+        """
+        plain_seconds, earned, scored, fastest = self.plain_seconds, 0.0, 0.0, 0.0
+        result = (0.0, self.added(drafting, 0.0, most))
+        for level in range(LEVELS - 1, -1, -1):
+            count = overall.counts[level] / overall.rounds
+            if not count:
+                continue
+            scored += count
+            earned += share * count * (level + 0.5) / LEVELS
+            longer = self.added(drafting, scored, most)
+            rate = (1.0 + earned) / (plain_seconds + self.sequences * longer)
+            if rate > fastest:
+                fastest, result = rate, (earned, longer)
+        return result

@@ -1,0 +1,49 @@
+"""Statistics on drafters that state probabilities: how many draft tokens to request, and their calibration."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as List
+from dataclasses import dataclass, field
+
+from foreword.budget.costs import Costs
+from foreword.estimators import CalibrationRatio, LinearCost
+
+MOST = 48
+"""Draft tokens. Largest tree tried."""
+
+
+@dataclass(slots=True)
+class DraftProbabilities:
+    """Statistics on drafts whose tokens have stated acceptance probabilities."""
+
+    available: bool = False
+    """Such drafts have been seen."""
+    most: int = 8
+    """Draft tokens to request: more than trimming keeps, so that the count can grow."""
+    count: int | None = None
+    """Draft tokens of this round before trimming; None if none were requested."""
+    cost: LinearCost = field(default_factory=LinearCost)
+    calibration: CalibrationRatio = field(default_factory=CalibrationRatio)
+
+    def settle(self, kept: list[int], expected: float) -> None:
+        """Update `most` from the draft tokens kept per sequence; `expected` is the sum of their probabilities."""
+        self.available = True
+        self.most = min(max(max(kept, default=0) + 2, (15 * self.most) // 16, 4), MOST)
+        if kept and max(kept) >= self.most - 2:
+            self.most = min(self.most + 4, MOST)
+        self.calibration.promise(expected)
+
+    def paying(self, probabilities: List[float], rows: int, costs: Costs, overhead: float) -> int:
+        """Return how many draft tokens of these probabilities, likeliest first, maximize tokens per second.
+
+        `rows`: sequences that drafted; `overhead`: seconds of verify and commit for each of them.
+        """
+        # All are drafted already, so their drafting time is spent either way.
+        spent = rows * overhead + self.cost.start + self.cost.each * len(probabilities)
+        best, fastest, earned = 0, rows / (costs.seconds(rows) + spent), float(rows)
+        for count, probability in enumerate(probabilities, 1):
+            earned += self.calibration.share * probability
+            rate = earned / (costs.seconds(rows + count) + spent)
+            if rate > fastest:
+                best, fastest = count, rate
+        return best

@@ -1,0 +1,99 @@
+"""Decayed counts of accepted draft tokens, for one sequence or for all of a kind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from foreword.budget.base import RoundResult
+from foreword.budget.batch_gain import PredictedGain
+from foreword.types import Sequence
+
+LIMIT = 16
+"""Tokens. Longest chain tried."""
+DECAY = 0.95
+"""Weight of the past, per round: a memory of about twenty rounds."""
+BACKOFF = 4
+"""Rounds without drafting after the first loss; doubles with every further loss."""
+ANEW = 8
+"""Tokens. Up to so many that the drafter has not read do not count as catching up."""
+LONGEST = 256
+"""Rounds. Longest pause in drafting, and the cap on recorded losses."""
+
+
+@dataclass(slots=True)
+class AcceptanceRecord:
+    """Decayed counts of one sequence, or of all sequences of a kind."""
+
+    greedy: bool = True
+    """No draft token is drawn."""
+    plain: bool = True
+    """Nothing is filtered, forbidden or penalised."""
+    scored: list[float] = field(default_factory=lambda: [0.0] * LIMIT)
+    """Rounds in which a draft token of depth i was verified."""
+    kept: list[float] = field(default_factory=lambda: [0.0] * LIMIT)
+    """Rounds in which it was accepted."""
+    predicted: PredictedGain = field(default_factory=PredictedGain)
+    read: int = 0
+    """Tokens of the sequence after the last round with draft tokens."""
+    pause: int = 0
+    """Rounds to go without drafting."""
+    backoff: int = BACKOFF
+    """Rounds of the next pause at least; doubles each time drafting still loses, until a try wins."""
+
+    def add(self, outcome: RoundResult, probabilities: list[float] | None, *, weighed: bool) -> None:
+        """Learn from a round. If drafts are weighed (state probabilities), acceptance by depth is not needed."""
+        if probabilities is not None:
+            self.predicted.add(probabilities, DECAY)
+        for depth in range(0 if weighed else LIMIT):
+            self.scored[depth] *= DECAY
+            self.kept[depth] *= DECAY
+            if depth < min(outcome.drafted, outcome.accepted + 1):
+                self.scored[depth] += 1
+                self.kept[depth] += depth < outcome.accepted
+
+    def unread(self, sequence: Sequence) -> int:
+        """Return the tokens to catch up on, or 0 for the few that a round or two add."""
+        count = len(sequence.tokens) - self.read
+        return count if count > ANEW else 0
+
+    def back_off(self) -> None:
+        """Pause drafting, each time for longer."""
+        self.pause = self.backoff
+        self.backoff = min(2 * self.backoff, LONGEST)
+
+
+@dataclass(slots=True)
+class Balance:
+    """What drafting won and lost for one kind of sequences in batches of similar size."""
+
+    written: float = 0.0
+    """Tokens of rounds with draft tokens."""
+    spent: float = 0.0
+    """Duration of those rounds, in rounds of the same batch without draft tokens."""
+    lost: float = 0.0
+    """Seconds that drafting has lost, less those it won and those it is allowed.
+
+    Once the loss budget is spent, losing drafts stop, which bounds the total slowdown.
+    """
+    sequences: int = 0
+    """Sequences of this round that were given a budget."""
+
+    @property
+    def is_losing(self) -> bool:
+        """Whether rounds without draft tokens would have written more in that time."""
+        return self.written < 0.98 * self.spent
+
+    @property
+    def pace(self) -> float:
+        """Tokens per round of the same batch without draft tokens, at least 1."""
+        return max(1.0, self.written / self.spent) if self.spent else 1.0
+
+    def add(self, accepted: int, spent: float) -> None:
+        """Learn from one sequence's round with draft tokens."""
+        self.written = DECAY * self.written + accepted + 1
+        self.spent = DECAY * self.spent + spent
+
+    def settle(self, allowed: float) -> None:
+        """End a round: allow some of the loss, and save no gain up for later rounds."""
+        self.lost = max(self.lost - allowed * self.sequences, 0.0)
+        self.sequences = 0

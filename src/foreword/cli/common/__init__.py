@@ -1,0 +1,1 @@
+"""What several commands share: process setup, options, rendering, sessions."""

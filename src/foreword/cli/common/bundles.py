@@ -1,0 +1,157 @@
+"""Dataclasses of related options, checked on construction, before torch is imported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import wraps
+from inspect import Parameter, Signature, signature
+from typing import TYPE_CHECKING, Any, get_type_hints
+
+from foreword.cli.common import options
+from foreword.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from foreword.llm import LLM
+    from foreword.types.params import SamplingParams
+
+
+def bundled(command: Callable[..., None]) -> Callable[..., None]:
+    """Let a command take dataclasses of options: their fields become options of the command."""
+    hints = get_type_hints(command, include_extras=True)
+    bundles = {name: kind for name, kind in hints.items() if is_dataclass(kind) and isinstance(kind, type)}
+
+    @wraps(command)
+    def flat(**given: Any) -> None:
+        built = {
+            name: kind(**{field.name: given.pop(field.name) for field in fields(kind)})
+            for name, kind in bundles.items()
+        }
+        command(**given, **built)
+
+    parameters = [
+        part
+        for name, own in signature(command).parameters.items()
+        for part in (_options(bundles[name]) if name in bundles else [own.replace(annotation=hints[name])])
+    ]
+    vars(flat)["__signature__"] = Signature(parameters)
+    flat.__annotations__ = {part.name: part.annotation for part in parameters}
+    return flat
+
+
+def _options(kind: type[Any]) -> list[Parameter]:
+    hints = get_type_hints(kind, include_extras=True)
+    return [
+        Parameter(field.name, Parameter.KEYWORD_ONLY, default=field.default, annotation=hints[field.name])
+        for field in fields(kind)
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loading:
+    """Options for loading a model."""
+
+    dtype: options.DtypeName = "auto"
+    device: options.Device = "auto"
+
+    @property
+    def keywords(self) -> dict[str, Any]:
+        """Return the keyword arguments for LLM."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrustedLoading(Loading):
+    """Loading options and whether code from the model's folder may run."""
+
+    trust_remote_code: options.TrustRemoteCode = False
+
+    @property
+    def keywords(self) -> dict[str, Any]:
+        """Return the keyword arguments for LLM whose options are set."""
+        return {field.name: getattr(self, field.name) for field in fields(self) if getattr(self, field.name)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackendLoading(TrustedLoading):
+    """Loading options and the backend."""
+
+    backend: options.BackendName = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drafting:
+    """Options for drafting and verification."""
+
+    draft: options.DraftName = None
+    method: options.MethodName = None
+    rule: options.RuleName = "match"
+    budget: options.BudgetName = None
+    nodes: options.Nodes = None
+
+    def __post_init__(self) -> None:
+        if self.nodes is not None and self.budget is not None:
+            raise InvalidRequest(
+                f"cannot use '--nodes' {self.nodes} with '--budget' {self.budget!r}: both set the budget. Give one"
+            )
+
+    @property
+    def keywords(self) -> dict[str, Any]:
+        """Return the keyword arguments for LLM."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """Options for sampling and for where the text ends."""
+
+    temperature: options.Temperature = 1.0
+    top_p: options.TopP = 1.0
+    top_k: options.TopK = 0
+    min_p: options.MinP = 0.0
+    typical_p: options.TypicalP = 1.0
+    repetition_penalty: options.RepetitionPenalty = 1.0
+    presence_penalty: options.PresencePenalty = 0.0
+    frequency_penalty: options.FrequencyPenalty = 0.0
+    logit_bias: options.LogitBias = None
+    bad_word: options.BadWord = None
+    max_tokens: options.MaxTokens = None
+    min_tokens: options.MinTokens = 0
+    stop: options.Stop = None
+    ignore_eos: options.IgnoreEos = False
+    seed: options.Seed = None
+    tenant: options.Tenant = ""
+
+    def __post_init__(self) -> None:
+        self.params()
+
+    def params(self) -> SamplingParams:
+        """Return the sampling parameters. Raises InvalidRequest for a value out of range."""
+        from foreword.types.params import SamplingParams
+
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        del values["bad_word"]
+        values |= {"logit_bias": _biases(self.logit_bias or ()), "bad_words": self.bad_word, "stop": self.stop}
+        if self.max_tokens is None:
+            values["max_tokens"] = max(options.MAX_TOKENS, self.min_tokens)
+        return SamplingParams(**values)
+
+    def fitting(self, llm: LLM, params: SamplingParams, prompt: list[int]) -> SamplingParams:
+        """Return the parameters with the default length limited to the context left after a prompt."""
+        if self.max_tokens is not None:
+            return params
+        room = max(1, llm.target.context - len(prompt))
+        return replace(params, max_tokens=min(params.max_tokens, max(room, params.min_tokens)))
+
+
+def _biases(given: list[str] | tuple[str, ...]) -> dict[int, float]:
+    biases: dict[int, float] = {}
+    for one in given:
+        name, _, value = one.partition("=")
+        try:
+            biases[int(name)] = float(value)
+        except ValueError:
+            raise InvalidRequest(
+                f"cannot read '--logit-bias' {one!r}: it is no token id and number. Give ID=VALUE"
+            ) from None
+    return biases

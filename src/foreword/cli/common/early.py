@@ -1,0 +1,144 @@
+"""Checks of a command's options before torch is imported, which takes seconds: names, devices, files.
+
+Names are read from the source text of the registries, so nothing heavy is imported.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from difflib import get_close_matches
+from importlib.metadata import entry_points
+from pathlib import Path
+
+from foreword.cli.common import source
+from foreword.errors import InvalidRequest, ModelError, UnknownMethod
+from foreword.files import check_creatable, check_writable
+
+DEVICES = ("auto", "cpu", "cuda", "mps", "xpu", "hpu", "npu", "mtia", "xla")
+"""Kinds of devices that torch supports. Whether this machine has one is checked when it is used."""
+
+
+def check_name(kind: str, name: str, choices: Iterable[str]) -> None:
+    """Raise UnknownMethod, with the nearest name, unless the name is a choice or there are no choices."""
+    choices = tuple(choices)
+    if choices and name not in choices:
+        near = get_close_matches(name, choices, 1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise UnknownMethod(
+            f"cannot use {kind} {name!r}: there is no such {kind}.{hint} Choose one of {', '.join(choices)}"
+        )
+
+
+def method(name: str | None) -> None:
+    """Check a drafting method, or a combination of methods written like a call."""
+    if name is not None:
+        _check_spec(
+            name,
+            (
+                *source.value("draft", "METHODS"),
+                *(one.name for one in entry_points(group=source.value("draft", "GROUP"))),
+            ),
+        )
+
+
+def _check_spec(name: str, methods: tuple[str, ...]) -> None:
+    written = re.fullmatch(r"\s*([\w-]+)\s*(?:\((.*)\))?\s*", name)
+    if written is None or (written[2] or "").count("(") != (written[2] or "").count(")"):
+        raise InvalidRequest(
+            f"cannot read the method {name!r}: it is no name or call. Give a name, or a combination: name(one, two)"
+        )
+    check_name("method", written[1], methods)
+    for member in re.findall(r"[^(),]+", written[2] or ""):
+        if member.strip():
+            check_name("method", member.strip(), methods)
+
+
+def rule(name: str) -> None:
+    """Check a verification rule, or the guarantee that it gives."""
+    check_name("verification rule", name, (*source.value("verify", "RULES"), *source.value("verify", "Keeps")))
+
+
+def budget(name: str | None) -> None:
+    """Check a budget, given as NAME or NAME:PATH."""
+    if name is not None:
+        kind, _, folder = name.partition(":")
+        check_name("budget", kind, source.value("budget", "BUDGETS"))
+        there(folder or None)
+
+
+def nodes(count: int | None) -> None:
+    """Check a fixed number of draft tokens."""
+    from foreword.types.params import SamplingParams
+
+    SamplingParams(nodes=count)
+
+
+def device(name: str) -> None:
+    """Check a device in the spelling of torch."""
+    if not re.fullmatch(rf"(?:{'|'.join(DEVICES)})(?::\d+)?", name):
+        raise InvalidRequest(
+            f"cannot use '--device' {name!r}: there is no such device. Give auto, cpu, cuda, or a number: cuda:1"
+        )
+
+
+def there(*places: str | Path | None) -> None:
+    """Check that files or folders exist."""
+    for place in places:
+        if place is not None and not Path(place).expanduser().exists():
+            raise InvalidRequest(f"cannot read {place}: there is no such file or folder. Give one that exists")
+
+
+def model(source: str | None) -> None:
+    """Check a folder or a hub id. A name that can only be a folder must exist."""
+    if source is not None and source.startswith(("/", ".", "~")) and not Path(source).expanduser().exists():
+        raise ModelError(f"cannot load a model from {source!r}: there is no such folder. Give one, or a hub id")
+
+
+def data(files: Iterable[Path] | None) -> None:
+    """Check files of records."""
+    for file in files or ():
+        if not file.is_file():
+            raise InvalidRequest(f"cannot read {file}: there is no such file. Give JSON lines, each a record")
+
+
+def folder(place: Path) -> None:
+    """Check a folder that can be created or written to."""
+    check_creatable(place)
+
+
+def new(place: Path | None) -> None:
+    """Check a folder that can be created and does not exist yet."""
+    if place is not None and place.exists():
+        raise InvalidRequest(f"cannot create {place}: it exists already. Remove it or name another folder")
+    if place is not None:
+        check_creatable(place)
+
+
+def file(place: Path | None) -> None:
+    """Check a file that can be written."""
+    if place is not None:
+        check_writable(place)
+
+
+def temperature(value: float) -> None:
+    """Check a temperature in the same way as a request."""
+    from foreword.types.params import SamplingParams
+
+    SamplingParams(temperature=value)
+
+
+def rows() -> tuple[str, ...]:
+    """Return the rows of the benchmark, without combinations of methods."""
+    modes = ("generate", "assisted", "lookup")
+    engines = ("transformers", *source.value("bench.peers.registry", "ENGINES"))
+    baselines = (f"{engine}.{mode}" for engine in engines for mode in modes)
+    return (*source.value("draft", "METHODS"), "plain", "oracle", "all", *baselines)
+
+
+def row(name: str) -> None:
+    """Check a row of the benchmark's table."""
+    if "(" in name:
+        method(name)
+    else:
+        check_name("method", name, rows())

@@ -1,0 +1,167 @@
+"""Terminal output of an answer: tokens coloured by origin, the legend, one line of statistics."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from itertools import groupby
+from operator import itemgetter
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from foreword.cli.common import runtime
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from foreword.cli.common.session import Answer
+    from foreword.types import Delta, Origin
+
+STYLES: dict[Origin, str] = {"accepted": "green", "bonus": "bold"}
+CONTROL = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {127: 0x2421}
+"""Control characters and their Unicode pictures, so that escape sequences of a model do not reach a terminal."""
+
+
+def stdout() -> Console:
+    """Return a console for tables and reports; 120 columns in a pipe."""
+    return Console(width=None if sys.stdout.isatty() else 120, highlight=False)
+
+
+def stderr() -> Console:
+    """Return a console for warnings and errors."""
+    return Console(stderr=True)
+
+
+def notes() -> Console:
+    """Return a console for notes and progress on stderr; it prints nothing with --quiet."""
+    return Console(stderr=True, quiet=runtime.IS_QUIET.get())
+
+
+@contextmanager
+def loading() -> Iterator[None]:
+    """Show a spinner on stderr while a model loads; nothing if stderr is no terminal.
+
+    Garbage collection pauses meanwhile: what is imported and loaded stays, and searching it takes 0.2 s.
+    """
+    console = notes()
+    shown = console.status("loading the model") if console.is_terminal and not console.quiet else nullcontext()
+    gc.disable()
+    try:
+        with shown:
+            yield
+    finally:
+        gc.enable()
+
+
+def facts(values: Mapping[str, object]) -> None:
+    """Print names and values on stdout, one per line."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in values.items():
+        table.add_row(name, Text(_as_text(value)))
+    stdout().print(table)
+
+
+def _as_text(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, Mapping):
+        return "\n".join(f"{name}={inner}" for name, inner in value.items()) or "–"
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "none"
+    return "–" if value is None else str(value)
+
+
+def use_colour(choice: bool | None) -> bool:
+    """Return the user's choice, or whether stdout is a terminal that shows colours (https://no-color.org)."""
+    if choice is not None:
+        return choice
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def coloured(pieces: Iterable[tuple[str, Origin]]) -> Text:
+    """Return text in which the style of each token shows its origin."""
+    text = Text()
+    for origin, run in groupby(pieces, key=itemgetter(1)):
+        text.append("".join(piece for piece, _ in run).translate(CONTROL), STYLES[origin])
+    return text
+
+
+def legend() -> Text:
+    """Return the legend of the colours."""
+    return Text.assemble(
+        ("■ accepted draft tokens", STYLES["accepted"]), "  ", ("■ tokens of the target", STYLES["bonus"])
+    )
+
+
+class Writer:
+    """Streaming output of deltas to stdout, in colour or as plain text."""
+
+    def __init__(self, colour: bool) -> None:
+        self._console = Console(force_terminal=True, highlight=False) if colour else None
+        self._terminal = sys.stdout.isatty()
+
+    def __call__(self, delta: Delta) -> None:
+        """Print what one round added."""
+        if self._console:
+            pieces = zip(delta.pieces, delta.origins, strict=True)
+            self._console.print(coloured(pieces), end="", soft_wrap=True)
+        else:
+            sys.stdout.write(delta.text.translate(CONTROL) if self._terminal else delta.text)
+        sys.stdout.flush()
+
+    def end(self) -> None:
+        """End the answer with a line end."""
+        sys.stdout.write("\n")
+        sys.stdout.flush()
+
+
+def bar(*, quiet: bool = False) -> Progress:
+    """Return progress bars with the remaining time, on stderr; disabled with `quiet` or without a terminal."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    console = notes()
+    return Progress(
+        *columns,
+        console=console,
+        transient=True,
+        redirect_stdout=sys.stdout.isatty(),  # otherwise output to a file or a pipe would be printed here
+        disable=quiet or not console.is_terminal,
+    )
+
+
+def summary(answer: Answer) -> str:
+    """Return one line: tokens, speed, acceptance, seed and finish reason."""
+    stats = answer.figures
+    parts = [
+        f"{stats.tokens} tokens",
+        f"{stats.tokens / answer.seconds:.0f} tok/s" if answer.seconds else "",
+        f"{stats.tokens_per_pass:.2f} tokens per pass",
+        f"{stats.acceptance:.0%} of {stats.drafted} draft tokens accepted" if stats.drafted else "no draft tokens",
+        f"seed {answer.seed}",
+        _end(answer),
+    ]
+    return " · ".join(filter(None, parts))
+
+
+def _end(answer: Answer) -> str:
+    if answer.interrupted:
+        return "interrupted"
+    if answer.finish_reason == "length":
+        return "ended by length"
+    stop = answer.stop_reason
+    return (
+        "ended by end of text"
+        if stop is None
+        else f"ended by stop {'token' if isinstance(stop, int) else 'string'} {stop!r}"
+    )

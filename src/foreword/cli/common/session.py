@@ -1,0 +1,139 @@
+"""Streaming of one request until its end or Ctrl-C: its output and its statistics."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Generator
+from contextlib import closing
+from dataclasses import asdict, dataclass, field, replace
+from time import perf_counter
+from typing import TYPE_CHECKING, cast
+
+from foreword.types import Clock, Delta, FinishReason, Origin, SamplingParams, TokenLogprob
+
+if TYPE_CHECKING:
+    from foreword.llm import LLM, Prompt
+
+
+@dataclass(slots=True)
+class Answer:
+    """Output of one request so far."""
+
+    seed: int
+    tokens: list[int] = field(default_factory=list)
+    pieces: list[tuple[str, Origin]] = field(default_factory=list)
+    """The text of each token, and its origin."""
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    finish_reason: FinishReason = "abort"
+    stop_reason: str | int | None = None
+    """The stop string or stop token that ended it; None if the end-of-text token or the length did."""
+    seconds: float = 0.0
+    """Duration of the request, prefill included."""
+    figures: RequestStats = field(default_factory=lambda: RequestStats())
+
+    @property
+    def text(self) -> str:
+        return "".join(piece for piece, _ in self.pieces)
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C came before the end."""
+        return self.finish_reason == "abort"
+
+    def add(self, delta: Delta, clock: Clock) -> None:
+        """Append the output of one round and count its cost."""
+        self.figures.add(delta, clock)
+        self.tokens += delta.tokens
+        self.logprobs += delta.logprobs
+        self.pieces += zip(delta.pieces, delta.origins, strict=True)
+        self.finish_reason = delta.finish_reason or "abort"
+
+    def as_json(self) -> dict[str, object]:
+        """Return everything as plain values."""
+        figures = self.figures
+        ratios = {"tokens_per_pass": figures.tokens_per_pass, "acceptance": figures.acceptance}
+        return {
+            "text": self.text,
+            "tokens": self.tokens,
+            "finish_reason": self.finish_reason,
+            "stop_reason": self.stop_reason,
+            "seed": self.seed,
+            "seconds": self.seconds,
+            "stats": {**asdict(figures), **ratios},
+            "pieces": [
+                {"token": token, "text": text, "origin": origin}
+                for token, (text, origin) in zip(self.tokens, self.pieces, strict=True)
+            ],
+            **({"logprobs": [asdict(one) for one in self.logprobs]} if self.logprobs else {}),
+        }
+
+
+@dataclass(slots=True)
+class RequestStats:
+    """Statistics of one request, counted from its deltas."""
+
+    rounds: int = 0
+    tokens: int = 0
+    drafted: int = 0
+    """Draft tokens that the target scored."""
+    accepted: int = 0
+    """Draft tokens that were accepted."""
+    accepted_at: list[int] = field(default_factory=list)
+    """Rounds in which at least i + 1 draft tokens were accepted."""
+    propose: float = 0.0
+    score: float = 0.0
+    verify: float = 0.0
+    commit: float = 0.0
+    """Seconds of each step, summed over the rounds."""
+
+    def add(self, delta: Delta, clock: Clock) -> None:
+        """Count one round."""
+        accepted = delta.origins.count("accepted")
+        self.rounds += 1
+        self.tokens += len(delta.tokens)
+        self.drafted += delta.drafted
+        self.accepted += accepted
+        self.accepted_at.extend([0] * (accepted - len(self.accepted_at)))
+        for depth in range(accepted):
+            self.accepted_at[depth] += 1
+        for step in ("propose", "score", "verify", "commit"):
+            setattr(self, step, getattr(self, step) + getattr(clock, step))
+
+    @property
+    def tokens_per_pass(self) -> float:
+        """Return the tokens emitted per target pass that emitted any."""
+        return self.tokens / self.rounds if self.rounds else 0.0
+
+    @property
+    def acceptance(self) -> float:
+        """Return the share of draft tokens that were accepted; 0 if there were none."""
+        return self.accepted / self.drafted if self.drafted else 0.0
+
+
+def follow(llm: LLM, prompt: Prompt, params: SamplingParams, show: Callable[[Delta], None]) -> Answer:
+    """Stream one completion and pass each delta to `show`. Ctrl-C ends it and keeps the output so far."""
+    if params.seed is None:
+        params = replace(params, seed=secrets.randbits(32))  # short enough to type again
+    answer = Answer(seed=params.seed or 0)
+    started = perf_counter()
+    try:
+        with closing(cast("Generator[Delta]", llm.stream(prompt, params))) as deltas:
+            for delta in deltas:
+                answer.add(delta, llm.engine.clock)
+                show(delta)
+    except KeyboardInterrupt:
+        pass
+    answer.seconds = perf_counter() - started
+    answer.stop_reason = stop_reason(llm, params, answer.tokens, answer.finish_reason)
+    return answer
+
+
+def stop_reason(llm: LLM, params: SamplingParams, tokens: list[int], ended: FinishReason) -> str | int | None:
+    """Return the stop string or stop token that ended an answer; None if something else did."""
+    if ended != "stop":
+        return None
+    if tokens[-1] in params.stop_token_ids:
+        return tokens[-1]
+    text = str(llm.tokenizer.decode(tokens, skip_special_tokens=params.skip_special_tokens))
+    ends = [(text.find(stop) + len(stop), stop) for stop in params.stop if stop in text]
+    return min(ends)[1] if ends else None

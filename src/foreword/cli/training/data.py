@@ -1,0 +1,93 @@
+"""`foreword data`: options and output of the data preparation in foreword.train.data."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from foreword.cli.common import early, options, runtime
+from foreword.cli.common.bundles import TrustedLoading, bundled
+from foreword.cli.common.options import examples
+from foreword.cli.common.progress import LineProgress
+
+if TYPE_CHECKING:
+    from foreword.train.data.regenerate import Tally
+
+data = typer.Typer(name="data", no_args_is_help=True, rich_markup_mode="rich", help="Prepare training data.")
+
+Files = Annotated[
+    list[Path],
+    typer.Option(
+        "--data",
+        help="Records as JSON lines (.gz too). Repeatable.",
+        metavar="FILE",
+        callback=options.checked(early.data),
+    ),
+]
+Target = Annotated[
+    str | None,
+    typer.Option(
+        "--target",
+        help="Target model: folder or hub id. Default: bundled.",
+        metavar="MODEL",
+        callback=options.checked(early.model),
+    ),
+]
+
+
+@data.command(
+    epilog=examples(
+        "foreword data regenerate --data chats.jsonl --out answers.jsonl",
+        "foreword data regenerate --target path/or/hub-id --data chats.jsonl --out answers.jsonl -t 0.7",
+    )
+)
+@bundled
+def regenerate(
+    *,
+    target: Target = None,
+    data: Files,
+    out: Annotated[
+        Path,
+        typer.Option(
+            help="JSON lines file; an interrupted run continues.", metavar="FILE", callback=options.checked(early.file)
+        ),
+    ],
+    temperature: options.Temperature = 1.0,
+    max_tokens: Annotated[int, typer.Option(help="Maximum number of new tokens per answer.", min=1, metavar="N")] = 256,
+    batch: Annotated[int, typer.Option(help="Records per batch.", min=1, metavar="N")] = 32,
+    limit: Annotated[
+        int | None, typer.Option(help="Number of records used, from the first.", min=1, metavar="N")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Sampling seed; same seed, same answers.", min=0, metavar="N")] = 0,
+    draft: options.DraftName = None,
+    loading: TrustedLoading,
+    as_json: options.AsJson = False,
+) -> None:
+    """Replace every answer by the target's own: a draft model learns best from text of its target."""
+    from foreword.train.data.records import read
+
+    records = read(data, answered=False)[:limit]  # first, since it is the cheapest step that can fail
+    from foreword import LLM
+    from foreword.train.data.regenerate import Wishes, regenerate
+
+    request = Wishes(temperature=temperature, max_tokens=max_tokens, batch=batch, seed=seed)
+    llm = LLM(target, draft=draft, **loading.keywords, slots=min(batch, 16))
+
+    with LineProgress(quiet=as_json) as show:
+
+        def progress(tally: Tally) -> None:
+            show(f"{tally.records:,} of {len(records):,} records, {tally.tokens:,} tokens")
+
+        tally = regenerate(llm, records, out, request, progress)
+    if as_json:
+        sys.stdout.write(json.dumps(asdict(tally)) + "\n")
+        return
+    runtime.note(
+        f"{out}: {tally.records - tally.kept:,} records answered, {tally.kept:,} from an earlier run; "
+        f"{tally.cut:,} cut at {max_tokens} tokens, {tally.skipped:,} skipped"
+    )

@@ -1,0 +1,216 @@
+"""`foreword train`: options, progress and output of the trainings in foreword.train."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import fields
+from inspect import Parameter, Signature, signature
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
+
+import typer
+
+from foreword.cli.common import early, options, render, runtime, source
+from foreword.cli.common.options import examples
+from foreword.cli.training.data import Files, Target
+from foreword.errors import InvalidRequest
+from foreword.train.registry import TRAIN_OPTIONS, TrainOptions
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+    from foreword.train.log import Row
+    from foreword.train.report.metrics import TrainReport
+
+Dataclass = TypeVar("Dataclass", bound="DataclassInstance")
+DATA, OPTIMIZATION, RUN = "Data", "Optimization", "Run"
+
+train = typer.Typer(name="train", no_args_is_help=True, rich_markup_mode="rich", help="Train a drafter for a target.")
+
+
+def _option(
+    panel: str,
+    help: str,
+    names: str = "",
+    least: float | None = None,
+    metavar: str = "N",
+    check: Callable[[Any], None] = lambda _: None,
+) -> typer.models.OptionInfo:
+    callback = options.checked(check)
+    return typer.Option(*names.split(), help=help, min=least, metavar=metavar, rich_help_panel=panel, callback=callback)
+
+
+def _loss(name: str) -> None:
+    early.check_name("loss", name, source.value("train.losses", "LOSSES"))
+
+
+def _above_0(value: float) -> None:
+    if not 0 < value < math.inf:
+        raise InvalidRequest(f"cannot use '--learning-rate' {value}: it must be above 0. Give one such as 1e-3")
+
+
+def _is_distributed() -> bool:
+    """Return whether `accelerate launch` or `torchrun` started several processes."""
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1
+
+
+def _shared(
+    *,
+    target: Target = None,
+    data: Files,
+    out: Annotated[
+        Path, _option(RUN, "Folder for the drafter, checkpoints, log, report.", metavar="DIR", check=early.folder)
+    ],
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continuation from the last checkpoint.", rich_help_panel=RUN)
+    ] = False,
+    length: Annotated[int, _option(DATA, "Tokens per block of packed records.", least=2)] = 512,
+    held_out: Annotated[int, _option(DATA, "Number of held-out records, approximately.", least=0)] = 256,
+    loss: Annotated[
+        str,
+        _option(
+            OPTIMIZATION, "Loss: forward-kl, reverse-kl, tv, log-acceptance, hybrid …", metavar="NAME", check=_loss
+        ),
+    ] = "hybrid",
+    temperature: Annotated[
+        float, _option(OPTIMIZATION, "Temperature of both distributions in the loss.", metavar="T")
+    ] = 1.0,
+    steps: Annotated[int, _option(OPTIMIZATION, "Number of optimizer steps.", least=1)] = 1000,
+    batch: Annotated[int, _option(OPTIMIZATION, "Blocks per forward, on each device.", least=1)] = 8,
+    accumulate: Annotated[int, _option(OPTIMIZATION, "Forwards per optimizer step.", least=1)] = 1,
+    learning_rate: Annotated[
+        float, _option(OPTIMIZATION, "Peak learning rate.", "--learning-rate --lr", metavar="X", check=_above_0)
+    ] = 1e-3,
+    warmup: Annotated[int, _option(OPTIMIZATION, "Warmup steps until the peak learning rate.", least=0)] = 50,
+    optimizer: Annotated[
+        options.OPTIMIZERS, _option(OPTIMIZATION, "Optimizer: adamw, or muon for large batches.", metavar="NAME")
+    ] = "adamw",
+    seed: Annotated[int, _option(OPTIMIZATION, "Training seed; same seed, same drafter.", least=0)] = 0,
+    evaluate: Annotated[int, _option(RUN, "Steps between evaluations.", least=1)] = 100,
+    save: Annotated[int, _option(RUN, "Steps between checkpoints.", least=1)] = 200,
+    prompts: Annotated[int, _option(RUN, "Number of held-out prompts for the report.", least=0)] = 64,
+    bf16: Annotated[
+        bool | None,
+        typer.Option("--bf16/--no-bf16", help="Training in bfloat16. Default: where fast.", rich_help_panel=RUN),
+    ] = None,
+    device: options.Device = "auto",
+    trust_remote_code: options.TrustRemoteCode = False,
+    quiet: options.Quiet = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Declare the options that every training has."""
+
+
+def _command(kind: type[TrainOptions]) -> Callable[..., None]:
+    """Return the command that trains one kind of drafter, with its own options and the shared ones."""
+
+    def command(**values: Any) -> None:
+        _train(kind, values)
+
+    hints = get_type_hints(kind)
+    own = [
+        Parameter(
+            option.name,
+            Parameter.KEYWORD_ONLY,
+            default=option.default,
+            annotation=Annotated[
+                hints[option.name], _option(kind.method, **option.metadata, check=_check(option.name))
+            ],
+        )
+        for option in fields(kind)
+    ]
+    shared = signature(_shared, eval_str=True).parameters.values()
+    vars(command)["__signature__"] = Signature([*shared, *own])
+    command.__annotations__ = {option.name: option.annotation for option in (*shared, *own)}
+    command.__doc__ = kind.summary
+    return command
+
+
+def _check(name: str) -> Callable[[Any], None]:
+    """Return the check of an option: `draft` is a model or a head to start from."""
+    return early.model if name == "draft" else lambda _: None
+
+
+for _kind in TRAIN_OPTIONS:
+    _line = f"foreword train {_kind.method} --data answers.jsonl --out draft"
+    train.command(
+        _kind.method,
+        epilog=examples(
+            f"{_line} {_kind.example}".rstrip(), f"{_line} --target path/or/hub-id --steps 5000", f"{_line} --resume"
+        ),
+    )(_command(_kind))
+
+
+def _train(kind: type[TrainOptions], values: dict[str, Any]) -> None:
+    """Run a training. Every option has the name of the dataclass field that it sets."""
+    from foreword.train.devices import keep_freed
+    from foreword.train.job import Job, run
+    from foreword.train.report.measure import Questions
+    from foreword.train.trainer import TrainingConfig
+
+    derived = {"data": tuple(values["data"]), "many": _is_distributed(), "options": _filled(kind, values)}
+    parts = {"recipe": _filled(TrainingConfig, values), "questions": _filled(Questions, {"prompts": values["prompts"]})}
+    job = _filled(Job, values | derived | parts)
+    keep_freed()  # not in `run`: only a process that does nothing else may keep freed memory
+    with TrainProgress(values["steps"], quiet=values["as_json"]) as progress:
+        report = run(job, resume=values["resume"], watch=progress, note=runtime.note)
+    if report is not None:
+        _write(report, values["out"], values["as_json"])
+
+
+def _filled(kind: type[Dataclass], values: dict[str, Any]) -> Dataclass:
+    """Return a dataclass filled with the values that it has fields for."""
+    return kind(**{field.name: values[field.name] for field in fields(kind) if field.name in values})
+
+
+class TrainProgress:
+    """Progress of a training on stderr: a bar on a terminal, a line per evaluation in a pipe."""
+
+    def __init__(self, steps: int, *, quiet: bool = False) -> None:
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = (MofNCompleteColumn(), BarColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
+        self._console = render.notes()
+        self._bar = Progress(*columns, console=self._console, disable=quiet or not self._console.is_terminal)
+        self._task = self._bar.add_task("", total=steps)
+        self._scores = ""
+        self._tokens, self._since = 0, perf_counter()
+
+    def __enter__(self) -> TrainProgress:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def __call__(self, row: Row) -> None:
+        """Show one step."""
+        self._tokens += row.tokens
+        loss = "" if row.loss is None else f"loss {row.loss:.3f}  "
+        if row.held_out:
+            self._scores = "  ".join(f"{name} {value:.3f}" for name, value in row.held_out.items())
+            rate = self._tokens / (perf_counter() - self._since)
+            if not self._console.is_terminal:
+                runtime.note(f"step {row.step}: {loss}held out: {self._scores}  ({rate:,.0f} trained tokens/s)")
+        self._bar.update(self._task, completed=row.step, description=f"{loss}held out: {self._scores}")
+
+
+def _write(report: TrainReport, out: Path, as_json: bool) -> None:
+    if as_json:
+        sys.stdout.write(json.dumps(report.as_json()) + "\n")
+        return
+    from rich.table import Table
+
+    table = Table("domain", box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for head in ("temperature", "prompts", "tokens/pass", "accepted, by depth"):
+        table.add_column(head, justify="left" if head.endswith("depth") else "right")
+    for row in report.metrics:
+        accepted = " ".join(f"{value.mid:.2f}" for value in row.acceptance)
+        table.add_row(row.domain, f"{row.temperature:g}", str(row.prompts), f"{row.tokens_per_pass.mid:.2f}", accepted)
+    render.stdout().print(table)
+    runtime.note(f"{out} holds the drafter; README.md there describes it")

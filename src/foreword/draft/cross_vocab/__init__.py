@@ -1,0 +1,1 @@
+"""Drafters whose tokenizer is not the one of the target."""

@@ -1,0 +1,118 @@
+"""Pairs of a target and a draft model with different vocabularies, and the choice of a drafting method for them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from collections.abc import Sequence as List
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, cast, runtime_checkable
+
+from foreword.draft import RETOLD, SHARED, method
+from foreword.draft.base import Drafter, Source
+from foreword.draft.cross_vocab.token_map import TokenMap
+from foreword.draft.cross_vocab.vocabulary import Vocabulary
+from foreword.errors import InvalidRequest, VocabularyMismatch
+from foreword.model import Model, Read, Tokenizer, load_tokenizer
+from foreword.types import Batch, Draft, Scores, Sequence, Verdict
+
+ENOUGH = 0.6
+"""Share of q on shared tokens from which drafting in shared tokens is chosen; it was still better at 0.75."""
+PROBE = 256
+"""Tokens of the first text on which the share is measured."""
+_PROBE_ID = -1
+"""Sequence id of the probe, which is no request."""
+
+
+@runtime_checkable
+class Loads(Protocol):
+    """Class of a method, or spec of an ensemble."""
+
+    def load(self, source: Source, target: Model, tokenizer: Tokenizer | None) -> Drafter: ...
+
+
+@dataclass(frozen=True, slots=True)
+class VocabularyPair:
+    """Draft model, both vocabularies, and the token map between them."""
+
+    model: Model
+    target: Vocabulary
+    draft: Vocabulary
+    translation: TokenMap
+
+
+def load_pair(source: Source, target: Model, tokenizer: Tokenizer | None) -> VocabularyPair:
+    """Load a draft model with its tokenizer and compare it with the target's.
+
+    Raises InvalidRequest without a folder or hub id that has a tokenizer, VocabularyMismatch if no token is shared.
+    """
+    if not isinstance(source, str | Path):
+        raise InvalidRequest(
+            "cannot load the draft model: its tokenizer is needed as well. Give draft='folder or hub id'"
+        )
+    if tokenizer is None:
+        raise VocabularyMismatch(
+            "cannot translate draft tokens: the target has no tokenizer here. Use a method that needs no model"
+        )
+    trusted = target.trust_remote_code
+    theirs = load_tokenizer(source, trust_remote_code=trusted)
+    model = Model.load(source, dtype=target.dtype, device=str(target.device), trust_remote_code=trusted)
+    model.quantize_int8()
+    vocabularies = Vocabulary(tokenizer, target.vocab), Vocabulary(theirs, model.vocab)
+    return VocabularyPair(model, *vocabularies, TokenMap.between(*vocabularies))
+
+
+def pair(source: Source, target: Model, tokenizer: Tokenizer | None) -> Drafter:
+    """Return a drafter for models that do not share a tokenizer. Raises what `load_pair` raises."""
+    return CrossVocabularyDrafter(load_pair(source, target, tokenizer))
+
+
+def load_with_fallback(kind: Loads, source: Source, target: Model, tokenizer: Tokenizer | None) -> Drafter:
+    """Return `kind.load(…)`, or a translating drafter, with a warning, if the vocabularies differ."""
+    try:
+        return kind.load(source, target, tokenizer)
+    except VocabularyMismatch as error:
+        if not isinstance(source, str | Path):
+            raise
+        drafter = pair(source, target, tokenizer)
+        warnings.warn(f"{error}. Its draft tokens will be translated, which lowers acceptance", stacklevel=4)
+        return drafter
+
+
+class CrossVocabularyDrafter(Drafter):
+    """Drafter in shared tokens if they hold enough of q on the first text, else in re-tokenised text."""
+
+    def __init__(self, pair: VocabularyPair, enough: float = ENOUGH) -> None:
+        """Take `enough`, the mean share over the first text from which shared tokens are used."""
+        self._pair, self._enough = pair, enough
+        self._drafter: Drafter | None = None
+
+    def propose(self, batch: Batch, nodes: List[int]) -> Draft:
+        if self._drafter is None:
+            kind = cast(
+                "Callable[[VocabularyPair], Drafter]",
+                method(suited(self._pair, batch.sequences[0].tokens, self._enough)),
+            )
+            self._drafter = kind(self._pair)
+        return self._drafter.propose(batch, nodes)
+
+    def observe(self, batch: Batch, draft: Draft, verdict: Verdict, scores: Scores) -> None:
+        if self._drafter is not None:
+            self._drafter.observe(batch, draft, verdict, scores)
+
+    def release(self, sequence: Sequence) -> None:
+        if self._drafter is not None:
+            self._drafter.release(sequence)
+
+
+def suited(pair: VocabularyPair, tokens: List[int], enough: float = ENOUGH) -> str:
+    """Return the method that drafts best after a text: shared tokens if they hold `enough` of q."""
+    model, translation = pair.model, pair.translation
+    ids = [spelt for token in tokens for spelt in translation.spellings[token]][: min(PROBE, model.context)]
+    model.open(_PROBE_ID, len(ids))
+    try:
+        share = translation.mass(model.read([Read(_PROBE_ID, 0, ids, keep=len(ids))]))
+    finally:
+        model.close(_PROBE_ID)
+    return SHARED if share >= enough else RETOLD

@@ -1,0 +1,189 @@
+"""A backend that runs a model of another vocabulary in the target's token ids (Timor et al. 2025, arXiv 2502.05202)."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence as List
+from dataclasses import dataclass, field, replace
+from itertools import accumulate, chain
+from typing import cast
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from foreword.draft.cross_vocab.token_map import TokenMap
+from foreword.errors import ModelError
+from foreword.model.backend import Backend, GrowsTrees
+from foreword.model.model import Model
+from foreword.model.pool.plan import Read
+from foreword.native.tree import GrownTree, TreeRequest
+
+MARGIN = 256
+"""Draft ids reserved beyond a sequence for draft tokens."""
+ENDLESS = 2**31
+
+
+def translated(model: Model, translation: TokenMap) -> Model:
+    """Return the model in the target's vocabulary. It reads sequences of any length, of long ones only the end."""
+    view = copy.copy(model)
+    fast = isinstance(model.backend, GrowsTrees)
+    kind = RemappedTreeBackend if fast else RemappedBackend
+    view.backend = kind(model.backend, translation, model.context, model.device)
+    view.vocab, view.context = len(translation.spellings), ENDLESS
+    return view
+
+
+@dataclass(slots=True)
+class _Text:
+    """One sequence in the draft model's ids."""
+
+    room: int
+    ids: list[int] = field(default_factory=list)
+    """Draft ids of the text, including draft tokens that were read as a chain."""
+    ends: list[int] = field(default_factory=lambda: [0])
+    """ends[i] = number of draft ids of the first i target tokens."""
+    begin: int = 0
+    """Ids dropped from the start of the text, because the model's context is short."""
+    nodes: list[tuple[int, ...]] = field(default_factory=list)
+    """Draft ids of each node of the tree that was read after the text."""
+
+
+class RemappedBackend:
+    """Backend that reads each target token as one or more draft ids, and returns logits of target ids.
+
+    Logits of tokens that are not shared are -inf, so softmax(logits) is q given a shared token. Each target token has a
+    fixed spelling in draft ids, whatever surrounds it, so a draft tree stays a tree.
+    """
+
+    def __init__(self, backend: Backend, translation: TokenMap, context: int, device: torch.device) -> None:
+        self.mode, self.copies = backend.mode, backend.copies
+        self._backend, self._context = backend, context
+        self._spellings = translation.spellings
+        self._to_target: list[int] = translation.to_target.tolist()
+        self._drafts, self._targets = (ids.to(device) for ids in translation.shared)
+        self._texts: dict[int, _Text] = {}
+        # By draft id: its index in a row of the target, and -inf if no target token has it.
+        self._source = translation.to_target.clamp(min=0).to(device)
+        self._mask = torch.where(translation.to_target < 0, -math.inf, 0.0).to(device)
+
+    def open(self, id: int, capacity: int) -> None:
+        text = self._texts[id] = _Text(min(self._context, capacity + MARGIN))
+        self._backend.open(id, text.room)
+
+    def close(self, id: int) -> None:
+        self._texts.pop(id, None)
+        self._backend.close(id)
+
+    def read(self, reads: List[Read]) -> Float[Tensor, "kept vocab"]:
+        logits = self._backend.read([self._in_draft_ids(read) for read in reads])
+        kept = (token for read in reads for token in read.tokens[len(read.tokens) - read.keep :])
+        rows = [end - 1 for end in accumulate(len(self._spellings[token]) for token in kept)]
+        if len(rows) < logits.shape[0]:
+            logits = logits[rows]
+        remapped = logits.new_full((len(rows), len(self._spellings)), -math.inf)
+        remapped[:, self._targets] = logits[:, self._drafts]
+        return remapped
+
+    def move(self, id: int, source: list[int], start: int) -> None:
+        text = self._texts[id]
+        length = len(text.ends) - 1
+        if start < length:
+            return  # draft tokens of a chain are in place already
+        stops = list(accumulate((len(node) for node in text.nodes), initial=len(text.ids) - text.begin))
+        kept = [place - length for place in source]
+        rows = [row for node in kept for row in range(stops[node], stops[node + 1])]
+        self._backend.move(id, rows, len(text.ids) - text.begin)
+        self._append(text, [text.nodes[node] for node in kept])
+        text.nodes = []
+
+    def _in_draft_ids(self, read: Read) -> Read:
+        """Return the read in draft ids, and store its text, which may have to be read again."""
+        text, parents = self._texts[read.id], read.parents
+        spelt = [self._spellings[token] for token in read.tokens]
+        first_chain = len(spelt) if parents is None else len(spelt) + read.held - len(parents)
+        self._append(
+            text, text.nodes[: max(0, read.past + 1 - len(text.ends))]
+        )  # an accepted branch that is in place already
+        del text.ends[read.past + 1 :], text.ids[text.ends[-1] :]
+        start = len(text.ids)
+        self._append(text, spelt[:first_chain])
+        text.nodes[read.held :] = spelt[first_chain:]
+        self._make_room(read, start)
+        return Read(
+            read.id,
+            max(start, text.begin) - text.begin,
+            list(chain.from_iterable(spelt))[max(0, text.begin - start) :],
+            None if parents is None else _parents(parents, text.nodes),
+            keep=sum(map(len, spelt[len(spelt) - read.keep :])),
+            held=sum(map(len, text.nodes[: read.held])),
+        )
+
+    @staticmethod
+    def _append(text: _Text, spelt: List[tuple[int, ...]]) -> None:
+        for ids in spelt:
+            text.ids += ids
+            text.ends.append(len(text.ids))
+
+    def _make_room(self, read: Read, start: int) -> None:
+        """Enlarge the room of a sequence that outgrows it; if it outgrows the context, drop its beginning."""
+        text = self._texts[read.id]
+        spare = min(MARGIN, self._context // 2)
+        size = len(text.ids) + sum(map(len, text.nodes))
+        whole = size + (0 if read.held else spare)
+        if text.begin <= start and whole - text.begin <= text.room:
+            return
+        if read.held:
+            raise ModelError(
+                f"cannot read the draft tree of sequence {read.id}: it outgrew its room of {text.room} draft ids. "
+                "Lower the budget"
+            )
+        text.begin = size - (self._context - spare) // 2 if whole > self._context else 0
+        text.room = min(self._context, 2 * (whole - text.begin))
+        self._backend.close(read.id)
+        self._backend.open(read.id, text.room)
+        if text.begin < start:
+            self._backend.read([Read(read.id, 0, text.ids[text.begin : start], keep=0)])
+
+
+class RemappedTreeBackend(RemappedBackend):
+    """The same over a backend that grows trees by itself: noise of -inf restricts it to shared tokens."""
+
+    def grow(self, read: Read, ask: TreeRequest) -> GrownTree:
+        """Read the end of a text, then grow a tree of shared tokens after it."""
+        ends = tuple(self._spellings[token][-1] for token in ask.ends)
+        ask = replace(ask, noise=self._draft_noise(ask.noise, ask.deep), ends=ends)
+        grown = cast("GrowsTrees", self._backend).grow(self._end(read), ask)
+        self._texts[read.id].nodes = [(token,) for token in grown.read]
+        return replace(
+            grown,
+            tokens=[self._to_target[token] for token in grown.tokens],
+            read=[self._to_target[token] for token in grown.read],
+            children=[self._shared_children(tokens, values) for tokens, values in grown.children],
+        )
+
+    def _end(self, read: Read) -> Read:
+        """Return the read in draft ids with the logits of its last one, which may be one of several per token."""
+        return replace(self._in_draft_ids(read), keep=1)
+
+    def _draft_noise(
+        self, noise: Float[Tensor, "count target_vocab"] | None, count: int
+    ) -> Float[Tensor, "count vocab"]:
+        mask = self._mask.expand(count, -1)
+        return mask if noise is None else noise.index_select(1, self._source).add_(mask)
+
+    def _shared_children(self, tokens: list[int], values: list[float]) -> tuple[list[int], list[float]]:
+        """Return the children that are shared, in target ids."""
+        shared = [(self._to_target[token], value) for token, value in zip(tokens, values, strict=True)]
+        shared = [(token, value) for token, value in shared if token >= 0]
+        return [token for token, _ in shared], [value for _, value in shared]
+
+
+def _parents(parents: List[int], nodes: List[tuple[int, ...]]) -> list[int]:
+    """Return the parents of a tree in which a node of several draft ids has become a chain of them."""
+    last, expanded = {-1: -1}, []
+    for node, (parent, ids) in enumerate(zip(parents, nodes, strict=True)):
+        expanded += [last[parent], *range(len(expanded), len(expanded) + len(ids) - 1)]
+        last[node] = len(expanded) - 1
+    return expanded

@@ -1,0 +1,42 @@
+"""An ensemble in order of cost: expensive members draft where cheap ones are not confident enough."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as List
+
+from foreword.draft.base import Drafter
+from foreword.draft.ensemble.base import DecayedMean, EnsembleDrafter
+from foreword.types import Batch, Draft
+
+
+class CascadeDrafter(EnsembleDrafter):
+    """Ensemble whose members run in turn, each where its mean gain exceeds that of earlier members and its time.
+
+    The gain of a tree is the sum of its probabilities: its expected accepted tokens. The tree of the largest gain is
+    taken (as SuffixDecoding hands over to a model by its score: Oliaro et al. 2025, arXiv 2411.04975).
+    """
+
+    summary = "several methods in turn, the next where the one before is not confident"
+
+    def __init__(self, drafters: List[Drafter]) -> None:
+        super().__init__(drafters)
+        self._gain_estimates = [(DecayedMean(), DecayedMean()) for _ in self.members]
+        """Mean gain of each member, by (sampled, greedy)."""
+
+    def propose(self, batch: Batch, nodes: List[int]) -> Draft:
+        if batch.draws.wants_probs:
+            return self._first_nonempty(batch, nodes)
+        best = self._propose_member(0, batch, nodes)
+        best_gains = [self._expected_gain(0, s, tree, batch) for s, tree in zip(batch.sequences, best, strict=True)]
+        for member in range(1, len(self.members)):
+            estimates = [self._gain_estimates[member][s.params.greedy] for s in batch.sequences]
+            rows = zip(estimates, best_gains, strict=True)
+            gains = [max(estimate.tokens() - gain, 0.0) for estimate, gain in rows]
+            budgets = self._budgets(member, batch, nodes, gains)
+            for row, tree in enumerate(self._propose_member(member, batch, budgets)):
+                gain = self._expected_gain(member, batch.sequences[row], tree, batch)
+                if budgets[row]:
+                    estimates[row].learn(gain)
+                if gain > best_gains[row]:
+                    best[row], best_gains[row] = tree, gain
+        return Draft(best if batch.trees else [tree.as_chain() for tree in best])

@@ -1,0 +1,90 @@
+"""The spec of an ensemble, written like a call, whose members are loaded one by one; names no method."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from foreword import bundled
+from foreword.draft.base import MODEL, Drafter, Source
+from foreword.draft.ensemble.base import EnsembleDrafter
+from foreword.errors import InvalidRequest
+from foreword.model import Model, Tokenizer
+
+Sources = Source | Mapping[str, Source]
+"""One source, or one per member by its name."""
+
+
+def shipped(kind: type[Drafter] | MethodSpec, name: str) -> Path | None:
+    """Return the bundled draft model or head for a method; None if it needs none, or none is bundled."""
+    if not kind.needs:
+        return None
+    taker = kind.taker if isinstance(kind, MethodSpec) else name
+    return bundled.draft() if kind.takes == MODEL else bundled.head(taker)
+
+
+@dataclass(frozen=True, slots=True)
+class MethodSpec:
+    """Class and members of an ensemble. Loads like the class of a drafter."""
+
+    kind: type[EnsembleDrafter]
+    parts: tuple[tuple[str, type[Drafter] | MethodSpec], ...]
+    """(name, class or spec) of each member."""
+
+    @property
+    def summary(self) -> str:
+        return f"{self.kind.summary}: {', '.join(name for name, _ in self.parts)}"
+
+    @property
+    def takes(self) -> str:
+        """Kind of source that a member requires; else the kind that one accepts."""
+        return next((part.takes for _, part in self._by_need if part.takes), "")
+
+    @property
+    def taker(self) -> str:
+        """Name of the member that takes the source; in a nested ensemble, that of its member."""
+        name, part = next(((name, part) for name, part in self._by_need if part.takes), ("", None))
+        return part.taker if isinstance(part, MethodSpec) else name
+
+    @property
+    def needs(self) -> bool:
+        return any(part.needs for _, part in self.parts)
+
+    @property
+    def draws(self) -> bool:
+        return any(part.draws for _, part in self.parts)
+
+    @property
+    def learns(self) -> bool:
+        return any(part.learns for _, part in self.parts)
+
+    def load(self, source: Sources, target: Model, tokenizer: Tokenizer | None) -> Drafter:
+        """Load every member. One source goes to the member that needs it; several are given by name.
+
+        Raises InvalidRequest if a name is no member's, or no member takes the source; and what the members raise.
+        """
+        sources = self._shared(source)
+        members = [part.load(cast("Source", sources.get(name)), target, tokenizer) for name, part in self.parts]
+        return self.kind(members)
+
+    @property
+    def _by_need(self) -> list[tuple[str, type[Drafter] | MethodSpec]]:
+        return sorted(self.parts, key=lambda part: not part[1].needs)
+
+    def _shared(self, source: Sources) -> Mapping[str, Sources]:
+        names = [name for name, _ in self.parts]
+        if isinstance(source, Mapping):
+            unknown = sorted(set(source) - set(names))
+            if unknown:
+                raise InvalidRequest(
+                    f"cannot use draft for {unknown[0]!r}: it is none of the members. Name one of {', '.join(names)}"
+                )
+            return source
+        if source is None:
+            return {}
+        takers = [name for name, part in self._by_need if part.takes]
+        if not takers:
+            raise InvalidRequest(f"cannot use draft: none of {', '.join(names)} takes a source. Leave draft=None")
+        return {takers[0]: source}

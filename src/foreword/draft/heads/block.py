@@ -1,0 +1,164 @@
+"""Base drafter for heads that predict a block of tokens per round in one forward, from the target's hidden states."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence as List
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from foreword.draft.base import HEAD, Source
+from foreword.draft.heads.block_native import NativeBlockTrees, supports_native_trees
+from foreword.draft.heads.hidden_states import TargetStates
+from foreword.draft.tree.coupled import PredictsBlocks
+from foreword.draft.tree.drafter import ModelDrafter
+from foreword.errors import InvalidRequest, ModelError
+from foreword.model import Mode, Model, Read
+from foreword.model.head_layers import HFConfig
+from foreword.model.loading.checkpoint import Checkpoint
+from foreword.model.pool.packed_linear import swap_in
+from foreword.native.openmp import threads_for
+from foreword.native.tree import GrownTree, TreeRequest
+from foreword.types import Batch, Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class BlockRequest:
+    """Pending request for a block after a sequence."""
+
+    id: int
+    anchor: int
+    """The last committed token, which the target has not read yet."""
+    states: Float[Tensor, "new features"]
+    """The target's hidden states at the tokens before it that the head has not seen yet."""
+
+
+class BlockPredictor(ABC):
+    """Draft model that computes blocks lazily: the first read of a round computes all pending requests together.
+
+    If no draft token depends on those before it, `ahead(read)` returns the whole block (tree/coupled.py). If there is a
+    tree grower, it grows whole trees in one call.
+    """
+
+    mode = Mode.TREE
+
+    def __init__(self, head: nn.Module, target: Model, draft_tokens: int) -> None:
+        """Move `head` to the target and pack it; `draft_tokens` = tokens that a block predicts."""
+        self._threads = threads_for(head)
+        nn.Module.to(head, target.device, target.dtype)
+        self.target, self.draft_tokens, self.context = target, draft_tokens, target.context
+        self.seen: dict[int, int] = {}
+        """Tokens of each sequence whose states the head has seen."""
+        self._pending: dict[int, BlockRequest] = {}
+        self._blocks: dict[int, Float[Tensor, "draft_tokens vocab"]] = {}
+        self.lay_out(head.eval())
+        self._grower = self.tree_grower(head) if supports_native_trees(target) else None
+
+    def lay_out(self, head: nn.Module) -> None:
+        """Pack the head's linear layers where that is faster."""
+        swap_in(head)
+
+    def tree_grower(self, head: nn.Module) -> NativeBlockTrees | None:
+        """Return what grows whole trees in C; None where C does not implement how tokens depend on each other."""
+        del head
+        return NativeBlockTrees(self.target.vocab) if isinstance(self, PredictsBlocks) else None
+
+    @abstractmethod
+    def compute(self, requests: List[BlockRequest]) -> Float[Tensor, "requests draft_tokens vocab"]:
+        """Return the raw logits of every depth of these blocks, independent of the other blocks in the batch."""
+
+    def open(self, id: int, capacity: int) -> None:
+        """Reserve room for a sequence of at most `capacity` tokens."""
+        self.seen[id] = 0
+
+    def close(self, id: int) -> None:
+        for state in (self.seen, self._pending, self._blocks):
+            state.pop(id, None)
+
+    def request(self, request: BlockRequest) -> None:
+        """Have the next read of this sequence compute a new block."""
+        self._pending[request.id] = request
+
+    def read(self, reads: List[Read]) -> Float[Tensor, "kept vocab"]:
+        """Return logits after the sequence or its draft tokens: one row of the block for each token in `keep`."""
+        rows: list[Tensor] = []
+        tokens: list[int] = []
+        for read in reads:
+            depths = [0] if read.parents is None else [depth + 1 for depth in read.depths[-read.keep :]]
+            rows.append(self.block(read.id)[depths])
+            tokens += read.tokens[-read.keep :]
+        return self.after(torch.cat(rows), tokens)
+
+    def grow(self, read: Read, ask: TreeRequest) -> GrownTree | None:
+        """Grow a whole tree from a sequence's block; return None where trees grow level by level."""
+        return None if self._grower is None else self._grower.grow(self.block(read.id), read.tokens[-1], ask)
+
+    def after(self, distributions: Float[Tensor, "rows vocab"], tokens: List[int]) -> Float[Tensor, "rows vocab"]:
+        """Return the logits of block rows given the tokens before them; unchanged unless a head depends on these."""
+        del tokens
+        return distributions
+
+    def block(self, id: int) -> Float[Tensor, "draft_tokens vocab"]:
+        """Return the logits of a sequence's block, one row for each depth."""
+        if self._pending:
+            requests = list(self._pending.values())
+            self._pending = {}
+            with self._threads():
+                distributions = self.compute(requests)
+            self._blocks |= {one.id: distributions[row] for row, one in enumerate(requests)}
+        return self._blocks[id]
+
+
+class BlockDrafter(ModelDrafter):
+    """Drafter that reads the target's hidden states and grows trees from one block per round."""
+
+    takes, needs = HEAD, True
+
+    def __init__(self, blocks: BlockPredictor, hidden_layers: tuple[int, ...]) -> None:
+        """Raises ModelError where the target lacks one of `hidden_layers`, numbered as in transformers."""
+        blocks.target.check_hidden_states(hidden_layers)
+        super().__init__(blocks)
+        self.blocks, self.hidden_layers, self.deep = blocks, hidden_layers, blocks.draft_tokens
+        self._target_states = TargetStates()
+
+    def on_hidden_states(self, sequence: Sequence, start: int, hidden: Float[Tensor, "tokens features"]) -> None:
+        self._target_states.add(sequence, start, hidden)
+
+    def fit(self, batch: Batch, sequence: Sequence, nodes: int) -> int:
+        return super().fit(batch, sequence, nodes) if self._target_states.up_to_date(sequence) else 0
+
+    def prefill(self, sequence: Sequence) -> Read:
+        one, end = sequence.id, len(sequence.tokens)
+        if one not in self.blocks.seen:
+            self.blocks.open(one, sequence.prompt + sequence.params.max_tokens)
+        states = self._target_states.since(sequence, self.blocks.seen[one])
+        self._target_states.since(sequence, end - 1)  # the head sees these now
+        self.blocks.seen[one] = end - 1
+        self.blocks.request(BlockRequest(one, sequence.tokens[-1], states))
+        return Read(one, end - 1, sequence.tokens[-1:])
+
+    def release(self, sequence: Sequence) -> None:
+        super().release(sequence)
+        self._target_states.forget(sequence)
+
+
+def folder(source: Source) -> Checkpoint:
+    """Read a head's checkpoint. Raises InvalidRequest unless `source` is a path or hub id, ModelError if unreadable."""
+    if not isinstance(source, str | Path):
+        raise InvalidRequest(f"cannot load the draft head: this method needs {HEAD}. Pass draft='folder or hub id'")
+    return Checkpoint.read(source)
+
+
+def fitting(source: str, target: HFConfig, *, hidden: int, vocab: int) -> None:
+    """Raises ModelError where a head was trained for a target of other sizes."""
+    config = target.get_text_config()
+    if hidden != config.hidden_size or vocab != config.vocab_size:
+        raise ModelError(
+            f"cannot use {source}: it is for a target with hidden size {hidden} and {vocab} tokens; "
+            f"{target.name_or_path or 'the target'} has {config.hidden_size} and {config.vocab_size}. "
+            "Choose a head trained for this target"
+        )

@@ -1,0 +1,172 @@
+"""DSpark drafter and its checkpoints: a block plus a bigram table on the token before (arXiv 2607.05147).
+
+The head that fills in blocks is in masked.py; here are its bigram table and confidence head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as List
+from dataclasses import replace
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from foreword.draft.base import Source
+from foreword.draft.heads.block import BlockDrafter, fitting, folder
+from foreword.draft.heads.block_native import NativeBlockTrees
+from foreword.draft.heads.export_layout import SPECULATORS, ExportLayout, unsupported_engine
+from foreword.draft.heads.masked import Layout, MaskedHead, fill, packed
+from foreword.draft.heads.masked_runtime import MaskedBlocks
+from foreword.errors import ModelError
+from foreword.model import Model, Tokenizer
+from foreword.model.cpu.layout import LANES
+from foreword.model.head_layers import HFConfig
+from foreword.model.loading.checkpoint import Checkpoint
+from foreword.model.pool.packed_linear import MIN_ROWS, PackedLinear
+
+ARCHITECTURES, METHOD = ("Qwen3DSparkModel", "DSparkDraftModel"), "dspark"
+"""Names in configs: in the flat layout, and in the layout of speculators."""
+VANILLA = "vanilla"
+EXTRAS = ("markov_rank", "markov_head_type", "enable_confidence_head", "confidence_head_with_markov")
+"""Config keys of the bigram table and the confidence head."""
+
+
+class Markov(nn.Module):
+    """Low-rank bigram table: logits of a token given the token before."""
+
+    def __init__(self, vocab: int, rank: int) -> None:
+        super().__init__()
+        self.markov_w1, self.markov_w2 = nn.Embedding(vocab, rank), nn.Linear(rank, vocab, bias=False)
+
+    def forward(self, tokens: Int[Tensor, "rows"]) -> Float[Tensor, "rows vocab"]:
+        return self.markov_w2(self.markov_w1(tokens))
+
+
+class ConfidenceHead(nn.Module):
+    """Linear layer from a hidden state to the log-odds that the draft token is accepted."""
+
+    def __init__(self, features: int) -> None:
+        super().__init__()
+        self.proj = nn.Linear(features, 1)
+
+
+class DSparkHead(MaskedHead):
+    """A masked head with a bigram table and, if `assured`, a confidence head."""
+
+    def __init__(self, layout: Layout, rank: int, *, assured: bool = True, assured_by_token: bool = True) -> None:
+        """`rank`: of the bigram table. `assured`: has a confidence head, `assured_by_token`: on the last token too."""
+        super().__init__(layout)
+        self.rank, self.assured_by_token = rank, assured_by_token
+        hidden = layout.sizes.hidden_size
+        self.markov_head = Markov(layout.sizes.vocab_size, rank)
+        self.confidence_head = ConfidenceHead(hidden + rank * assured_by_token) if assured else None
+
+    def confidence(
+        self, hidden: Float[Tensor, "rows hidden"], before: Int[Tensor, "rows"]
+    ) -> Float[Tensor, "rows"] | None:
+        """Return the log-odds that each row's draft token is accepted, from the token before it."""
+        if self.confidence_head is None:
+            return None
+        features = [hidden, self.markov_head.markov_w1(before)] if self.assured_by_token else [hidden]
+        return self.confidence_head.proj(torch.cat(features, -1)).squeeze(-1)
+
+    @classmethod
+    def read(cls, checkpoint: Checkpoint) -> DSparkHead:
+        """Load a flat or speculators checkpoint. Raises ModelError for another kind, or where a tensor is missing."""
+        config = checkpoint.config
+        kinds = [*(config.get("architectures") or ()), config.get("speculators_model_type")]
+        if not {*ARCHITECTURES, METHOD} & set(kinds):
+            raise ModelError(
+                f"cannot load {checkpoint.source} as a {ARCHITECTURES[0]}: its config names {kinds}. "
+                "Choose another head"
+            )
+        rank, kind = config.get("markov_rank"), config.get("markov_head_type", VANILLA)
+        if not isinstance(rank, int) or rank < 1 or kind != VANILLA:
+            raise ModelError(
+                f"cannot load {checkpoint.source}: its Markov head is {kind} of rank {rank}. "
+                f"Choose a head with a {VANILLA} Markov head of rank 1 or more"
+            )
+        head = cls(
+            Layout.of(config, checkpoint.source, sample_from_anchor=True),
+            rank,
+            assured=bool(config.get("enable_confidence_head", False)),
+            assured_by_token=bool(config.get("confidence_head_with_markov", True)),
+        )
+        fill(head, checkpoint)
+        return head
+
+    def dump(self, dtype: torch.dtype) -> Checkpoint:
+        """Return the head in the flat layout."""
+        config = {
+            "architectures": [ARCHITECTURES[0]],
+            **self.layout.as_config(),
+            "mask_token_id": self.layout.mask,
+            "target_layer_ids": self.layout.outputs,
+            "sample_from_anchor": self.layout.sample_from_anchor,
+            "markov_rank": self.rank,
+            "markov_head_type": VANILLA,
+            "enable_confidence_head": self.confidence_head is not None,
+            "confidence_head_with_markov": self.assured_by_token,
+            "dtype": str(dtype).removeprefix("torch."),
+        }
+        tensors = {name: tensor.detach().to("cpu", dtype) for name, tensor in self.state_dict().items()}
+        return Checkpoint("", config, tensors)
+
+
+def pack(checkpoint: Checkpoint, target: HFConfig, engine: str) -> ExportLayout:
+    """Return a head for another engine.
+
+    Raises ModelError where the head is for another target, InvalidRequest where the engine does not support it.
+    """
+    head = DSparkHead.read(checkpoint)
+    if not head.layout.sample_from_anchor and engine != SPECULATORS:
+        raise unsupported_engine(f"a head without sample_from_anchor ({checkpoint.source})", engine, (SPECULATORS,))
+    flat = replace(head.dump(checkpoint.tensors["fc.weight"].dtype), source=checkpoint.source)
+    about = {"architectures": ["DSparkSpeculator"], "speculators_model_type": METHOD}
+    about |= {name: flat.config[name] for name in EXTRAS}
+    own = ["markov_head.markov_w1.weight", "markov_head.markov_w2.weight"]
+    own += ["confidence_head.proj.weight", "confidence_head.proj.bias"] if head.confidence_head is not None else []
+    return packed(head, flat, about, target, engine, own)
+
+
+class DSparkBlocks(MaskedBlocks):
+    """Block predictor in which each draft token depends on the one before; read level by level."""
+
+    def __init__(self, head: DSparkHead, target: Model) -> None:
+        super().__init__(head, target)
+        self._markov = head.markov_head
+
+    def tree_grower(self, head: nn.Module) -> NativeBlockTrees | None:
+        if not isinstance(head, DSparkHead) or self.target.dtype != torch.bfloat16 or head.rank % LANES:
+            return None
+        table = head.markov_head
+        last = table.markov_w2
+        grower = NativeBlockTrees(
+            self.target.vocab, (table.markov_w1.weight, last.dense if isinstance(last, PackedLinear) else last.weight)
+        )
+        del table.markov_w2  # the grower holds the only, packed copy
+        return grower
+
+    @torch.inference_mode()
+    def after(self, distributions: Float[Tensor, "rows vocab"], tokens: List[int]) -> Float[Tensor, "rows vocab"]:
+        if self._grower is not None:
+            return distributions + self._grower.logits(tokens)
+        short = max(0, MIN_ROWS - len(tokens))
+        padded = torch.tensor([*tokens, *[0] * short], device=distributions.device)
+        return distributions + self._markov(padded)[: len(tokens)]
+
+
+class DSparkDrafter(BlockDrafter):
+    """Drafter that grows trees from a block's distributions, with one cheap matrix product per level."""
+
+    summary = "predicts a block with a diffusion head and a small bigram table"
+
+    @classmethod
+    def load(cls, source: Source, target: Model, tokenizer: Tokenizer | None) -> DSparkDrafter:
+        del tokenizer  # a head uses the target's tokenizer
+        head = DSparkHead.read(folder(source))
+        fitting(str(source), target.hf.config, vocab=head.layout.sizes.vocab_size, hidden=head.layout.sizes.hidden_size)
+        blocks = DSparkBlocks(head, target)
+        blocks.quantize_int8()
+        return cls(blocks, head.layout.states)

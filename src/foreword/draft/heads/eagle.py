@@ -1,0 +1,144 @@
+"""Drafter with an EAGLE-3 head: one decoder layer on the target's hidden states (Li et al. 2025, arXiv 2503.01840).
+
+Runs the head (eagle_model.py) for many sequences at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as List
+from pathlib import Path
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from foreword.draft.base import HEAD, Source
+from foreword.draft.heads.eagle_checkpoint import load
+from foreword.draft.heads.eagle_model import EagleHead
+from foreword.draft.heads.eagle_native import NativeHead, unsupported
+from foreword.draft.heads.hidden_states import HeadStates, TargetStates, over_target_vocab
+from foreword.draft.tree.drafter import ModelDrafter
+from foreword.errors import InvalidRequest
+from foreword.model import Mode, Model, Read, Tokenizer
+from foreword.model.pool.attention import attend
+from foreword.model.pool.packed_linear import MIN_ROWS, swap_in
+from foreword.model.pool.packing import Packing
+from foreword.native.openmp import threads_for
+from foreword.types import Batch, Sequence
+
+CHUNK = 512
+"""Tokens. Longest prefill chunk, which bounds memory for a long prompt."""
+ROOM = 256
+"""Tokens. Key-value slots reserved beyond a sequence for draft tokens."""
+
+
+class _TorchHead(Packing):
+    """The head in torch: reads many sequences and keeps its hidden states at each sequence's end and draft tokens.
+
+    The reference implementation of `NativeHead` in eagle_native.py.
+    """
+
+    mode = Mode.TREE
+
+    def __init__(self, head: EagleHead, target: Model) -> None:
+        super().__init__(target.device)
+        self._head, self._vocab, self._threads = head, target.vocab, threads_for(head)
+        self._embed = target.embed if head.embed_tokens is None else head.embed_tokens
+        self.context = min(target.context, head.config.llama.max_position_embeddings)
+        self.head_states = HeadStates()
+        swap_in(head)  # after threads_for counted its weights
+
+    def close(self, id: int) -> None:
+        super().close(id)
+        self.head_states.forget(id)
+
+    @torch.inference_mode()
+    def read(self, reads: List[Read]) -> Float[Tensor, "kept vocab"]:
+        with self._threads():
+            rows = self._pack(reads)
+            lack = max(0, MIN_ROWS - len(rows.tokens))  # a single row would be summed in another order
+            packed = torch.tensor([rows.tokens + [0] * lack, rows.positions + [0] * lack], device=self._device)
+            states = _at_least(torch.cat([self._before(read) for read in reads]), MIN_ROWS)
+
+            def attended(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+                return attend(self._head.midlayer.self_attn, q, k, v, None, plan=rows.plan)[0]
+
+            embedded = self._embed(packed[:1]).to(states.dtype)
+            hidden = self._head(embedded, states[None], packed[1:], attended)[0, : len(rows.tokens)]
+            self.head_states.keep(reads, hidden)
+            if not rows.kept:
+                return hidden.new_empty(0, self._vocab)
+            logits = self._head.logits(_at_least(hidden[rows.kept], MIN_ROWS))[: len(rows.kept)]
+            return over_target_vocab(logits, self._head.tokens, self._vocab)
+
+    def _before(self, read: Read) -> Float[Tensor, "tokens hidden"]:
+        """Return the state read beside each token: the target's for committed tokens, the head's for draft tokens."""
+        if not read.parents:
+            given = self.head_states.given(read.id).to(self._head.fc.weight.dtype)
+            return self._head.fc(_at_least(given, MIN_ROWS))[: len(given)]
+        parents = read.parents[read.held :]
+        return self.head_states.of(read.id)[[parent + 1 for parent in parents]]
+
+
+class EagleDrafter(ModelDrafter):
+    """Drafter whose head reads the target's hidden states; each tree level takes one forward of one layer."""
+
+    summary = "predicts with one layer on the target's hidden states (EAGLE-3)"
+    takes, needs = HEAD, True
+
+    def __init__(self, head: EagleHead, target: Model) -> None:
+        """Pack the linear layers of `head` where that is faster; it is in the target's dtype, on its device."""
+        head.eval().requires_grad_(False)
+        self._reader = _TorchHead(head, target) if unsupported(head, target) else NativeHead(head, target)
+        super().__init__(self._reader)
+        self.hidden_layers = head.config.states
+        self._target_states = TargetStates()
+        self._read: dict[int, int] = {}
+        """Rows of each sequence whose keys and values are final."""
+
+    @classmethod
+    def load(cls, source: Source, target: Model, tokenizer: Tokenizer | None) -> EagleDrafter:
+        del tokenizer  # a head uses the target's tokenizer
+        if not isinstance(source, str | Path):
+            raise InvalidRequest(f"cannot load the draft head: this method needs {HEAD}. Pass draft='folder or hub id'")
+        head = load(source, target.hf.config)
+        target.check_hidden_states(head.config.states)
+        nn.Module.to(head, target.device, target.dtype)
+        drafter = cls(head, target)
+        if isinstance(drafter._reader, NativeHead):
+            drafter._reader.quantize_int8()
+        return drafter
+
+    def on_hidden_states(self, sequence: Sequence, start: int, hidden: Float[Tensor, "tokens features"]) -> None:
+        self._target_states.add(sequence, start, hidden)
+
+    def fit(self, batch: Batch, sequence: Sequence, nodes: int) -> int:
+        # The first token of a sequence has no hidden state before it.
+        ready = len(sequence.tokens) > 1 and self._target_states.up_to_date(sequence)
+        return super().fit(batch, sequence, nodes) if ready else 0
+
+    def prefill(self, sequence: Sequence) -> Read:
+        name, tokens = sequence.id, sequence.tokens
+        if name not in self._read:
+            self._reader.open(name, sequence.prompt + sequence.params.max_tokens + ROOM)
+            self._read[name] = 0
+        last = len(tokens) - 2
+        start = min(self._read[name], last)  # the last row is always read, for its logits
+        states = self._target_states.since(sequence, start)
+        while len(states) > CHUNK:
+            self._reader.head_states.give(name, states[:CHUNK])
+            self._reader.read([Read(name, start, tokens[start + 1 : start + 1 + CHUNK], keep=0)])
+            start, states = start + CHUNK, states[CHUNK:]
+        self._reader.head_states.give(name, states)
+        self._read[name] = last + 1
+        return Read(name, start, tokens[start + 1 :])
+
+    def release(self, sequence: Sequence) -> None:
+        super().release(sequence)
+        self._target_states.forget(sequence)
+        self._read.pop(sequence.id, None)
+
+
+def _at_least(rows: Tensor, count: int) -> Tensor:
+    """Return the rows, padded to `count` with copies of the last."""
+    return rows if len(rows) >= count else torch.cat([rows, rows[-1:].expand(count - len(rows), -1)])

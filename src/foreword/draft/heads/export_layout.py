@@ -1,0 +1,66 @@
+"""Export of a drafter to another engine: its files, and the command that starts the engine with them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from foreword.errors import InvalidRequest
+from foreword.model.head_layers import HFConfig
+
+VLLM, SGLANG, SPECULATORS = ENGINES = ("vllm", "sglang", "speculators")
+"""Engines to export for. `vllm serve FOLDER` reads a folder of speculators without further options."""
+FOLDER, TARGET = "{folder}", "{target}"
+"""Placeholders for paths that are filled in later."""
+VERSION = "0.9.0"
+"""Version of speculators whose layout is written."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportLayout:
+    """Files and start command of a drafter for another engine."""
+
+    write: Callable[[Path], None]
+    """Writes the files into a folder."""
+    names: frozenset[str]
+    """Exactly the tensors that the engine reads; it silently ignores others."""
+    start: tuple[str, ...]
+    """Command that starts the engine, with the placeholders FOLDER and TARGET."""
+
+
+def vllm(method: str, draft_tokens: int) -> tuple[str, ...]:
+    """Return the command that serves a folder with vLLM."""
+    config = json.dumps({"method": method, "model": FOLDER, "num_speculative_tokens": draft_tokens})
+    return "vllm", "serve", TARGET, "--speculative-config", config
+
+
+def sglang(algorithm: str) -> tuple[str, ...]:
+    """Return the command that serves a folder with SGLang, which chooses the number of draft tokens itself."""
+    begin = ("python", "-m", "sglang.launch_server", "--model-path", TARGET, "--speculative-algorithm", algorithm)
+    return *begin, "--speculative-draft-model-path", FOLDER
+
+
+def proposals(algorithm: str, draft_tokens: int, target: HFConfig) -> dict[str, Any]:
+    """Return `speculators_config`: the proposal method, and the target of the head."""
+    proposal = {
+        "proposal_type": "greedy",
+        "speculative_tokens": draft_tokens,
+        "accept_tolerance": 0.0,
+        "verifier_accept_k": 1,
+    }
+    verifier = {"name_or_path": target.name_or_path, "architectures": list(target.architectures or ())}
+    return {
+        "algorithm": algorithm,
+        "default_proposal_method": "greedy",
+        "proposal_methods": [proposal],
+        "verifier": verifier,
+    }
+
+
+def unsupported_engine(what: str, engine: str, others: tuple[str, ...] = ()) -> InvalidRequest:
+    """Return the error for an engine that cannot use a drafter; `others` can."""
+    fix = f"Choose {' or '.join(others)}" if others else "Choose another engine"
+    return InvalidRequest(f"cannot export {what}: {engine} does not support it. {fix}")

@@ -1,0 +1,176 @@
+"""The head that fills in a block of masked tokens from the target's hidden states (arXiv 2602.06036).
+
+Provides its layers, its config and its export to other engines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from foreword.draft.heads.block import fitting
+from foreword.draft.heads.export_layout import (
+    FOLDER,
+    SGLANG,
+    SPECULATORS,
+    VERSION,
+    VLLM,
+    ExportLayout,
+    proposals,
+    sglang,
+    vllm,
+)
+from foreword.errors import ModelError
+from foreword.model.head_layers import Attend, HFConfig, Layer, Qwen3Config, Rotary, as_config, norm, sizes
+from foreword.model.loading.checkpoint import Checkpoint
+
+SHARED = ("embed_tokens.weight", "lm_head.weight")
+"""Tensors of the target that some checkpoints duplicate."""
+TENSORS = (
+    *(f"self_attn.{part}_proj.weight" for part in "qkvo"),
+    *(f"mlp.{part}_proj.weight" for part in ("gate", "up", "down")),
+    *(
+        f"{norm}.weight"
+        for norm in ("input_layernorm", "post_attention_layernorm", "self_attn.q_norm", "self_attn.k_norm")
+    ),
+)
+"""Tensors of a layer that other engines require."""
+Memory = tuple[Float[Tensor, "rows kv dim"], Float[Tensor, "rows kv dim"]]
+"""Keys and values."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Config of a head."""
+
+    sizes: Qwen3Config
+    states: tuple[int, ...]
+    """Target hidden states that the head reads, numbered as in transformers."""
+    block: int
+    """Rows of a block: the last committed token, then masks."""
+    mask: int
+    """Mask token id."""
+    sample_from_anchor: bool
+    """The first row predicts the next token; else the second row does, and the first is unused."""
+    depth: int = 0
+    """Layers of the target; 0 = unknown."""
+
+    @property
+    def draft_tokens(self) -> int:
+        return self.block if self.sample_from_anchor else self.block - 1
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any], source: str, *, sample_from_anchor: bool) -> Layout:
+        """Parse config.json, flat or in the layout of speculators; `sample_from_anchor` is the default.
+
+        Raises ModelError where a key is missing or invalid.
+        """
+        merged = {**config, **(config.get("dflash_config") or {})}
+        speculators = "speculators_model_type" in config
+        layer_config = sizes(config.get("transformer_layer_config") or {} if speculators else config, source)
+        ids = "aux_hidden_state_layer_ids" if speculators else "target_layer_ids"
+        if missing := [name for name in (ids, "mask_token_id", "block_size") if merged.get(name) is None]:
+            raise ModelError(f"cannot load {source}: config.json has no {', '.join(missing)}. Add it")
+        mask, block = merged["mask_token_id"], merged["block_size"]
+        if not 0 <= mask < layer_config.vocab_size or block < 2:
+            raise ModelError(
+                f"cannot load {source}: mask_token_id is {mask} and block_size {block}. "
+                f"mask_token_id must be one of {layer_config.vocab_size} tokens and block_size at least 2"
+            )
+        # Flat configs number the outputs of layers, transformers their inputs.
+        states = tuple(layer if speculators else layer + 1 for layer in merged[ids])
+        first_row = bool(merged.get("sample_from_anchor", sample_from_anchor))
+        return cls(layer_config, states, block, mask, first_row, merged.get("num_target_layers") or 0)
+
+    @property
+    def outputs(self) -> list[int]:
+        """Hidden states as flat configs number them."""
+        return [layer - 1 for layer in self.states]
+
+    def as_config(self) -> dict[str, Any]:
+        """Return the keys shared by all flat configs."""
+        shared = {"model_type": "qwen3", "tie_word_embeddings": False, **as_config(self.sizes)}
+        return {**shared, "block_size": self.block, "num_target_layers": self.depth}
+
+
+class MaskedHead(nn.Module):
+    """Layers whose block rows attend to each other and to keys and values from the target's hidden states.
+
+    Tensor names are those of published checkpoints.
+    """
+
+    def __init__(self, layout: Layout) -> None:
+        super().__init__()
+        self.layout = layout
+        config = layout.sizes
+        self.fc = nn.Linear(len(layout.states) * config.hidden_size, config.hidden_size, bias=False)
+        self.hidden_norm, self.norm = norm(config.hidden_size, config), norm(config.hidden_size, config)
+        self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
+        self.rotary = Rotary(config)
+
+    def remembered(self, states: Float[Tensor, "rows features"], positions: Int[Tensor, "rows"]) -> list[Memory]:
+        """Return each layer's keys and values of tokens that the target has read."""
+        context = self.hidden_norm(self.fc(states))
+        angles = self.rotary(context, positions)
+        return [layer.self_attn.remembered(context, angles) for layer in self._stack]
+
+    def forward(
+        self, x: Float[Tensor, "rows hidden"], positions: Int[Tensor, "rows"], attend: Attend
+    ) -> Float[Tensor, "rows hidden"]:
+        """Map embeddings of block rows to normed hidden states for the target's LM head."""
+        angles = self.rotary(x, positions)
+        for number, layer in enumerate(self._stack):
+            x = layer(number, x, angles, attend)
+        return self.norm(x)
+
+    @property
+    def _stack(self) -> Iterable[Layer]:
+        return cast("Iterable[Layer]", self.layers)
+
+
+def packed(
+    head: MaskedHead, flat: Checkpoint, about: Mapping[str, Any], target: HFConfig, engine: str, own: Iterable[str] = ()
+) -> ExportLayout:
+    """Return a head for another engine. Raises ModelError where it is for another target.
+
+    flat: the checkpoint for engines that read the flat layout. about: keys that this kind adds to the layout of
+    speculators, including its name. own: tensors that only this kind has.
+    """
+    layout, method = head.layout, about["speculators_model_type"]
+    sizes = layout.sizes
+    fitting(flat.source, target, vocab=sizes.vocab_size, hidden=sizes.hidden_size)
+    listed = {
+        **about,
+        "speculators_version": VERSION,
+        "speculators_config": proposals(method, layout.draft_tokens, target),
+        "transformer_layer_config": {"model_type": "qwen3", **as_config(sizes)},
+        "draft_vocab_size": sizes.vocab_size,
+        "block_size": layout.block,
+        "aux_hidden_state_layer_ids": list(layout.states),
+        "mask_token_id": layout.mask,
+        "sample_from_anchor": layout.sample_from_anchor,
+        "tie_word_embeddings": False,
+    }
+    exported = Checkpoint(flat.source, listed, flat.tensors) if engine == SPECULATORS else flat
+    start = {
+        VLLM: vllm(method, layout.draft_tokens),
+        SGLANG: sglang(method.upper()),
+        SPECULATORS: ("vllm", "serve", FOLDER),
+    }
+    inner = (f"layers.{layer}.{part}" for layer in range(sizes.num_hidden_layers) for part in TENSORS)
+    names = frozenset(("fc.weight", "hidden_norm.weight", "norm.weight", *inner, *own))
+    return ExportLayout(write=exported.write, names=names, start=start[engine])
+
+
+def fill(head: MaskedHead, checkpoint: Checkpoint) -> None:
+    """Load a checkpoint's weights into a head. Raises ModelError where tensors are missing or unexpected."""
+    if "d2t" in checkpoint.tensors:
+        raise ModelError(
+            f"cannot load {checkpoint.source}: a reduced vocabulary is not supported. Choose a head without d2t"
+        )
+    own = {name: tensor for name, tensor in checkpoint.tensors.items() if name not in SHARED}
+    Checkpoint(checkpoint.source, checkpoint.config, own).fill(head)

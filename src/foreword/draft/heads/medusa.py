@@ -1,0 +1,144 @@
+"""Medusa heads and their drafter: heads on the target's last hidden state, one per position (arXiv 2401.10774)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as List
+from itertools import islice
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from foreword.draft.base import Source
+from foreword.draft.heads.block import BlockDrafter, BlockPredictor, BlockRequest, fitting, folder
+from foreword.errors import ModelError
+from foreword.model import Model, Read, Tokenizer
+from foreword.model.loading.checkpoint import Checkpoint
+from foreword.model.pool.packed_linear import MIN_ROWS
+
+ARCHITECTURE = "MedusaModel"
+
+
+class Residual(nn.Module):
+    """x + SiLU(W x + b), initialized to the identity."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(size, size)
+        nn.init.zeros_(self.linear.weight)
+        nn.init.zeros_(self.linear.bias)
+
+    def forward(self, x: Float[Tensor, "rows hidden"]) -> Float[Tensor, "rows hidden"]:
+        return x + F.silu(self.linear(x))
+
+
+class MedusaHeads(nn.ModuleList):
+    """Heads of which head k predicts the token k + 2 positions after its input; the target predicts the next.
+
+    Tensor names are those of the original: `k.0.linear.weight`, and `k.1.weight` where heads have their own LM heads.
+    Otherwise all heads share the target's LM head.
+    """
+
+    def __init__(self, heads: int, layers: int, hidden: int, vocab: int, *, own: bool) -> None:
+        def one() -> nn.Sequential:
+            last = [nn.Linear(hidden, vocab, bias=False)] if own else []
+            return nn.Sequential(*(Residual(hidden) for _ in range(layers)), *last)
+
+        super().__init__(one() for _ in range(heads))
+        self.depth, self.hidden_size, self.vocab, self.own = layers, hidden, vocab, own
+
+    def forward(self, x: Float[Tensor, "rows hidden"]) -> Float[Tensor, "rows heads hidden"]:
+        """Return each head's hidden states, from normed hidden states of the target."""
+        states = []
+        for head in self._heads:
+            hidden = x
+            for layer in islice(head, self.depth):  # without the LM head that may come last
+                hidden = layer(hidden)
+            states.append(hidden)
+        return torch.stack(states, 1)
+
+    def logits(self, hidden: Float[Tensor, "rows hidden"], head: Int[Tensor, "rows"]) -> Float[Tensor, "rows vocab"]:
+        """Return logits from the heads' own LM heads; row i is a hidden state of head[i]."""
+        rows_of = [(head == number).nonzero().flatten() for number in range(len(self))]
+        logits = [one[-1](hidden[rows]) for one, rows in zip(self._heads, rows_of, strict=True)]
+        return torch.cat(logits)[torch.cat(rows_of).argsort()]
+
+    @property
+    def _heads(self) -> List[nn.Sequential]:
+        return cast("List[nn.Sequential]", list(self))
+
+    @classmethod
+    def read(cls, checkpoint: Checkpoint) -> MedusaHeads:
+        """Load from a checkpoint. Raises ModelError for another kind, or where a tensor is missing."""
+        config, first = checkpoint.config, checkpoint.tensors.get("0.0.linear.weight")
+        heads, layers = config.get("medusa_num_heads"), config.get("medusa_num_layers", 1)
+        if not isinstance(heads, int) or not isinstance(layers, int) or min(heads, layers) < 1 or first is None:
+            raise ModelError(
+                f"cannot load {checkpoint.source} as {ARCHITECTURE}: medusa_num_heads in config.json or the tensor "
+                "0.0.linear.weight is missing. Choose Medusa heads"
+            )
+        last = checkpoint.tensors.get(f"0.{layers}.weight")
+        vocab = len(last) if last is not None else config.get("vocab_size")
+        if not isinstance(vocab, int):
+            raise ModelError(f"cannot load {checkpoint.source}: config.json has no vocab_size. Add it")
+        loaded = cls(heads, layers, first.shape[0], vocab, own=last is not None)
+        checkpoint.fill(loaded)
+        return loaded
+
+    def dump(self, dtype: torch.dtype) -> Checkpoint:
+        """Return the heads as a checkpoint in the original's layout."""
+        config = {
+            "architectures": [ARCHITECTURE],
+            "medusa_num_heads": len(self),
+            "medusa_num_layers": self.depth,
+            "hidden_size": self.hidden_size,
+            "vocab_size": self.vocab,
+            "dtype": str(dtype).removeprefix("torch."),
+        }
+        tensors = {name: tensor.detach().to("cpu", dtype) for name, tensor in self.state_dict().items()}
+        return Checkpoint("", config, tensors)
+
+
+class MedusaBlocks(BlockPredictor):
+    """Block predictor that applies the heads to the state of the last token that the target has read."""
+
+    def __init__(self, heads: MedusaHeads, target: Model) -> None:
+        super().__init__(heads, target, len(heads))
+        self._heads, self._dtype = heads, target.dtype
+        self._last: dict[int, Float[Tensor, "hidden"]] = {}
+
+    def close(self, id: int) -> None:
+        super().close(id)
+        self._last.pop(id, None)
+
+    @torch.inference_mode()
+    def compute(self, requests: List[BlockRequest]) -> Float[Tensor, "requests draft_tokens vocab"]:
+        self._last |= {one.id: one.states[-1] for one in requests if len(one.states)}
+        states = torch.stack([self._last[one.id] for one in requests]).to(self._dtype)
+        padded = F.pad(states, (0, 0, 0, max(0, MIN_ROWS - len(states))))
+        hidden = self._heads(padded).flatten(0, 1)
+        if self._heads.own:
+            logits = self._heads.logits(
+                hidden, torch.arange(self.draft_tokens, device=hidden.device).repeat(len(padded))
+            )
+        else:
+            logits = self.target.lm_head(hidden)
+        return logits.unflatten(0, (len(padded), -1))[: len(requests)].float()
+
+    def ahead(self, read: Read) -> Float[Tensor, "draft_tokens vocab"]:
+        return self.block(read.id)
+
+
+class MedusaDrafter(BlockDrafter):
+    """Drafter that grows trees from the heads' distributions."""
+
+    summary = "predicts one token per head from the target's last hidden state"
+
+    @classmethod
+    def load(cls, source: Source, target: Model, tokenizer: Tokenizer | None) -> MedusaDrafter:
+        del tokenizer  # heads use the target's tokenizer
+        heads = MedusaHeads.read(folder(source))
+        fitting(str(source), target.hf.config, hidden=heads.hidden_size, vocab=heads.vocab)
+        return cls(MedusaBlocks(heads, target), (target.hf.config.get_text_config().num_hidden_layers,))

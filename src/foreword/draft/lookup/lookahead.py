@@ -1,0 +1,207 @@
+"""Lookahead decoding: refines draft tokens for several positions in parallel, and pools the n-grams to copy them.
+
+Needs no draft model. The window and the copies are branches of one tree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as List
+from dataclasses import dataclass, field
+from random import Random
+
+from foreword.draft.base import Drafter
+from foreword.sampling.draw import choose
+from foreword.types import Batch, Draft, DraftTree, Scores, Sequence, Verdict
+
+GRAM = 3
+"""Tokens of an n-gram: the one looked up and the draft tokens after it (N in the paper)."""
+NGRAMS_PER_TOKEN = 8
+"""N-grams kept per first token (G in the paper)."""
+SHARE = 0.6
+"""Share of the draft budget used by the window."""
+
+
+class Pool:
+    """The latest n-grams of one sequence and its window, by first token."""
+
+    def __init__(self) -> None:
+        self._grams: dict[int, dict[tuple[int, ...], None]] = {}
+
+    def add(self, gram: List[int]) -> None:
+        """Add an n-gram as the latest of its first token; drop the oldest beyond the limit."""
+        rests = self._grams.setdefault(gram[0], {})
+        rest = tuple(gram[1:])
+        rests.pop(rest, None)
+        rests[rest] = None
+        if len(rests) > NGRAMS_PER_TOKEN:
+            del rests[next(iter(rests))]
+
+    def after(self, token: int) -> list[tuple[int, ...]]:
+        """Return the continuations of a token, latest first."""
+        return list(reversed(self._grams.get(token, {})))
+
+    def continued(self, text: List[int], count: int) -> list[int]:
+        """Return at most `count` tokens after `text`, each by what followed the last two tokens, else the last one."""
+        tokens = list(text[-2:])
+        start = len(tokens)
+        while len(tokens) < start + count:
+            pairs = (
+                (rest[1] for rest in self.after(tokens[-2]) if rest[0] == tokens[-1]) if len(tokens) > 1 else iter(())
+            )
+            token = next(pairs, None)
+            if token is None:
+                token = next((rest[0] for rest in self.after(tokens[-1])), None)
+            if token is None:
+                break
+            tokens.append(token)
+        return tokens[start:]
+
+
+@dataclass(slots=True)
+class _Window:
+    """Incomplete n-grams. Column i holds draft tokens for positions from `start` + i on; all columns have one length.
+
+    The first tokens of the columns form a chain, and each column continues its own: the tree of the paper's mask.
+    """
+
+    start: int
+    columns: list[list[int]] = field(default_factory=list)
+
+    def shifted(self, answers: List[int]) -> _Window:
+        """Return the window one position later, with the target's answer appended to each column."""
+        pairs = zip(self.columns, answers, strict=True)
+        return _Window(self.start + 1, [[*column[1:], answer] for column, answer in pairs])
+
+
+@dataclass(slots=True)
+class _ScoredWindow:
+    """A window whose draft is being scored."""
+
+    window: _Window
+    ends: list[int]
+    """Last node of each column."""
+    count: int
+    """Draft tokens of the whole draft."""
+
+
+@dataclass(slots=True)
+class _Text:
+    """State of one sequence."""
+
+    pool: Pool = field(default_factory=Pool)
+    read: int = 0
+    """Tokens whose n-grams are in the pool."""
+    window: _Window | None = None
+    scored: _ScoredWindow | None = None
+
+    def prefill(self, tokens: list[int]) -> None:
+        """Add the n-grams of the tokens appended since the last call."""
+        for end in range(max(GRAM, self.read + 1), len(tokens) + 1):
+            self.pool.add(tokens[end - GRAM : end])
+        self.read = len(tokens)
+
+    def columns(self, tokens: list[int], width: int) -> _Window:
+        """Return the window over the last committed token and the `width` - 1 positions after it.
+
+        A position keeps its draft tokens between rounds. A new one takes those of the position before it, continued
+        from the pool, or else by random tokens of the sequence.
+        """
+        start, random = len(tokens) - 1, Random(len(tokens))
+        skipped = start - self.window.start if self.window else 0
+        columns = [list(column) for column in self.window.columns[skipped : skipped + width]] if self.window else []
+        while len(columns) < width:
+            column = columns[-1][1:] if columns else tokens[-1:]
+            column = [*column, *self.pool.continued(column, GRAM - 1 - len(column))]
+            columns.append([*column, *random.choices(tokens, k=GRAM - 1 - len(column))])
+        if columns:
+            columns[0][0] = tokens[-1]
+        return _Window(start, columns)
+
+
+class _Branches:
+    """A draft tree without equal siblings, of which only one would be verified."""
+
+    def __init__(self, most: int) -> None:
+        self.tree = DraftTree()
+        self.most = most
+        self._nodes: dict[tuple[int, int], int] = {}
+
+    def add(self, tokens: List[int], parent: int = -1, *, spare: int = 0) -> int:
+        """Add a branch as far as `most` - `spare` nodes allow; return its last node."""
+        for token in tokens:
+            if (parent, token) not in self._nodes:
+                if len(self.tree.tokens) >= self.most - spare:
+                    break
+                self._nodes[parent, token] = self.tree.add(token, parent, 0.0)
+            parent = self._nodes[parent, token]
+        return parent
+
+    def unweighted(self) -> DraftTree:
+        """Return the tree without probabilities: window nodes are scored for their answers, however unlikely."""
+        return DraftTree(self.tree.tokens, self.tree.parents)
+
+
+class LookaheadDrafter(Drafter):
+    """Drafter for lookahead decoding (Fu et al., ICML 2024, arXiv 2402.02057), also for sampled requests.
+
+    The paper's window iterates argmax(logits), which finds n-grams of greedy text only. With shared noise G, the answer
+    at a position is argmax(logits / T + G), so the sampled text itself is the fixed point. Where the verifier takes no
+    trees, one chain is copied from the pool.
+    """
+
+    summary = "refines tokens for later positions round by round"
+
+    def __init__(self) -> None:
+        self._texts: dict[int, _Text] = {}
+
+    def propose(self, batch: Batch, nodes: List[int]) -> Draft:
+        return Draft([self._grow(batch, s, most) for s, most in zip(batch.sequences, nodes, strict=True)])
+
+    def observe(self, batch: Batch, draft: Draft, verdict: Verdict, scores: Scores) -> None:
+        for sequence, logits, tree in zip(batch.sequences, scores.logits, draft.trees, strict=True):
+            text = self._texts.get(sequence.id)
+            if text is None:
+                continue
+            scored, text.scored = text.scored, None
+            if scored is None or not scored.ends or len(tree) != scored.count:  # another draft was scored
+                continue
+            columns = [end + 1 for end in scored.ends]
+            # The answer to column i is GRAM - 1 + i positions after the last committed token.
+            first, last = GRAM - 2, GRAM - 2 + len(scored.ends)
+            noise = None if batch.draws.wants_probs else batch.draws.predicting(sequence, last)
+            answers = choose(logits[columns], sequence.params, noise, list(range(first, last)))
+            for column, answer in zip(scored.window.columns, answers, strict=True):
+                text.pool.add([*column, answer])
+            text.window = scored.window.shifted(answers)
+
+    def release(self, sequence: Sequence) -> None:
+        self._texts.pop(sequence.id, None)
+
+    def _grow(self, batch: Batch, sequence: Sequence, most: int) -> DraftTree:
+        """Return copies from the pool and the window, in at most `most` nodes."""
+        text = self._texts.setdefault(sequence.id, _Text())
+        text.scored = None
+        if most <= 0:
+            return DraftTree()
+        text.prefill(sequence.tokens)
+        branches = _Branches(most)
+        deep, width = min(most, batch.reach(sequence)), 0
+        if batch.trees:  # a column is GRAM - 1 nodes, the first one less; the last one ends GRAM - 3 + width deep
+            width = max(0, min((int(SHARE * most) + 1) // (GRAM - 1), deep - GRAM + 3))
+        window = text.columns(sequence.tokens, width)
+        reserved = width * (GRAM - 1) - 1 if width else 0
+        for copy in text.pool.after(sequence.tokens[-1]) if batch.trees else ():
+            branches.add(self._until_end(copy[:deep], sequence), spare=reserved)
+        first, ends = -1, []
+        for number, column in enumerate(window.columns):
+            first = branches.add(column[:1], first) if number else first
+            ends.append(branches.add(column[1:], first))
+        branches.add(self._until_end(text.pool.continued(sequence.tokens, deep), sequence))
+        text.scored = _ScoredWindow(window, ends, len(branches.tree.tokens))
+        return branches.unweighted()
+
+    @staticmethod
+    def _until_end(draft_tokens: List[int], sequence: Sequence) -> list[int]:
+        """Return the draft tokens up to an end-of-text token."""
+        ends = [length for length, token in enumerate(draft_tokens, 1) if token in sequence.eos]
+        return list(draft_tokens[: ends[0]] if ends else draft_tokens)

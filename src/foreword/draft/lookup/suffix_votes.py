@@ -1,0 +1,192 @@
+"""Continuation counts: what followed earlier matches of the last tokens, grown into the likeliest draft tree.
+
+After SuffixDecoding (Oliaro et al. 2025, arXiv 2411.04975). In Python (the reference) and in C (native/suffix.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as List
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from itertools import count
+from typing import Protocol, runtime_checkable
+
+from foreword.draft.lookup.suffix_index import SIZES, SuffixIndex
+from foreword.estimators import AcceptanceEstimate
+from foreword.native import suffix
+from foreword.types.draft import DraftTree
+
+VOTERS = 32
+"""Earlier matches that are counted: the longest first, then the latest."""
+WEIGHT = {size: 4**place for place, size in enumerate(reversed(SIZES))}
+"""Weight of a match, by the number of tokens that agree before it."""
+GREEDY, SAMPLED = 0.5, 3.5
+"""Prior weight of an unseen continuation; lower at temperature 0, where text repeats itself more."""
+
+Votes = list[tuple[tuple[int, ...], int]]
+"""(continuation, weight)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Limits of a draft tree: at most `most` nodes, probabilities above `floor`, no node after `ends`, no branches."""
+
+    most: int
+    floor: float = 0.0
+    ends: frozenset[int] = frozenset()
+    branches: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ContinuationCounts:
+    """The weighted continuations of a text, and the acceptance estimate of such continuations."""
+
+    votes: Votes
+    acceptance: AcceptanceEstimate
+    greedy: bool = True
+
+    def grown(self, bounds: Bounds) -> DraftTree:
+        """Return the likeliest draft tokens, likeliest first.
+
+        The probability of a draft token is its parent's, times the probability that any counted token comes next, times
+        its share of the weight. PPM estimates the second likewise (Bloom 1998, "secondary escape estimation").
+        """
+        tree, serial = DraftTree(), count()
+        waiting: list[tuple[float, int, int, int, int, Votes]] = []
+
+        def branch(votes: Votes, depth: int, parent: int, probability: float) -> None:
+            split, total = divided(votes, depth)
+            if not total:
+                return
+            probability *= self.acceptance.probability(*self._kind(total, depth)) / total
+            children = [
+                (-probability * weight, next(serial), token, parent, depth + 1, voters)
+                for token, (weight, voters) in split.items()
+            ]
+            for child in children if bounds.branches else [min(children)]:
+                if -child[0] > bounds.floor:
+                    heappush(waiting, child)
+
+        branch(self.votes, 0, -1, 1.0)
+        while waiting and len(tree.tokens) < bounds.most:
+            probability, _, token, parent, depth, voters = heappop(waiting)
+            node = tree.add(token, parent, -probability)
+            if token not in bounds.ends:
+                branch(voters, depth, node, -probability)
+        return tree
+
+    def close(self, emitted: List[int]) -> None:
+        """Learn whether each emitted token was counted, up to the first that was not."""
+        votes = self.votes
+        for depth, token in enumerate(emitted):
+            split, total = divided(votes, depth)
+            if not total:
+                return
+            self.acceptance.learn(self._kind(total, depth)[0], token in split)
+            if token not in split:
+                return
+            votes = split[token][1]
+
+    def _kind(self, weight: int, depth: int) -> tuple[tuple[bool, bool, int], float]:
+        """Return the class of a node, by its weight on a log scale, and its prior acceptance probability."""
+        novelty = GREEDY if self.greedy else SAMPLED
+        return (self.greedy, depth == 0, weight.bit_length()), weight / (weight + novelty)
+
+
+def divided(votes: Votes, depth: int) -> tuple[dict[int, tuple[int, Votes]], int]:
+    """Return the continuations grouped by their token at `depth`, each with its weight, and the total weight."""
+    split: dict[int, tuple[int, Votes]] = {}
+    total = 0
+    for vote in votes:
+        followed, weight = vote
+        if depth < len(followed):
+            before, voters = split.get(followed[depth], (0, []))
+            voters.append(vote)
+            split[followed[depth]] = (before + weight, voters)
+            total += weight
+    return split, total
+
+
+def votes(text: SuffixIndex, past: SuffixIndex | None, context: List[int], length: int) -> Votes:
+    """Return the weighted continuations, up to `length` tokens, of earlier matches of the end of `context`."""
+    matches = [(size, text, place) for place, size in text.find(context, VOTERS)]
+    if past is not None:
+        matches += [(size, past, place) for place, size in past.find(context, VOTERS)]
+        matches.sort(key=lambda match: -match[0])  # stable: of equal matches those in this text come first
+    counted: dict[tuple[int, ...], int] = {}
+    for size, index, place in matches[:VOTERS]:
+        followed = index.after(place, length)
+        counted[followed] = counted.get(followed, 0) + WEIGHT[size]
+    return list(counted.items())
+
+
+@runtime_checkable
+class CountsOfText(Protocol):
+    """Continuation counts of one round."""
+
+    def grown(self, bounds: Bounds) -> DraftTree:
+        """Return the likeliest draft tokens, likeliest first."""
+        ...
+
+    def close(self, emitted: List[int]) -> None:
+        """Learn from the emitted tokens."""
+        ...
+
+
+@runtime_checkable
+class CountsFactory(Protocol):
+    """Factory of the counts of a round, with the acceptance statistics of earlier rounds."""
+
+    def __call__(
+        self, text: SuffixIndex, past: SuffixIndex | None, context: List[int], length: int, *, greedy: bool
+    ) -> CountsOfText:
+        """Count continuations, up to `length` tokens, of earlier matches of the end of `context`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PlainCountsFactory:
+    """Factory of counts in Python."""
+
+    acceptance: AcceptanceEstimate = field(default_factory=AcceptanceEstimate)
+
+    def __call__(
+        self, text: SuffixIndex, past: SuffixIndex | None, context: List[int], length: int, *, greedy: bool
+    ) -> ContinuationCounts:
+        return ContinuationCounts(votes(text, past, context, length), self.acceptance, greedy)
+
+
+@dataclass(frozen=True, slots=True)
+class NativeContinuationCounts:
+    """Continuation counts in C."""
+
+    votes: suffix.NativeCounts
+    novelty: float
+
+    def grown(self, bounds: Bounds) -> DraftTree:
+        return DraftTree(*self.votes.grown(bounds.most, bounds.floor, bounds.ends, bounds.branches, self.novelty))
+
+    def close(self, emitted: List[int]) -> None:
+        self.votes.close(emitted)
+
+
+@dataclass(frozen=True, slots=True)
+class NativeCountsFactory:
+    """Factory of counts in C; acceptance statistics of greedy and sampled requests are separate."""
+
+    greedy: suffix.Trust = field(default_factory=suffix.Trust)
+    sampled: suffix.Trust = field(default_factory=suffix.Trust)
+
+    def __call__(
+        self, text: SuffixIndex, past: SuffixIndex | None, context: List[int], length: int, *, greedy: bool
+    ) -> NativeContinuationCounts:
+        past_index = None if past is None else past.located
+        estimate, novelty = (self.greedy, GREEDY) if greedy else (self.sampled, SAMPLED)
+        return NativeContinuationCounts(
+            suffix.NativeCounts(text.located, past_index, context, length, estimate), novelty
+        )
+
+
+def counts_factory() -> CountsFactory:
+    """Return the factory in C if there is a compiler, else the one in Python."""
+    return PlainCountsFactory() if suffix.library() is None else NativeCountsFactory()

@@ -1,0 +1,126 @@
+"""Online estimators with exponential forgetting: acceptance probability, calibration and linear cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+OUTLIER = 4.0
+"""Multiple of the expected duration at which a round's time is clipped, because a single stall is no evidence."""
+
+
+def finite(*numbers: float) -> bool:
+    """Return whether all numbers are finite, so that an estimate may include them.
+
+    Estimates are shared by all requests, so one NaN would spoil them all.
+    """
+    return all(map(math.isfinite, numbers))
+
+
+def steadied(seen: float, expected: float) -> float:
+    """Return a measured duration, clipped to OUTLIER times `expected`; `expected` itself if it is not finite.
+
+    `expected` = 0 means that there is no expectation yet.
+    """
+    if not finite(seen):
+        return expected
+    return min(seen, OUTLIER * expected) if expected > 0 else seen
+
+
+def running_mean(mean: float, value: float) -> float:
+    """Return the mean moved toward a new value by a tenth; the value itself while the mean is 0."""
+    return mean + 0.1 * (steadied(value, mean) - mean) if mean else steadied(value, mean)
+
+
+STEADINESS = 4.0
+"""Outcomes. Weight of the prior."""
+BELIEF = 0.5
+"""Draft tokens always counted as expected and accepted, so that the ratio returns to 1 without new evidence."""
+MEMORY = 0.99
+"""Decay per outcome: an effective window of about 100."""
+
+
+class AcceptanceEstimate:
+    """Acceptance probability per kind of draft token, as the mean of a Beta posterior with decay."""
+
+    __slots__ = ("_accepted", "_tried")
+
+    def __init__(self) -> None:
+        self._accepted: dict[Hashable, float] = {}
+        self._tried: dict[Hashable, float] = {}
+
+    def probability(self, kind: Hashable, prior: float) -> float:
+        """Return the acceptance probability of this kind, in (0, 1); `prior` is its value without outcomes."""
+        return (self._accepted.get(kind, 0.0) + STEADINESS * prior) / (self._tried.get(kind, 0.0) + STEADINESS)
+
+    def learn(self, kind: Hashable, accepted: bool) -> None:
+        """Record whether a draft token of this kind was accepted."""
+        self._accepted[kind] = MEMORY * self._accepted.get(kind, 0.0) + accepted
+        self._tried[kind] = MEMORY * self._tried.get(kind, 0.0) + 1
+
+
+class CalibrationRatio:
+    """Calibration of predicted acceptance: accepted draft tokens over the expected number."""
+
+    __slots__ = ("_accepted", "_expected")
+
+    def __init__(self) -> None:
+        self._expected = self._accepted = 5.0 - BELIEF
+
+    def promise(self, draft_tokens: float) -> None:
+        """Add the expected number of accepted tokens of this round; decay the earlier rounds."""
+        if not finite(draft_tokens):
+            return
+        self._expected, self._accepted = 0.98 * self._expected + draft_tokens, 0.98 * self._accepted
+
+    def keep(self, draft_tokens: int) -> None:
+        """Add the number of accepted tokens of this round."""
+        self._accepted += draft_tokens
+
+    @property
+    def share(self) -> float:
+        """Factor by which to multiply a predicted probability, in [0.2, 1.2]."""
+        return min(max((self._accepted + BELIEF) / (self._expected + BELIEF), 0.2), 1.2)
+
+
+DECAY = 0.95
+"""Decay per round."""
+
+
+@dataclass(slots=True)
+class LinearCost:
+    """Least-squares line through (draft tokens, seconds) of past rounds, with decay."""
+
+    weight: float = 0.0
+    tokens: float = 0.0
+    seconds: float = 0.0
+    squares: float = 0.0
+    products: float = 0.0
+
+    def learn(self, tokens: int, seconds: float) -> None:
+        """Record one round; its seconds are clipped if far above the expectation."""
+        enough = self.tokens >= self.weight  # with fewer tokens than rounds there is no expectation for many
+        seconds = steadied(seconds, self.start + self.each * tokens if enough else 0.0)
+        if not finite(seconds):
+            return
+        self.weight = DECAY * self.weight + 1
+        self.tokens = DECAY * self.tokens + tokens
+        self.seconds = DECAY * self.seconds + seconds
+        self.squares = DECAY * self.squares + tokens * tokens
+        self.products = DECAY * self.products + tokens * seconds
+
+    @property
+    def each(self) -> float:
+        """Seconds per further draft token; half the average while all rounds drafted about the same number."""
+        average = self.seconds / (max(self.tokens, self.weight) or 1.0)  # finite, also if no round drafted for long
+        spread = self.weight * self.squares - self.tokens**2
+        if spread <= 0.05 * self.tokens**2 + 1e-9:
+            return 0.5 * average
+        slope = (self.weight * self.products - self.tokens * self.seconds) / spread
+        return min(max(slope, 0.05 * average), self.seconds / self.tokens)
+
+    @property
+    def start(self) -> float:
+        """Fixed seconds of a round that drafts."""
+        return max(self.seconds - self.each * self.tokens, 0.0) / self.weight if self.weight else 0.0

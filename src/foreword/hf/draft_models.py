@@ -1,0 +1,91 @@
+"""The draft model of a call: whether it fits the target, and the drafter built from it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from collections.abc import Sequence as List
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from foreword.draft import RETOLD, SHARED, Drafter
+from foreword.draft import method as find_method
+from foreword.draft.cross_vocab.pairing import VocabularyPair, suited
+from foreword.errors import VocabularyMismatch, words
+from foreword.hf.borrowed import ModelRecord, model_record
+from foreword.hf.unsupported import Refusal
+from foreword.model import Model, Tokenizer, load_tokenizer
+
+PADDING = 1024
+"""Tokens. Models of one tokenizer differ in vocabulary size by less: embeddings are padded (Qwen 128, Pythia 384)."""
+FIX = "Give tokenizer= and assistant_tokenizer= to translate its tokens (to custom_generate by functools.partial)"
+
+
+@dataclass(frozen=True, slots=True)
+class AssistantModel:
+    """A draft model in memory, with the tokenizers of target and draft model if given."""
+
+    model: PreTrainedModel | Model
+    tokenizers: tuple[Tokenizer | None, Tokenizer | None] = (None, None)
+
+    @classmethod
+    def load(
+        cls, source: Any, target: PreTrainedModel, record: ModelRecord, tokenizers: tuple[Any, Any] = (None, None)
+    ) -> AssistantModel:
+        """Return the draft model of a call, loaded if it is a folder or a hub id."""
+        if not isinstance(source, str | Path):
+            return cls(source, tokenizers)
+        ours, theirs = tokenizers
+        theirs = load_tokenizer(source) if ours is not None and theirs is None else theirs
+        return cls(record.draft(str(source), target), (ours, theirs))
+
+    def refusal(self, target: PreTrainedModel, record: ModelRecord, prompts: Tensor | None) -> Refusal | None:
+        """Return why it cannot draft for this target; None if it can."""
+        model, name = self.model, f"draft model {type(self.model).__name__}"
+        if not isinstance(model, PreTrainedModel | Model):
+            return Refusal(name, "it is no model, folder or hub id", "Give one of these")
+        if isinstance(model, PreTrainedModel):
+            if getattr(model.config, "is_encoder_decoder", False):
+                return Refusal(name, "an encoder-decoder cannot draft", "Give a decoder-only model")
+            reason = None if model is target else model_record(model).refused
+            if reason:
+                return Refusal(name, f"no backend can run it ({reason})", "Give another one")
+        try:
+            if self._translation(record, _size(target)) is not None:
+                return None
+        except VocabularyMismatch as error:
+            return Refusal(name, words(error), "Give another one")
+        ours, theirs = _size(target), _size(model)
+        highest = int(prompts.max()) if isinstance(prompts, Tensor) and prompts.numel() else 0
+        if theirs > ours or theirs < ours - PADDING or highest >= theirs:
+            return Refusal(name, f"it has {theirs} tokens and the target {ours}, so it has another tokenizer", FIX)
+        return None
+
+    def translated(
+        self, model: Model, record: ModelRecord, target: Model, name: str | None, tokens: List[int]
+    ) -> Drafter | None:
+        """Return a drafter that translates the tokens of `model`, this draft model; None if that is not needed."""
+        translation = self._translation(record, target.vocab) if name in (None, SHARED, RETOLD) else None
+        if translation is None:
+            return None
+        pair = VocabularyPair(model, *translation)
+        chosen = name or suited(pair, tokens)
+        if name is None:
+            warnings.warn(
+                f"the draft model has another tokenizer; method {chosen!r} translates its tokens", stacklevel=2
+            )
+        return cast("Callable[[VocabularyPair], Drafter]", find_method(chosen))(pair)
+
+    def _translation(self, record: ModelRecord, size: int) -> Any:
+        ours, theirs = self.tokenizers
+        if ours is None or theirs is None:
+            return None
+        return record.translation((ours, size), (theirs, _size(self.model)))
+
+
+def _size(model: PreTrainedModel | Model) -> int:
+    return model.vocab if isinstance(model, Model) else model.config.get_text_config().vocab_size

@@ -1,0 +1,75 @@
+"""Provides the interface of backends, through which the rest of Foreword scores tokens, and its four modes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as List
+from enum import Enum
+from typing import Protocol, runtime_checkable
+
+from jaxtyping import Float
+from torch import Tensor
+
+from foreword.model.pool.plan import Read
+from foreword.native.tree import GrownTree, TreeRequest
+
+
+class Mode(Enum):
+    """Draft tokens that one forward scores exactly, best first."""
+
+    TREE = "tree"
+    """A draft tree, through our attention and our pool."""
+    CHAIN = "chain"
+    """A chain, through our attention and our pool."""
+    CACHE = "cache"
+    """A chain, through the cache of transformers, one sequence at a time."""
+    PLAIN = "plain"
+    """None: only the next token is scored, and drafting is off."""
+
+
+@runtime_checkable
+class Backend(Protocol):
+    """A runner of one model: reads tokens of many sequences, named by integer ids, and returns logits."""
+
+    mode: Mode
+    copies: bool
+    """Whether `move` can copy what is stored of a token to any position. A recurrent state cannot be copied so."""
+
+    def open(self, id: int, capacity: int) -> None:
+        """Reserve room for a sequence of at most `capacity` tokens, draft tokens included."""
+        ...
+
+    def close(self, id: int) -> None:
+        """Free a sequence. Unknown ids are ignored."""
+        ...
+
+    def read(self, reads: List[Read]) -> Float[Tensor, "kept vocab"]:
+        """Run one forward; return the logits of the last `keep` tokens of each read, in order."""
+        ...
+
+    def move(self, id: int, source: list[int], start: int) -> None:
+        """Make the keys of an accepted branch contiguous: position source[i] moves to start + i."""
+        ...
+
+
+@runtime_checkable
+class ReadsHiddenStates(Protocol):
+    """A backend that exposes hidden states, for drafters that predict from them."""
+
+    def read_hidden(
+        self, reads: List[Read], layers: List[int]
+    ) -> tuple[Float[Tensor, "kept vocab"], Float[Tensor, "rows features"]]:
+        """Run `read`; return also the hidden states of every token read, concatenated over `layers`."""
+        ...
+
+    def lm_head(self, hidden: Float[Tensor, "rows hidden"]) -> Float[Tensor, "rows vocab"]:
+        """Return the logits of the LM head for hidden states after the final norm."""
+        ...
+
+
+@runtime_checkable
+class GrowsTrees(Protocol):
+    """A backend that grows a whole draft tree in one call, without returning between its levels."""
+
+    def grow(self, read: Read, ask: TreeRequest) -> GrownTree:
+        """Run a read, then grow a tree after it, as `CoupledTree` in tree/coupled.py does level by level."""
+        ...

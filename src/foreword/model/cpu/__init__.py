@@ -1,0 +1,1 @@
+"""The CPU backend: a whole forward in one C call."""

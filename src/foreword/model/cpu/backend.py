@@ -1,0 +1,276 @@
+"""The CPU backend of Llama-like models: one C call per forward (native/csrc/forward.c), from the same weights.
+
+The probe compares its logits with those of the Hugging Face model.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from collections.abc import Sequence as List
+from ctypes import byref, c_int64
+from functools import partial
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from foreword.errors import ModelError
+from foreword.model import architectures
+from foreword.model.architectures import body, drop_weights, is_recurrent
+from foreword.model.cpu import experts
+from foreword.model.cpu.kernel import Kernel, Rotary, Rows, activation, inside, ropes, unfit
+from foreword.model.cpu.layout import around
+from foreword.model.cpu.unpack import looked_up, restore
+from foreword.model.pool.hooks import layers_of
+from foreword.model.pool.plan import Read
+from foreword.native import forward
+from foreword.native.cpu import fast_bfloat16
+from foreword.native.workspace import multiplied
+
+KINDS = (
+    "Llama Mistral Qwen2 Qwen3 Gemma Gemma2 Gemma3 Phi3 Olmo2 Olmo3 SmolLM3 Granite Qwen3_5 Lfm2 "
+    "Mixtral Qwen2Moe Qwen3Moe Qwen3_5Moe Olmoe GraniteMoe Lfm2Moe "
+    "Arcee Cohere Cohere2 Ernie4_5 Exaone4 Glm Glm4 Helium Jais2 Ministral Nemotron Olmo SeedOss StableLm Starcoder2 "
+    "GPT2 GPTNeoX OPT Phi HunYuanDenseV1 GraniteMoeHybrid Ministral3 Qwen2VL Qwen2_5_VL Qwen3VL Qwen3VLMoe"
+).split()
+VISION = (
+    "Gemma3 Mistral3 Llava SmolVLM Idefics3 InternVL Lfm2Vl Qwen2VL Qwen2_5_VL Qwen3VL Qwen3VLMoe Qwen3_5 Qwen3_5Moe"
+).split()
+"""Vision-language wrappers whose language model is supported; only text is processed."""
+SUPPORTED = (
+    *(f"{kind}ForCausalLM" for kind in KINDS),
+    *(f"{kind}ForConditionalGeneration" for kind in VISION),
+    "GPT2LMHeadModel",
+)
+CAPPED = "Gemma2Model"
+"""The only kind whose `attn_logit_softcapping` is applied; other kinds have the setting and ignore it."""
+UNSUPPORTED = ("clip_qkv", "scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn", "add_cross_attention")
+"""Config settings that the C code does not implement; a model that turns one on is refused."""
+
+
+def usual(architectures: List[str] | None) -> list[torch.dtype]:
+    """Return the dtypes to load such a checkpoint in on a CPU: the first, or the last if this backend then refuses it.
+
+    Without bfloat16 hardware, bfloat16 still halves the bytes to read, but torch computes slowly in it.
+    """
+    if fast_bfloat16():
+        return [torch.bfloat16]
+    supported = forward.reason() is None and any(kind in SUPPORTED for kind in architectures or ())
+    return [torch.bfloat16, torch.float32] if supported else [torch.float32]
+
+
+def refused(model: PreTrainedModel) -> str | None:
+    """Return why this backend cannot run the model; None if it can."""
+    kind = type(body(model)).__name__.removesuffix("Model").removesuffix("Text").removesuffix("Decoder")
+    if kind not in KINDS:
+        return f"{kind} is not a supported architecture"
+    if model.device.type != "cpu" or model.dtype != torch.bfloat16:
+        return "it is made for bfloat16 on CPU"
+    layers, config = layers_of(model), model.config.get_text_config()
+    if all(map(is_recurrent, layers)):
+        return "none of its layers has attention"
+    if (odd := next((name for name in UNSUPPORTED if getattr(config, name, None)), None)) is not None:
+        return f"its config sets {odd}, which is not supported"
+    if any(
+        architectures.has(layer, "mamba") or (architectures.has(layer, "shared_mlp") and architectures.routed(layer))
+        for layer in layers
+    ):
+        return "some of its layers have another kind of recurrent state, or an MLP beside their experts"
+    if architectures.has(body(model), "project_in") or not any(
+        architectures.has(body(model), name) for name in architectures.LAST
+    ):
+        return "its embeddings differ in size from its layers, or there is no final norm"
+    parts = [part for layer in layers for parts in architectures.linears(layer).values() for part in parts]
+    if not all(map(architectures.ordinary, [*parts, architectures.lm_head(model)])):
+        return "its linear layers are not plain nn.Linear layers"
+    # One layer of each kind.
+    kinds = {(is_recurrent(layer), architectures.routed(layer)): layer for layer in layers}.values()
+    if any(architectures.centred(norm) for layer in kinds for norm in architectures.head_norms(layer).values()):
+        return "its query and key norms subtract the mean"
+    reasons = [experts.unfit(layer) for layer in kinds if architectures.routed(layer)]
+    reasons += [unfit(config, layer, architectures.lm_head(model)) for layer in kinds if not is_recurrent(layer)]
+    return next(filter(None, reasons), None)
+
+
+class CpuBackend(Kernel):
+    """A Hugging Face model, computed in C from packed copies of its weights."""
+
+    def __init__(self, model: PreTrainedModel, *, owned: bool = False) -> None:
+        """Pack the weights. An `owned` model loses each weight once it is packed, so none is held twice; see `restore`.
+
+        Embeddings tied to the LM head are then read from the packed head.
+        """
+        super().__init__(rows_of(model), turns_of(model))
+        self._hf, self._owned = model, owned
+        self._warm = query_scale(model.config.get_text_config())
+        described = self._describe(model)
+        self.describe(described, described.vocab)
+
+    def restore(self, model: PreTrainedModel | None = None) -> None:
+        """Give the weights back to the model, or to another one of its kind, so that another backend can run it.
+
+        Raises ModelError if they were quantized to 8 bits.
+        """
+        if self._model.coding != forward.WHOLE:
+            raise ModelError(
+                "cannot restore weights: they are held in 8 bits, for drafting only. Load the model with learn=True"
+            )
+        restore(self._hf if model is None else model, self._model, self._held)
+
+    def quantize_int8(self, *others: forward.Model) -> None:
+        if not self._model.embedding and self._model.coding == forward.WHOLE:  # tied: looked up in the head
+            self._table = self._table.clone()
+            self._model.table = self._keep(self._table)
+        super().quantize_int8(*others)
+
+    def read_hidden(
+        self, reads: List[Read], layers: List[int]
+    ) -> tuple[Float[Tensor, "kept vocab"], Float[Tensor, "rows features"]]:
+        logits = torch.empty(sum(read.keep for read in reads), self._model.vocab)
+        forward = self._prepare(reads, logits)
+        states = torch.empty(forward.rows, len(layers) * self._model.hidden)
+        numbers = (c_int64 * len(layers))(*layers)
+        forward.hidden_layer_count, forward.hidden_layers = len(layers), ctypes.addressof(numbers)
+        forward.hidden_states = states.data_ptr()
+        self._library.foreword_forward(byref(self._model), byref(forward), self._threads)
+        return logits, states
+
+    def lm_head(self, hidden: Float[Tensor, "rows hidden"]) -> Float[Tensor, "rows vocab"]:
+        lm_head = forward.Model.from_buffer_copy(self._model)
+        lm_head.layers, lm_head.norm, lm_head.logit_cap, lm_head.logit_scale = 0, None, 0, 0
+        return multiplied(self._library, lm_head, self._scratch, hidden, self._threads)
+
+    def embed(self, tokens: Int[Tensor, "*rows"]) -> Float[Tensor, "*rows hidden"]:
+        """Return the embeddings of tokens, as the model computes them."""
+        if self._model.embedding:
+            return self._hf.get_input_embeddings()(tokens)
+        return looked_up(self._table, tokens) * _embed_scale(self._hf.get_input_embeddings())
+
+    def _describe(self, model: PreTrainedModel) -> forward.Model:
+        config, layers = model.config.get_text_config(), layers_of(model)
+        first, queries = _first_attention(model), config.num_attention_heads
+        attention = architectures.attention(first)
+        routed = next(filter(architectures.routed, layers), None)
+        self._experts = None if routed is None else experts.sizes(routed)
+        dim, parts = _dim(model), architectures.linears(first)["qkv"]
+        query_width = architectures.shape(parts[0])[0]
+        bare, centred = architectures.plain(first), architectures.centred(architectures.last_norm(model))
+        broad = any(norm.weight.numel() > dim for norm in architectures.head_norms(first).values())
+        array = (forward.Layer * len(layers))()
+        for described, layer in zip(array, layers, strict=True):
+            self._describe_layer(described, layer)
+        self._pool.attach(array)
+        embeddings: Any = model.get_input_embeddings()
+        lm_head, learned = architectures.lm_head(model), architectures.places(model)
+        vocab, hidden = lm_head.weight.shape
+        scaling = getattr(config, "logit_scale", None) or 1 / getattr(config, "logits_scaling", 1)
+        head, tied = self._pack(lm_head.weight), embeddings.weight is lm_head.weight
+        self._table = self._held[-1]
+        if self._owned:
+            drop_weights(lm_head)
+        vectors = {name: self._keep(vector) for name, vector in around(model).items()}
+        if self._owned and tied:
+            embeddings.weight = nn.Parameter(embeddings.weight.new_empty(0), requires_grad=False)
+        return forward.Model(
+            len(layers), hidden, queries, _kv_heads(model), dim,
+            max(map(inside, layers)), vocab, _eps(architectures.last_norm(model)), attention.scaling,
+            None if self._owned and tied else self._keep(embeddings.weight.detach()),
+            vectors.pop("norm"), head, array, table=head, table_rows=len(self._table),
+            activation=activation(config, plain=bare), broad=broad,
+            embedding_scale=getattr(body(model), "embedding_multiplier", _embed_scale(embeddings)),
+            score_cap=(type(body(model)).__name__ == CAPPED and config.attn_logit_softcapping) or 0,
+            logit_cap=getattr(config, "final_logit_softcapping", None) or 0,
+            residual_scale=getattr(config, "residual_multiplier", 1),
+            logit_scale=0 if scaling == 1 else scaling,
+            query_stride=2 * dim if len(parts) == 3 and query_width == 2 * queries * dim else 0,
+            experts=None if self._experts is None else ctypes.pointer(self._experts),
+            position_embedding=None if learned is None else self._keep(learned),
+            position_count=0 if learned is None else len(learned),
+            centred=centred, plain=bare, parallel=architectures.parallel(first),
+            norm_after_rotary=architectures.has(attention, "query_layernorm"),
+            **vectors,
+        )  # fmt: skip
+
+    def _describe_layer(self, described: forward.Layer, layer: Any) -> None:
+        super()._describe_layer(described, layer)
+        if self._owned:
+            drop_weights(layer)
+            if architectures.routed(layer):
+                experts.drop(layer)
+        if not is_recurrent(layer):
+            described.window = architectures.window(layer)
+
+
+def _embed_scale(embeddings: Any) -> float:
+    """Return the factor that the model multiplies embeddings by, rounded as the model rounds it."""
+    return float(getattr(embeddings, "embed_scale", torch.ones(())).to(embeddings.weight.dtype))
+
+
+def turns_of(model: PreTrainedModel) -> List[Rotary | None]:
+    """Return the rotary embedding of each layer; None = it has none."""
+    inner, config, layers = body(model), model.config.get_text_config(), layers_of(model)
+    rotary = next((getattr(inner, name) for name in ("rotary_emb", "pos_emb") if hasattr(inner, name)), None)
+    if rotary is None:
+        return [None] * len(layers)
+    if type(inner).__name__.startswith("Cohere"):
+        rotary = partial(_half_split, rotary)
+    if any("mrope_section" in rope for rope in ropes(config)):
+        rotary = partial(_text_only, rotary)
+    kinds = config.layer_types if ropes(config) != [config.rope_parameters] else [None] * len(layers)
+    by_kind = {kind: rotary if kind is None else partial(rotary, layer_type=kind) for kind in set(kinds)}
+    return [by_kind[kind] if architectures.turns(layer) else None for kind, layer in zip(kinds, layers, strict=True)]
+
+
+def _half_split(rotary: Rotary, like: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+    """Return interleaved angles (each twice, side by side) in the half-split layout of the other models."""
+    cos, sin = (torch.cat([table[..., ::2], table[..., 1::2]], dim=-1) for table in rotary(like, positions))
+    return cos, sin
+
+
+def _text_only(rotary: Rotary, like: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+    """Return multimodal angles (M-RoPE) of text, whose position is the same in all three directions."""
+    return rotary(like, positions.expand(3, *positions.shape))
+
+
+def query_scale(config: Any) -> Callable[[Tensor], Tensor] | None:
+    """Return the position-dependent factor of queries (Llama 4); None if there is none.
+
+    It grows with the logarithm of the number of whole contexts before the position.
+    """
+    for rope in ropes(config):
+        if beta := rope.get("llama_4_scaling_beta"):
+            length = rope["original_max_position_embeddings"]
+            return lambda positions: 1 + beta * torch.log(1 + torch.floor(positions / length))
+    return None
+
+
+def rows_of(model: PreTrainedModel) -> Rows:
+    """Return an empty pool for the keys and values of a model."""
+    return Rows([0 if is_recurrent(layer) else _kv_heads(model) for layer in layers_of(model)], _dim(model))
+
+
+def _kv_heads(model: PreTrainedModel) -> int:
+    """Return the number of KV heads from the weights: some configs state one that the model does not use."""
+    outputs = [
+        architectures.shape(part)[0] // _dim(model) for part in architectures.linears(_first_attention(model))["qkv"]
+    ]
+    return outputs[1] if len(outputs) == 3 else (outputs[0] - model.config.get_text_config().num_attention_heads) // 2
+
+
+def _dim(model: PreTrainedModel) -> int:
+    """Return the head dimension."""
+    _, depth = architectures.shape(architectures.linears(_first_attention(model))["out"][0])
+    return depth // model.config.get_text_config().num_attention_heads
+
+
+def _eps(norm: Any) -> float:
+    """Return the epsilon of a norm; 1e-5 for the one kind that does not name it."""
+    return next((getattr(norm, name) for name in ("eps", "variance_epsilon") if hasattr(norm, name)), 1e-5)
+
+
+def _first_attention(model: PreTrainedModel) -> Any:
+    """Return the first layer that has attention."""
+    return next(layer for layer in layers_of(model) if not is_recurrent(layer))

@@ -1,0 +1,118 @@
+"""The experts of a layer: their weights in the layout of csrc/experts.c, and back in the Hugging Face module."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from jaxtyping import BFloat16, Float
+from torch import Tensor, nn
+
+from foreword.model.architectures import block
+from foreword.native import forward
+from foreword.native.forward import LANES
+
+MATRICES = ("gate_up_proj", "down_proj")
+"""Matrices of all experts of a layer, [expert, outputs, depth]; gate rows come before up rows."""
+SHARED = ("gate_proj", "up_proj", "down_proj")
+"""Matrices of the shared expert, which every row uses."""
+
+
+def consulted(model: nn.Module) -> bool:
+    """Return whether any layer of the model has experts."""
+    return any(name.endswith(".experts") for name, _ in model.named_modules())
+
+
+def sizes(layer: Any) -> forward.Experts:
+    """Return the sizes of the experts and how router weights are computed."""
+    mlp = block(layer)
+    router, inner, shared = _router(mlp), _inner(mlp), _shared(mlp)
+    return forward.Experts(
+        mlp.experts.num_experts, router.top_k, shared.in_features // inner if shared else 0, inner,
+        sigmoid=hasattr(router, "routed_scaling_factor"), normed=getattr(router, "norm_topk_prob", True),
+        gated=shared is not None, scale=getattr(router, "routed_scaling_factor", 1),
+    )  # fmt: skip
+
+
+def unfit(layer: Any) -> str | None:
+    """Return why the C code does not compute experts like these; None if it does."""
+    mlp = block(layer)
+    inner, shared, hidden = _inner(mlp), _shared(mlp), mlp.experts.hidden_dim
+    if inner % LANES or hidden % (2 * LANES) or (shared is not None and shared.in_features % inner):
+        return "its experts have unusual sizes"
+    return None
+
+
+def products(layer: Any) -> dict[str, Float[Tensor, "outputs depth"]]:
+    """Return the matrices of all experts, one after the other, and the router's, under the names of the C struct.
+
+    A shared expert is cut into experts of the regular size; their outputs add up to its output.
+    """
+    mlp = block(layer)
+    gate_up, down = (mlp.experts.get_parameter(name) for name in MATRICES)
+    router = [_router(mlp).weight]
+    if _shared(mlp) is not None:
+        inner = _inner(mlp)
+        gate, up, last = (mlp.shared_expert.get_submodule(name).weight for name in SHARED)
+        pieces = torch.cat([gate.unflatten(0, (-1, inner)), up.unflatten(0, (-1, inner))], dim=1)
+        gate_up = torch.cat([gate_up, pieces])
+        down = torch.cat([down, last.unflatten(1, (-1, inner)).transpose(0, 1)])
+        router.append(mlp.shared_expert_gate.weight)
+    halves = (half.unflatten(1, (-1, LANES)) for half in gate_up.chunk(2, dim=1))
+    return {
+        "router": torch.cat(router),
+        "gate_up": torch.stack([*halves], dim=2).flatten(0, 3),
+        "down": down.flatten(0, 1),
+    }
+
+
+def vectors(layer: Any) -> dict[str, Float[Tensor, "experts"]]:
+    """Return the bias that is added to router weights when experts are chosen, under the name of the C struct."""
+    bias = getattr(block(layer), "expert_bias", None)
+    return {} if bias is None else {"expert_bias": bias.detach().float()}
+
+
+def drop(layer: Any) -> None:
+    """Drop the weights of all experts, once they are packed."""
+    experts = block(layer).experts
+    for name in MATRICES:
+        setattr(experts, name, _frozen(experts.get_parameter(name).new_empty(0)))
+
+
+def restore(
+    layer: Any,
+    gate_up: BFloat16[Tensor, "outputs hidden"],
+    down: BFloat16[Tensor, "more inner"],
+    router: BFloat16[Tensor, "experts hidden"],
+) -> None:
+    """Give the experts, and a shared expert, their weights back, from the rows of `products`."""
+    mlp, (hidden, inner) = block(layer), (gate_up.shape[1], down.shape[1])
+    own = mlp.experts.num_experts
+    every = gate_up.view(-1, inner // LANES, 2, LANES, hidden).transpose(1, 2).reshape(-1, 2, inner, hidden)
+    downs = down.view(len(every), hidden, inner)
+    mlp.experts.gate_up_proj = _frozen(every[:own].flatten(1, 2).clone())
+    mlp.experts.down_proj = _frozen(downs[:own].clone())
+    if _shared(mlp) is None:
+        return
+    gate, up = every[own:].transpose(0, 1).flatten(1, 2)
+    weights = (gate, up, downs[own:].transpose(0, 1).flatten(1))
+    for name, weight in zip(SHARED, weights, strict=True):
+        mlp.shared_expert.get_submodule(name).weight = _frozen(weight.clone())
+    mlp.shared_expert_gate.weight = _frozen(router[own : own + 1].clone())
+
+
+def _router(mlp: Any) -> Any:
+    return mlp.gate if hasattr(mlp, "gate") else mlp.router
+
+
+def _inner(mlp: Any) -> int:
+    return mlp.experts.intermediate_dim
+
+
+def _shared(mlp: Any) -> Any:
+    """Return the down projection of the shared expert; None if there is none."""
+    return mlp.shared_expert.down_proj if hasattr(mlp, "shared_expert") else None
+
+
+def _frozen(weight: Tensor) -> nn.Parameter:
+    return nn.Parameter(weight, requires_grad=False)

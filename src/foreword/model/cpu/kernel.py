@@ -1,0 +1,283 @@
+"""One C forward (csrc/forward.c) over packed rows of many sequences: KV slots, workspace, threads, packed weights."""
+
+from __future__ import annotations
+
+import ctypes
+from array import array
+from collections.abc import Callable
+from collections.abc import Sequence as List
+from ctypes import byref
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from foreword.errors import ModelError
+from foreword.model.architectures import linears, plain, shape
+from foreword.model.backend import Mode
+from foreword.model.cpu.layout import LANES, MATRICES, PANEL, products, room, vectors
+from foreword.model.pool.kv_pool import SlotPool, grown
+from foreword.model.pool.packing import SlotAllocator
+from foreword.model.pool.plan import Read, Span
+from foreword.native import forward
+from foreword.native.huge_pages import Pages
+from foreword.native.openmp import threads
+from foreword.native.tree import GrownTree, NativeTreeGrower, TreeRequest
+from foreword.native.workspace import Workspace
+
+Rotary = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+"""(a tensor of the output dtype, positions [1, position]) -> cos and sin of their angles [1, position, dim]."""
+ROPES = ("default", "linear", "llama3", "yarn")
+"""Rotary types whose angles depend on the position alone; so do those with a fixed `alpha`."""
+ACTIVATIONS = {"silu": forward.SILU, "gelu_pytorch_tanh": forward.GELU}
+"""Activations of gated MLPs."""
+PLAIN_ACTIVATIONS = {
+    **ACTIVATIONS, "gelu_new": forward.GELU, "gelu_fast": forward.GELU, "gelu": forward.GELU_ERF, "relu": forward.RELU,
+    "relu2": forward.RELU_SQUARED,
+}  # fmt: skip
+"""Activations of MLPs without gates."""
+MOST_DIM, MOST_DEEP = 256, 256
+SHARE = 4 * 2**20
+"""Bytes of bfloat16 weights per thread; with fewer, another thread costs more than it saves."""
+MARGIN = 64
+"""Positions of headroom beyond a read, so that a chain does not grow the tables each step."""
+
+
+def unfit(config: Any, layer: Any, head: Any) -> str | None:
+    """Return why the C code does not compute such layers with this LM head; None if it does."""
+    parts = linears(layer)
+    dim, bare = shape(parts["out"][0])[1] // config.num_attention_heads, plain(layer)
+    sizes = (head.in_features, inside(layer), dim)
+    gates = () if bare else parts.get("gate_up", ())
+    if (
+        any(size % LANES for size in sizes)
+        or dim > MOST_DIM
+        or activation(config, plain=bare) is None
+        or any(linear.bias is not None for linear in gates)
+    ):
+        return "its sizes, its activation or its biases are not the usual ones"
+    if any(rope.get("rope_type", "default") not in ROPES and not rope.get("alpha") for rope in ropes(config)):
+        return "its rotary embedding depends on the sequence length"
+    return forward.reason()
+
+
+def inside(layer: Any) -> int:
+    """Return the intermediate size of the MLP; 0 if the layer has experts."""
+    return shape(linears(layer)["down"][0])[1] if "down" in linears(layer) else 0
+
+
+def activation(config: Any, *, plain: bool = False) -> int | None:
+    """Return the activation of the MLPs as the C constant; None if the C code lacks it."""
+    names = ("hidden_activation", "hidden_act", "activation_function")
+    name = next(filter(None, (getattr(config, key, None) for key in names)), "silu")
+    return (PLAIN_ACTIVATIONS if plain else ACTIVATIONS).get(name)
+
+
+def ropes(config: Any) -> List[dict[str, Any]]:
+    """Return the rotary parameters: one dict for all layers, or one per kind of layer; empty if there are none."""
+    parameters = getattr(config, "rope_parameters", None) or {}
+    kinds = [value for value in parameters.values() if isinstance(value, dict)]
+    return kinds or [parameters]
+
+
+def _text_angles(table: Float[Tensor, "*grid position dim"]) -> Float[Tensor, "rows dim"]:
+    """Return the angles of text; models with a grid repeat the same ones for each direction."""
+    return table.float().flatten(0, -2)
+
+
+def lay_words(described: forward.Model, embedding: Any, backend: Any) -> None:
+    """Point to the embeddings: in the module or, if those were dropped, in the packed LM head of the backend."""
+    if embedding.weight.numel():
+        described.embedding = embedding.weight.data_ptr()
+    else:
+        described.table, described.table_rows = backend._model.table, backend._model.table_rows
+
+
+class Rows(SlotPool):
+    """Keys and values of all layers in the layout of forward.c: keys in blocks of 16 rows, values in blocks of 32."""
+
+    def __init__(self, heads: List[int], dim: int) -> None:
+        """Allocate slots. `heads`: KV heads of each layer; 0 = it has no keys and values."""
+        super().__init__()
+        kind = torch.bfloat16
+        self._keys = [torch.zeros(self.rows // LANES, count, dim * LANES, dtype=kind) for count in heads]
+        self._values = [torch.zeros(self.rows // PANEL, count, dim * PANEL, dtype=kind) for count in heads]
+        self._attached: list[ctypes.Array[forward.Layer]] = []
+
+    def attach(self, layers: ctypes.Array[forward.Layer]) -> None:
+        """Keep the pointers in `layers` up to date, now and after every growth."""
+        self._attached.append(layers)
+        self._point(layers)
+
+    def _point(self, layers: ctypes.Array[forward.Layer]) -> None:
+        for layer, keys, values in zip(layers, self._keys, self._values, strict=True):
+            layer.keys, layer.values = keys.data_ptr(), values.data_ptr()
+
+    def resize(self, rows: int) -> None:
+        self._keys = [grown(keys, rows // LANES) for keys in self._keys]
+        self._values = [grown(values, rows // PANEL) for values in self._values]
+        for layers in self._attached:
+            self._point(layers)
+
+
+class Kernel(SlotAllocator[Rows]):
+    """A C forward over packed rows of many sequences. A row's bits do not depend on the other rows."""
+
+    mode = Mode.TREE
+
+    def __init__(self, rows: Rows, turns: List[Rotary | None]) -> None:
+        """`rows`: the KV slots; `turns`: the rotary embedding of each layer. Call `describe` before reading."""
+        super().__init__(rows)
+        self._library, self._turns = forward.needed(), turns
+        self._pages = Pages()
+        self._held: list[Tensor] = []  # tensors that the C structs always point to
+        self._alive: list[object] = []  # and those they point to during one forward
+        self._angles: dict[Rotary, tuple[Tensor, ...]] = {}
+        self._warm: Callable[[Tensor], Tensor] | None = None
+        """Positions -> factors of the queries there."""
+        self._reached = 0
+
+    def describe(self, model: forward.Model, words: int, weight_bytes: int = 0) -> None:
+        """Use this model from now on; `words` = number of valid token ids. `weight_bytes`: those held, if 0."""
+        self._model, self._words = model, words
+        self._weight_bytes = weight_bytes or sum(held.nbytes for held in self._held)
+        self._scratch, self._tree_grower = Workspace(model), NativeTreeGrower(self._library, model)
+
+    def move(self, id: int, source: list[int], start: int) -> None:
+        for held, place in self._moves(id, source, start):
+            self._library.foreword_move(byref(self._model), held, place)
+
+    def read(self, reads: List[Read]) -> Float[Tensor, "kept vocab"]:
+        logits = torch.empty(sum(read.keep for read in reads), self._model.vocab)
+        forward = self._prepare(reads, logits)
+        self._library.foreword_forward(byref(self._model), byref(forward), self._threads)
+        return logits
+
+    def grow(self, read: Read, ask: TreeRequest) -> GrownTree:
+        """Read the end of a sequence, then grow a draft tree after it, in one call.
+
+        Raises ModelError unless exactly one row is kept and noise covers every level and token.
+        """
+        if read.keep != 1 or (ask.noise is not None and ask.noise.shape < (ask.deep, self._words)):
+            raise ModelError("cannot grow a tree: it needs one kept row, and noise for every level and token")
+        room = self._pool[read.id].capacity - read.start - len(read.tokens)
+        reads = max(0, min(ask.reads, room))
+        forward = self._prepare([read], self._tree_grower.room(ask.width), rows=ask.width, beyond=reads)
+        return self._tree_grower.grow(forward, ask, reads, self._threads)
+
+    @property
+    def _threads(self) -> int:
+        """Return torch's number of threads, but at most one per `SHARE` bytes of weights."""
+        return max(1, min(threads(), self._weight_bytes // SHARE))
+
+    def _prepare(self, reads: List[Read], logits: Tensor, *, rows: int = 0, beyond: int = MARGIN) -> forward.Forward:
+        """Return a forward for the C code; the arrays it points to live until the next call.
+
+        The C code may continue by itself, at most `rows` rows at a time, for `beyond` more positions.
+        """
+        self._alive.clear()
+        tokens: list[int] = []
+        positions: list[int] = []
+        kept: list[int] = []
+        longest = 0
+        spans = (forward.Span * len(reads))()
+        for described, span in zip(spans, self._spans(reads), strict=True):
+            read = span.read
+            self._describe_span(described, span)
+            tokens += read.tokens
+            positions += [read.past + depth for depth in read.depths]
+            kept += range(span.stop - read.keep, span.stop)
+            longest = max(longest, span.length)
+        if not 0 <= min(tokens) <= max(tokens) < self._words:
+            raise ModelError(
+                f"cannot read tokens: ids must be in [0, {self._words}), got {min(tokens)} to {max(tokens)}"
+            )
+        count, longest = len(tokens), longest + beyond
+        self._reach(longest)
+        numbers = array("q", tokens + positions + kept)  # a quarter of the time of a ctypes array
+        self._alive.append(numbers)
+        (first, _), size = numbers.buffer_info(), numbers.itemsize
+        places = (first, first + count * size, first + 2 * count * size)
+        scratch = self._scratch.fit(max(count, rows), self._threads, longest)
+        return forward.Forward(
+            count, len(spans), len(kept), *places, spans, logits.data_ptr(), *scratch, routing=self._scratch.routing
+        )
+
+    def _describe_span(self, described: forward.Span, span: Span) -> None:
+        read, fresh = span.read, span.stop - span.start
+        described.start, described.stop, described.extent = span.start, span.stop, span.extent.start
+        described.past, described.held, described.first_chain = read.past, read.held, fresh + read.held
+        if not read.parents:
+            return
+        if len(read.parents) > MOST_DEEP:
+            raise ModelError(f"cannot read a tree of {len(read.parents)} draft tokens: at most {MOST_DEEP} fit")
+        described.first_chain -= len(read.parents)
+        parents = array("i", read.parents)
+        self._alive.append(parents)
+        described.parents, _ = parents.buffer_info()
+
+    def _reach(self, length: int) -> None:
+        """Compute the angles of every position up to `length`, if not done yet."""
+        if length <= self._reached:
+            return
+        self._reached = max(1024, 2 * length)
+        like, positions = torch.zeros(1, dtype=torch.float32), torch.arange(self._reached)[None]
+        with torch.inference_mode():
+            self._angles = {
+                rotary: tuple(_text_angles(table)[: self._reached].contiguous() for table in rotary(like, positions))
+                for rotary in dict.fromkeys(self._turns)
+                if rotary is not None
+            }
+        if self._warm is not None:
+            self._query_scale = self._warm(positions[0]).float().contiguous()
+            self._model.query_scale = self._query_scale.data_ptr()
+        for layer, rotary in zip(self._model.layer[: self._model.layers], self._turns, strict=True):
+            if rotary is not None:
+                layer.cos, layer.sin = (table.data_ptr() for table in self._angles[rotary])
+                self._model.rotary_dim = self._angles[rotary][0].shape[1]
+
+    def _describe_layer(self, described: forward.Layer, layer: Any) -> None:
+        for name, weight in products(layer).items():
+            setattr(described, name, self._pack(weight))
+        for name, vector in vectors(layer).items():
+            setattr(described, name, self._keep(vector))
+
+    def _pack(self, weight: Tensor) -> int:
+        weight = weight.detach().contiguous()
+        packed = self._pages.empty((room(len(weight)), weight.shape[1]), weight.dtype)
+        self._library.foreword_pack(weight.data_ptr(), packed.data_ptr(), *weight.shape)
+        return self._keep(packed)
+
+    def quantize_int8(self, *others: forward.Model) -> None:
+        """Quantize every matrix to 8 bits, those of `others` too; this halves memory and read time.
+
+        Use it for drafting only: logits change, and the bfloat16 weights cannot be recovered.
+        """
+        models, whole = (self._model, *others), self._held
+        if self._model.coding != forward.WHOLE:
+            return
+        layers = [layer for model in models for layer in model.layer[: model.layers]]
+        packed = {getattr(layer, name) for layer in layers for name in MATRICES} | {model.head for model in models}
+        self._held, self._pages = [held for held in whole if held.data_ptr() not in packed], Pages()
+        for model in models:
+            self._code(model, forward.BYTES, whole)
+
+    def _code(self, described: forward.Model, coding: int, whole: List[Tensor]) -> None:
+        """Quantize every matrix in `whole` that the model points to, and point it to the codes."""
+        packed = {matrix.data_ptr(): matrix for matrix in whole}
+        for layer in described.layer[: described.layers]:
+            for name in MATRICES:
+                setattr(layer, name, self._coded(packed[getattr(layer, name)], coding))
+        if described.head:
+            described.head = self._coded(packed[described.head], coding)
+        described.coding = coding
+
+    def _coded(self, packed: Tensor, coding: int) -> int:
+        codes = self._pages.empty((self._library.foreword_coded_bytes(*packed.shape, coding),), torch.uint8).zero_()
+        self._library.foreword_quantize(packed.data_ptr(), codes.data_ptr(), *packed.shape, coding)
+        return self._keep(codes)
+
+    def _keep(self, tensor: Tensor) -> int:
+        self._held.append(tensor.contiguous())
+        return self._held[-1].data_ptr()

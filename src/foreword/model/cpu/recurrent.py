@@ -1,0 +1,202 @@
+"""The CPU backend of models with recurrent layers (native/csrc/recurrent.c): states of sequences, and rereading."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence as List
+from ctypes import byref
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from foreword.model.architectures import is_recurrent
+from foreword.model.cpu import backend as cpu_backend
+from foreword.model.cpu.backend import CpuBackend
+from foreword.model.cpu.kernel import MARGIN
+from foreword.model.cpu.layout import LANES
+from foreword.model.pool.hooks import layers_of
+from foreword.model.pool.plan import Read, Span
+from foreword.native import forward
+from foreword.native.forward import Recurrence, State
+from foreword.native.tree import GrownTree, TreeRequest
+
+MOST_DIM, MOST_TAPS = 256, 8
+SLOTS = 16
+"""Tokens. Initial slots of a sequence."""
+MOST_BACK = 64
+"""Tokens. Most that the state leaves out, so that a sequence can be truncated without rereading."""
+MOST_DRAFT_TOKENS = 256
+"""Rows. A longer chain with logits of every row is text (such as a scored prompt), not draft tokens."""
+PIECE = 512
+"""Tokens per forward when a sequence is reread."""
+
+
+def refused(model: PreTrainedModel) -> str | None:
+    """Return why the C backends cannot run this model, recurrent or not; None if they can."""
+    return cpu_backend.refused(model) or next(filter(None, map(_unfit, _states(model))), None)
+
+
+def drive(model: PreTrainedModel, *, owned: bool = False) -> CpuBackend:
+    """Return the C backend of any model that `refused` accepts."""
+    return RecurrentBackend(model, owned=owned) if _states(model) else CpuBackend(model, owned=owned)
+
+
+def _states(model: Any) -> list[Any]:
+    """Return the recurrent layers."""
+    return [layer for layer in layers_of(model) if is_recurrent(layer)]
+
+
+def _sizes(layer: Any) -> Recurrence:
+    if hasattr(layer, "conv"):
+        channels = layer.conv.conv.in_channels
+        return Recurrence(taps=layer.conv.conv_kernel_size, channels=channels, spread=3 * channels)
+    mixer = layer.linear_attn
+    channels = 2 * mixer.key_dim + mixer.value_dim
+    return Recurrence(
+        mixer.num_k_heads, mixer.num_v_heads, mixer.head_k_dim, mixer.head_v_dim, mixer.conv_kernel_size, channels,
+        channels + mixer.value_dim + 2 * mixer.num_v_heads,
+    )  # fmt: skip
+
+
+def _unfit(layer: Any) -> str | None:
+    """Return why the C code does not compute layers like this one; None if it does."""
+    sizes = _sizes(layer)
+    dims = (sizes.key_dim, sizes.dim)
+    if (
+        any(dim % LANES or dim > MOST_DIM for dim in dims)
+        or (sizes.heads and sizes.heads % sizes.key_heads)
+        or sizes.channels % LANES
+        or sizes.spread % LANES
+        or not 2 <= sizes.taps <= MOST_TAPS
+    ):
+        return "its recurrent layers have unusual sizes"
+    if (sizes.heads and layer.linear_attn.activation != "silu") or (not sizes.heads and layer.conv.bias):
+        return "its recurrent layers have another activation, or biases"
+    return None
+
+
+class Memory:
+    """The state of one sequence in all recurrent layers."""
+
+    def __init__(self, sizes: Recurrence, layers: int) -> None:
+        self._sizes, self._layers = sizes, layers
+        self._held = torch.zeros(layers, sizes.heads, sizes.key_dim, sizes.dim)
+        self._tail = torch.zeros(layers, sizes.taps - 1, sizes.channels, dtype=torch.bfloat16)
+        self.state = State(held=self._held.data_ptr(), tail=self._tail.data_ptr())
+        self.tokens: list[int] = []
+        """Tokens read, draft tokens too, by position."""
+        self._widen(SLOTS, 0)
+
+    def forget(self, past: int) -> list[int]:
+        """Reset the state, which includes tokens after `past` that were removed; return the tokens before it.
+
+        From now on the state leaves out more of the last tokens, so that this does not recur.
+        """
+        self._held.zero_()
+        self._tail.zero_()
+        back = 2 * (self.state.folded - past)
+        self.state.back = min(max(self.state.back, back, 8), MOST_BACK)
+        self.state.folded = 0
+        return self.tokens[:past]
+
+    def expect(self, read: Read, beyond: int) -> int:
+        """Make room for a read and `beyond` draft tokens after it. Return the number of draft tokens, held ones too."""
+        committed = committed_rows(read)
+        end, state = read.start + len(read.tokens), self.state
+        # As `folded_after` in recurrent.c: each token after `folded` needs a slot.
+        folded = max(state.folded, read.past + committed - state.back) if committed else state.folded
+        if (needed := end + beyond - folded) > state.slots:
+            self._widen(max(needed, 2 * state.slots), min(read.start, state.folded + state.slots))
+        self.tokens[read.start :] = read.tokens
+        return read.held + len(read.tokens) - committed + beyond
+
+    def _widen(self, slots: int, end: int) -> None:
+        """Reallocate `slots` slots, copying those of the tokens before `end`."""
+        sizes, state = self._sizes, self.state
+        size = sizes.key_dim + sizes.dim + LANES
+        taken = torch.zeros(self._layers, slots, sizes.heads, size)
+        inputs = torch.zeros(self._layers, slots, sizes.channels, dtype=torch.bfloat16)
+        for position in range(state.folded, end):
+            old, new = position % state.slots, position % slots
+            taken[:, new], inputs[:, new] = self._taken[:, old], self._inputs[:, old]
+        self._taken, self._inputs, state.slots = taken, inputs, slots
+        state.taken, state.inputs = taken.data_ptr(), inputs.data_ptr()
+
+
+class RecurrentBackend(CpuBackend):
+    """A backend whose states hold committed tokens only: draft tokens use copies, so rejection needs no undo.
+
+    A sequence truncated to before its state is reread from its beginning.
+    """
+
+    copies = False
+
+    def __init__(self, model: PreTrainedModel, *, owned: bool = False) -> None:
+        states = _states(model)
+        self._sizes, self._count = _sizes(states[0]), len(states)
+        self._memories: dict[int, Memory] = {}
+        self._copies = torch.empty(0)  # of states, for draft tokens
+        super().__init__(model, owned=owned)
+
+    def open(self, id: int, capacity: int) -> None:
+        super().open(id, capacity)
+        self._memories[id] = Memory(self._sizes, self._count)
+
+    def close(self, id: int) -> None:
+        super().close(id)
+        self._memories.pop(id, None)
+
+    def move(self, id: int, source: list[int], start: int) -> None:
+        super().move(id, source, start)
+        memory = self._memories[id]
+        for position, held in enumerate(source, start):
+            if held != position:
+                memory.tokens[position] = memory.tokens[held]
+                self._library.foreword_shift(byref(self._model), byref(memory.state), held, position)
+
+    def grow(self, read: Read, ask: TreeRequest) -> GrownTree:
+        grown = super().grow(read, ask)
+        self._memories[read.id].tokens += grown.read
+        return grown
+
+    def _prepare(self, reads: List[Read], logits: Tensor, *, rows: int = 0, beyond: int = MARGIN) -> forward.Forward:
+        more = beyond if rows else 0  # a tree that grows in C
+        nodes = 0
+        for read in reads:
+            memory = self._memories[read.id]
+            if read.past < memory.state.folded:
+                self._read_again(read.id, memory.forget(read.past))
+            nodes = max(nodes, memory.expect(read, more))
+        forward = super()._prepare(reads, logits, rows=rows, beyond=beyond)
+        forward.room = (nodes + 1) * self._sizes.key_dim * self._sizes.dim
+        if self._copies.numel() < self._threads * forward.room:
+            self._copies = torch.empty(self._threads * forward.room)
+        forward.states = self._copies.data_ptr()
+        return forward
+
+    def _read_again(self, id: int, tokens: list[int]) -> None:
+        for start in range(0, len(tokens), PIECE):
+            self.read([Read(id, start, tokens[start : start + PIECE], keep=0)])
+
+    def _describe_span(self, described: forward.Span, span: Span) -> None:
+        super()._describe_span(described, span)
+        described.committed = committed_rows(span.read)
+        described.state = ctypes.pointer(self._memories[span.read.id].state)
+
+    def _describe(self, model: PreTrainedModel) -> forward.Model:
+        described = super()._describe(model)
+        described.recurrence = ctypes.pointer(self._sizes)
+        states = [layer for layer in described.layer[: described.layers] if layer.taps]
+        for number, layer in enumerate(states):
+            layer.number = number
+        return described
+
+
+def committed_rows(read: Read) -> int:
+    """Return how many of the first rows of a read are committed tokens, not draft tokens."""
+    if read.parents is not None:
+        return read.held + len(read.tokens) - len(read.parents)
+    draft_tokens = max(read.keep - 1, 0)
+    return len(read.tokens) - (draft_tokens if draft_tokens <= MOST_DRAFT_TOKENS else 0)

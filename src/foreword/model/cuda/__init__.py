@@ -1,0 +1,1 @@
+"""The backend that replays CUDA graphs."""

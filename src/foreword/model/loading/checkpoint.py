@@ -1,0 +1,85 @@
+"""Provides reading and writing of drafter checkpoints: folders with a config and tensors, ours or others'."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from foreword.errors import ModelError, words
+from foreword.model.loading import hub
+from foreword.model.loading.complete import check_finite, check_names
+from foreword.model.loading.load import pickled
+
+CONFIG, WEIGHTS, PICKLED = "config.json", "model.safetensors", "pytorch_model.bin"
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """The config and tensors of a checkpoint folder."""
+
+    source: str
+    config: Mapping[str, Any]
+    tensors: Mapping[str, Tensor]
+
+    @classmethod
+    def read(cls, source: str | Path) -> Checkpoint:
+        """Read a folder, or a repository on the hub. Raises ModelError where it is missing or unreadable."""
+        try:
+            config = json.loads(hub.file(source, CONFIG).read_text(encoding="utf-8"))
+            if not isinstance(config, dict):
+                raise ValueError(f"{CONFIG} holds no JSON object")
+            tensors = _tensors(source)
+        except ModelError:
+            raise
+        except pickle.UnpicklingError as error:
+            raise pickled(source, error) from error
+        except Exception as error:
+            raise ModelError(
+                f"cannot load a drafter from {str(source)!r}: {words(error)}. Give a folder that holds {CONFIG} and "
+                f"{WEIGHTS}"
+            ) from error
+        check_finite(str(source), tensors)
+        return cls(str(source), config, tensors)
+
+    def write(self, folder: Path) -> None:
+        """Create the folder with config.json and model.safetensors."""
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / CONFIG).write_text(json.dumps(dict(self.config), indent=2) + "\n", encoding="utf-8")
+        save_file({name: tensor.contiguous() for name, tensor in self.tensors.items()}, folder / WEIGHTS)
+
+    def fill(self, module: nn.Module) -> None:
+        """Set the weights of a module, by name. Raises ModelError where one is missing or has another shape.
+
+        Unexpected tensors are refused too: without them, the module would compute something else.
+        """
+        expected = module.state_dict()
+        missing, extra = set(expected) - set(self.tensors), set(self.tensors) - set(expected)
+        both = [(name, tensor.shape, expected[name].shape) for name, tensor in self.tensors.items() if name in expected]
+        check_names(self.source, missing, extra, [one for one in both if one[1] != one[2]])
+        module.load_state_dict(dict(self.tensors))
+
+
+def kinds(source: str | Path) -> tuple[str, ...]:
+    """Return the model types in a folder's config; empty without a readable config."""
+    try:
+        config = json.loads(hub.file(source, CONFIG).read_text(encoding="utf-8"))
+    except (OSError, ValueError, ModelError):
+        return ()
+    return tuple(filter(None, (config.get("speculators_model_type"), *(config.get("architectures") or ()))))
+
+
+def _tensors(source: str | Path) -> dict[str, Tensor]:
+    try:
+        return load_file(hub.file(source, WEIGHTS))
+    except OSError:  # the oldest checkpoints are pickled
+        if not (path := hub.file(source, PICKLED)).exists():
+            raise
+        return torch.load(path, map_location="cpu", weights_only=True)

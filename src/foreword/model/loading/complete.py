@@ -1,0 +1,118 @@
+"""Provides checks that a checkpoint's weights match its config: none missing, none extra, right shapes, finite."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from foreword.errors import ModelError
+
+INDEX = "model.safetensors.index.json"
+APART = re.compile(
+    r"(^|\.)(vision|visual|image|video|audio|speech|multi_?modal|mm|connector|vit|mtp)(_\w*)?\."
+    r"|\.rotary_emb\.\w*inv_freq$|\.(attn|attention)\.(masked_)?bias$|(^|\.)position_ids$"
+)
+"""Names of tensors that the language model does not use: vision, audio and multi-token heads, and tables that older
+versions of transformers saved and newer ones compute."""
+NAMED = 3
+"""Tensors. An error names this many and counts the others."""
+
+
+def check_names(
+    source: str, missing: Iterable[str], unexpected: Iterable[str], mismatched: Iterable[tuple[str, Any, Any]] = ()
+) -> None:
+    """Raise ModelError that names missing tensors, unexpected ones, and those of another shape, if there are any."""
+    faults = [f"it lacks {listed(missing)}"] if (missing := sorted(missing)) else []
+    if unexpected := sorted(unexpected):
+        faults.append(f"it holds {listed(unexpected)}, which its config has no place for")
+    shapes = [
+        f"{name} has the shape {list(shape)}, not {list(expected)}" for name, shape, expected in sorted(mismatched)
+    ]
+    if shapes:
+        faults.append(listed(shapes))
+    if faults:
+        raise ModelError(
+            f"cannot load the weights of {source!r}: {'; '.join(faults)}. The file is incomplete, or config.json "
+            "belongs to another model. Download both again"
+        )
+
+
+def check_loaded(source: str, model: PreTrainedModel, info: Mapping[str, Any]) -> None:
+    """Run `check_names` on the loading `info` of transformers, for the language model of a checkpoint only."""
+    text = _text(model)
+    missing = [name for name in info["missing_keys"] if _reads_text(model, name, text)]
+    unexpected = [name for name in info["unexpected_keys"] if not APART.search(name)]
+    mismatched = [one for one in info["mismatched_keys"] if _reads_text(model, one[0], text)]
+    check_names(source, missing, unexpected, mismatched)
+
+
+def check_finite(source: str, tensors: Mapping[str, Tensor]) -> None:
+    """Raise ModelError that names a tensor with NaN or infinite values, if there is one."""
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and not tensor.is_meta and not _finite(tensor):
+            kind = str(tensor.dtype).removeprefix("torch.")
+            raise ModelError(
+                f"cannot use the weights of {source!r}: {name} holds NaN or infinite numbers in {kind}. The file is "
+                "damaged, or its values need another dtype. Download it again, or use dtype='float32'"
+            )
+
+
+def weights(model: nn.Module) -> dict[str, Tensor]:
+    """Return all tensors of a model's state dict, shared ones once."""
+    unique: dict[int, tuple[str, Tensor]] = {}
+    for name, tensor in model.state_dict().items():
+        if isinstance(tensor, Tensor):
+            unique.setdefault(tensor.data_ptr() or id(tensor), (name, tensor))
+    return dict(unique.values())
+
+
+def check_index(source: str | Path, index: Mapping[str, Any] | None) -> None:
+    """Raise ModelError where the index of a folder's weights is damaged, or names a missing file."""
+    if index is None:
+        return
+    files = index.get("weight_map")
+    if not isinstance(files, dict) or not all(isinstance(name, str) for name in files.values()):
+        raise ModelError(f"cannot load the weights of {str(source)!r}: {INDEX} names no files. Copy the file again")
+    folder = Path(source).expanduser()
+    if folder.is_dir() and (missing := [name for name in sorted(set(files.values())) if not (folder / name).is_file()]):
+        raise ModelError(
+            f"cannot load the weights of {str(source)!r}: {INDEX} names {listed(missing)}, which does not exist. Copy "
+            "all files of the model"
+        )
+
+
+def listed(names: Iterable[str]) -> str:
+    """Return the first NAMED names, and the number of others."""
+    names = list(names)
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + more
+
+
+def _finite(tensor: Tensor) -> bool:
+    """Return whether all values are finite. A finite sum proves it, several times faster than a look at each."""
+    if tensor.element_size() == 1:
+        tensor = tensor.float()
+    return bool(torch.isfinite(tensor.sum())) or bool(torch.isfinite(tensor).all())
+
+
+def _text(model: PreTrainedModel) -> set[int] | None:
+    """Return the ids of the language model's tensors, where a model has other parts; None = all of them."""
+    if not hasattr(model.config, "text_config"):
+        return None
+    parts = [model.get_decoder(), model.get_output_embeddings()]
+    return {id(tensor) for part in parts if part is not None for tensor in (*part.parameters(), *part.buffers())}
+
+
+def _reads_text(model: PreTrainedModel, name: str, text: set[int] | None) -> bool:
+    if text is None:
+        return True
+    try:
+        return id(model.get_parameter_or_buffer(name)) in text
+    except AttributeError:
+        return True

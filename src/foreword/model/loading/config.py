@@ -1,0 +1,187 @@
+"""Provides reading of config.json, with one table of the values it may have, checked before a model is built."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, PreTrainedConfig
+
+from foreword.errors import ModelError, named, words
+from foreword.model.loading import hub
+
+CONFIG = "config.json"
+REMOTE = "auto_map"
+"""Entry of a config, or a tokenizer's config, that names classes in its own folder."""
+
+
+def _count(value: Any) -> bool:
+    return type(value) is int and value > 0
+
+
+def _counts(value: Any) -> bool:
+    """Return whether a value is a count, or a list of one for each layer, zeros allowed."""
+    return _count(value) or (isinstance(value, list) and all(type(one) is int and one >= 0 for one in value))
+
+
+def _positive(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value) and value > 0
+
+
+def _factors(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(map(_positive, value))
+
+
+def _dtype(value: Any) -> bool:
+    return value == "auto" or (isinstance(value, str) and isinstance(getattr(torch, value, None), torch.dtype))
+
+
+Check = tuple[tuple[str, ...], Callable[[Any], bool], str]
+"""Names, the check of their values, and the check in words."""
+CHECKS: tuple[Check, ...] = (
+    (("vocab_size", "hidden_size", "n_embd", "num_hidden_layers", "n_layer"), _count, "a whole number above 0"),
+    (("max_position_embeddings", "n_positions"), _count, "a whole number above 0"),
+    (
+        ("num_attention_heads", "n_head", "num_key_value_heads", "intermediate_size", "n_inner", "head_dim"),
+        _counts,
+        "a whole number above 0",
+    ),
+    (("dtype", "torch_dtype"), _dtype, "the name of one of torch's dtypes"),
+    (("rope_parameters", "rope_scaling"), lambda value: isinstance(value, dict), "a table of names and numbers"),
+)
+ROPE: tuple[Check, ...] = (
+    (("rope_type", "type"), lambda value: isinstance(value, str), "a name"),
+    (
+        (
+            *("factor", "rope_theta", "original_max_position_embeddings", "attention_factor"),
+            *("low_freq_factor", "high_freq_factor", "beta_fast", "beta_slow", "partial_rotary_factor"),
+        ),
+        _positive,
+        "a finite number above 0",
+    ),
+    (("short_factor", "long_factor"), _factors, "a list of finite numbers above 0"),
+)
+"""Checks of values that are present; null counts as absent."""
+
+
+def read_config(source: str | Path, *, trust_remote_code: bool = False) -> PreTrainedConfig:
+    """Return the config of a checkpoint. Raises ModelError where there is none, or a value is invalid."""
+    if hub.lost(source):
+        raise ModelError(
+            f"cannot load a model from {str(source)!r}: there is no such folder. Give one that holds {CONFIG}"
+        )
+    values = _read(source)
+    try:
+        _check(values)
+        config = AutoConfig.from_pretrained(
+            source, trust_remote_code=trust_remote_code, local_files_only=hub.local_only(source)
+        )
+        _check_lengths(config.get_text_config())
+    except _Invalid as invalid:
+        raise ModelError(
+            f"cannot load a model from {str(source)!r}: {invalid}. Correct {CONFIG}, or use another model"
+        ) from None
+    except Exception as error:
+        raise unloadable(source, error, values) from error
+    if getattr(config, "is_encoder_decoder", False):
+        raise ModelError(f"cannot run {source}: it is an encoder-decoder. Use a decoder-only model")
+    return config
+
+
+def unloadable(source: str | Path, error: BaseException, config: Mapping[str, Any]) -> ModelError:
+    """Return the error for a checkpoint that transformers cannot load, whatever it raised.
+
+    `config` holds the entries of config.json, or of the tokenizer's config.
+    """
+    if isinstance(error, ModelError):
+        return error
+    if refused := untrusted(source, error, config):
+        return refused
+    lines = str(error).strip().splitlines()
+    # Validation errors: the first line says that a check failed, the last which.
+    why = words(ValueError(lines[-1])) if "alidation error" in str(error) and lines else _message(error)
+    return ModelError(
+        f"cannot load a model from {str(source)!r}: {why.strip()}. Give a folder that holds {CONFIG} and "
+        "safetensors weights, or the id of a model on the hub"
+    )
+
+
+def _message(error: BaseException) -> str:
+    return named(error) if isinstance(error, KeyError) else words(error)
+
+
+def untrusted(source: str | Path, error: BaseException, config: Mapping[str, Any]) -> ModelError | None:
+    """Return the error for a folder whose code transformers refused to run; None where that was not its reason."""
+    if REMOTE not in config or "trust_remote_code" not in str(error):
+        return None
+    return ModelError(
+        f"cannot load {str(source)!r}: it needs Python code from its own folder ({REMOTE}), which is not "
+        "trusted. Read that code, then give trust_remote_code=True"
+    )
+
+
+def read_json(source: str | Path, name: str) -> dict[str, Any] | None:
+    """Read a JSON object; None where there is no such file. Raises ModelError for a file that holds no JSON object."""
+    try:
+        content = json.loads(hub.file(source, name).read_text(encoding="utf-8"))
+    except OSError:
+        return None
+    except (ValueError, RecursionError) as error:
+        raise ModelError(
+            f"cannot load {str(source)!r}: {name} is not JSON: {words(error)}. Copy the file again"
+        ) from error
+    if not isinstance(content, dict):
+        raise ModelError(f"cannot load {str(source)!r}: {name} holds no JSON object. Copy the file again")
+    return content
+
+
+def _read(source: str | Path) -> dict[str, Any]:
+    return read_json(source, CONFIG) or {}
+
+
+class _Invalid(Exception):
+    """An invalid value, with what it must be."""
+
+
+def _check(config: Mapping[str, Any]) -> None:
+    """Raise _Invalid for the first invalid value in a config or in its text config."""
+    for table in (config, config.get("text_config")):
+        if isinstance(table, dict):
+            _check_values(table, CHECKS)
+            for rope in _ropes(table):
+                _check_values(rope, ROPE)
+
+
+def _ropes(table: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    for name in ("rope_parameters", "rope_scaling"):
+        rope = table.get(name) or {}
+        kinds = [kind for kind in rope.values() if isinstance(kind, dict)]
+        yield from kinds or [rope]
+
+
+def _check_values(table: Mapping[str, Any], checks: tuple[Check, ...]) -> None:
+    for names, valid, requirement in checks:
+        for name in names:
+            value = table.get(name)
+            if value is not None and not valid(value):
+                raise _Invalid(f"{name} must be {requirement}, got {json.dumps(value)}")
+
+
+def _check_lengths(config: Any) -> None:
+    """Raise _Invalid where longrope does not have one factor for each rotated pair of dimensions."""
+    rope = getattr(config, "rope_parameters", None) or {}
+    dim = getattr(config, "qk_rope_head_dim", None) or getattr(config, "head_dim", None)
+    if dim is None and _count(getattr(config, "num_attention_heads", None)):
+        dim = config.hidden_size // config.num_attention_heads
+    for name in ("short_factor", "long_factor"):
+        factors = rope.get(name)
+        if isinstance(factors, list) and isinstance(dim, int):
+            pairs = int(dim * rope.get("partial_rotary_factor", 1.0)) // 2
+            if len(factors) != pairs:
+                raise _Invalid(
+                    f"{name} must be a list of {pairs} numbers, one for each rotated pair, got {len(factors)}"
+                )

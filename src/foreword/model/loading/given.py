@@ -1,0 +1,105 @@
+"""Provides models from what a caller gives: a folder, a hub id, or a model in memory, which stays unchanged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import deepcopy
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from foreword.errors import ForewordError, InvalidRequest, ModelError
+from foreword.errors import named as cause
+from foreword.model.loading.complete import check_finite, weights
+from foreword.model.loading.config import read_config
+from foreword.model.model import Model, options
+from foreword.model.tokenizer import Tokenizer, load_tokenizer
+
+Given = str | Path | PreTrainedModel | Model
+"""A model, or its folder or hub id."""
+
+
+def check_given(target: object, draft: object, tokenizer: object, **how: Any) -> None:
+    """Raise InvalidRequest for an invalid target, draft or tokenizer; loads nothing.
+
+    `how`: keyword arguments of `Model.load`, checked by `options`.
+    """
+    options(dtype=how["dtype"], device=how["device"], backend=how["backend"])
+    check_model("target", target)
+    for part, source in draft.items() if isinstance(draft, Mapping) else [("", draft)]:
+        if source is not None:
+            check_model(f"draft[{part!r}]" if part else "draft", source)
+    if not isinstance(tokenizer, str | Path | PreTrainedTokenizerBase | None):
+        raise InvalidRequest(f"'tokenizer' must be a tokenizer of transformers, or its folder, got {_kind(tokenizer)}")
+    if isinstance(target, str | Path):
+        return
+    if (how["dtype"], how["device"]) != ("auto", "auto"):
+        raise InvalidRequest(
+            "cannot change 'dtype' or 'device' of a model in memory. Move it with model.to(...) and leave them out"
+        )
+    if tokenizer is None and not _home(target):
+        raise InvalidRequest(
+            "cannot find the tokenizer of this model: it was not loaded from a folder. Give tokenizer=..."
+        )
+
+
+def check_model(option: str, model: object) -> None:
+    """Raise InvalidRequest for anything but a folder, a hub id or a language model in memory."""
+    if isinstance(model, str | Path) and str(model).strip() not in ("", "."):
+        return
+    if isinstance(model, PreTrainedModel) and not model.can_generate():
+        raise InvalidRequest(
+            f"cannot generate text with {type(model).__name__} as '{option}': it has no LM head. Load it "
+            "with AutoModelForCausalLM"
+        )
+    if not isinstance(model, PreTrainedModel | Model):
+        raise InvalidRequest(
+            f"'{option}' must be a folder, a hub id or a causal language model of transformers, got {_kind(model)}"
+        )
+
+
+def opened(target: Given, tokenizer: Tokenizer | str | Path | None = None, **how: Any) -> tuple[Model, Tokenizer]:
+    """Return a target and its tokenizer: the given one, else that of its folder or hub id. `how` as for `Model.load`.
+
+    A model in memory stays unchanged and usable: a twin runs, which shares its weights until a backend packs them. The
+    twin does not follow later training.
+    """
+    if isinstance(target, str | Path):
+        read_config(target, trust_remote_code=how["trust_remote_code"])
+    if not isinstance(tokenizer, PreTrainedTokenizerBase):  # first: a missing tokenizer is found at once
+        tokenizer = load_tokenizer(tokenizer or _home(target), trust_remote_code=how["trust_remote_code"])
+    if isinstance(target, Model):
+        return target, tokenizer
+    if not isinstance(target, PreTrainedModel):
+        return Model.load(target, **how), tokenizer
+    name = _home(target) or type(target).__name__
+    check_finite(name, weights(target))
+    try:
+        return Model(twin(target), name, backend=how["backend"]), tokenizer
+    except ForewordError:
+        raise
+    except Exception as error:
+        raise ModelError(
+            f"cannot run {type(target).__name__}: {cause(error)}. Save it and give the folder instead"
+        ) from error
+
+
+def twin(model: PreTrainedModel) -> PreTrainedModel:
+    """Return a copy of a model's modules and config that shares its weights."""
+    shared = {id(tensor): tensor for tensor in chain(model.parameters(), model.buffers())}
+    return deepcopy(model, shared)
+
+
+def _home(model: object) -> str:
+    """Return the folder or hub id of a model; empty where it is not recorded."""
+    if isinstance(model, str | Path):
+        return str(model)
+    return (model.hf if isinstance(model, Model) else model).config.name_or_path  # type: ignore[union-attr]
+
+
+def _kind(given: object) -> str:
+    hint = "; give the language model inside it" if isinstance(given, nn.Module) else ""
+    return f"{given!r:.60}" if isinstance(given, int | float | str | list | None) else f"a {type(given).__name__}{hint}"

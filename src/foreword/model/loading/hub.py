@@ -1,0 +1,75 @@
+"""Provides the files of a checkpoint: from a folder, from the cache of the hub, or from the hub, which is tried once.
+
+Without a network, the hub's client repeats every request for half a minute, and loading sends several.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import lru_cache
+from pathlib import Path
+from threading import Thread
+
+from huggingface_hub import constants, get_session
+from transformers.utils.hub import cached_file
+
+from foreword.errors import ModelError
+
+TIMEOUT = 2.0
+"""Seconds. Longest wait for the hub's first answer, name look-up included; usually it takes a tenth."""
+FRESH = 60.0
+"""Seconds. Time for which an answer of the hub is cached; enough to load a model, its draft and both tokenizers."""
+
+
+def local_only(source: str | Path) -> bool:
+    """Return whether to look for a checkpoint on this machine only: it is a folder, or the hub does not answer.
+
+    Raises ModelError for a hub id that is not cached while the hub does not answer.
+    """
+    if lost(source) or Path(source).expanduser().is_dir():
+        return True
+    if _answers(int(time.monotonic() / FRESH)):
+        return False
+    if cached_file(str(source), "config.json", local_files_only=True, **_SILENT) is None:
+        raise ModelError(
+            f"cannot load {str(source)!r}: there is no such folder, it is not in the cache of this machine, and "
+            f"{constants.ENDPOINT} does not answer. Give a folder that holds config.json, or try again with a network"
+        )
+    return True
+
+
+def file(source: str | Path, name: str) -> Path:
+    """Return the path of a file of a checkpoint; the path does not exist where the checkpoint lacks the file.
+
+    Raises OSError, or ModelError as `local_only` does.
+    """
+    folder = Path(source).expanduser()
+    if folder.is_dir() or lost(source):
+        return folder / name
+    return Path(cached_file(str(source), name, local_files_only=local_only(source)) or name)
+
+
+def lost(source: str | Path) -> bool:
+    """Return whether this is a path that does not exist: the hub would call it an invalid id."""
+    return str(source).startswith(("/", ".", "~")) and not Path(source).expanduser().exists()
+
+
+_SILENT = {"_raise_exceptions_for_missing_entries": False, "_raise_exceptions_for_connection_errors": False}
+
+
+@lru_cache(maxsize=1)
+def _answers(moment: int) -> bool:
+    """Return whether the hub answers at all. `moment`: a number that changes when a cached answer expires."""
+    del moment
+    answers: list[int] = []
+
+    def request() -> None:
+        try:
+            answers.append(get_session().head(constants.ENDPOINT, timeout=TIMEOUT).status_code)
+        except Exception:  # noqa: BLE001 - whatever the client raises, there was no answer
+            answers.clear()
+
+    thread = Thread(target=request, daemon=True)  # a name look-up has no timeout of its own
+    thread.start()
+    thread.join(TIMEOUT)
+    return bool(answers)

@@ -1,0 +1,76 @@
+"""Provides loading of a checkpoint with transformers, after all checks.
+
+The checks are in hub.py (files), config.py and complete.py (tensors).
+"""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+from pathlib import Path
+from threading import Lock
+
+import torch
+from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel
+
+from foreword.errors import ModelError, words
+from foreword.model.architectures import loader
+from foreword.model.loading import hub
+from foreword.model.loading.complete import INDEX, check_finite, check_index, check_loaded, weights
+from foreword.model.loading.config import CONFIG, read_json, unloadable
+
+GENERATION = "generation_config.json"
+_LOADING = Lock()
+"""Held while transformers builds a model: it switches the whole process to tensors without storage."""
+
+
+def load_weights(
+    source: str | Path, config: PreTrainedConfig, dtype: torch.dtype | str, *, trust_remote_code: bool = False
+) -> PreTrainedModel:
+    """Load a checkpoint on the CPU. Raises ModelError where a weight is missing, of another shape or not finite."""
+    try:
+        check_index(source, read_json(source, INDEX))
+        with _LOADING:
+            model, info = loader(config).from_pretrained(
+                source,
+                config=config,
+                dtype=dtype,
+                generation_config=_generation(source, config),
+                trust_remote_code=trust_remote_code,
+                local_files_only=hub.local_only(source),
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,  # check_loaded refuses them by name
+            )
+        check_loaded(str(source), model, info)
+        check_finite(str(source), weights(model))
+    except ModelError:
+        raise
+    except (torch.OutOfMemoryError, MemoryError) as error:
+        raise ModelError(
+            f"cannot load {source}: it does not fit on cpu: {words(error)}. Try a smaller dtype"
+        ) from error
+    except pickle.UnpicklingError as error:
+        raise pickled(source, error) from error
+    except Exception as error:
+        raise unloadable(source, error, read_json(source, CONFIG) or {}) from error
+    return model
+
+
+def pickled(source: str | Path, error: BaseException) -> ModelError:
+    """Return the error for a pickle that torch refuses to read as tensors only."""
+    del error  # its text tells how to run the code all the same
+    return ModelError(
+        f"cannot load the weights of {str(source)!r}: its pickled file (.bin) is damaged or holds more than tensors, "
+        "which could run code, so it was not read. Give the same weights as safetensors"
+    )
+
+
+def _generation(source: str | Path, config: PreTrainedConfig) -> GenerationConfig | None:
+    """Read the generation settings; None = let transformers do it. Unreadable settings only cause a warning."""
+    try:
+        if read_json(source, GENERATION) is None:
+            return None
+        return GenerationConfig.from_pretrained(source, local_files_only=hub.local_only(source))
+    except Exception as error:  # noqa: BLE001 - whatever transformers raises on the file
+        warnings.warn(f"cannot read {GENERATION} of {source}: {words(error)}. It is ignored", stacklevel=5)
+        return GenerationConfig.from_model_config(config)

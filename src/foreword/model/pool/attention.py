@@ -1,0 +1,138 @@
+"""Provides the attention function that Hugging Face models call: it reads and writes our pool under a plan.
+
+A model's own code is not changed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+from transformers import AttentionInterface
+
+from foreword.errors import ModelError
+from foreword.model.pool.plan import Plan, Span
+
+NAME = "foreword"
+ROWS = 16
+"""Query rows are padded to a multiple of this; with whole pages of keys, a row's bits do not depend on the batch."""
+KEYS = 128
+"""Keys in one product of weights and values; over more, libraries sum in an order that depends on the row count."""
+BLOCK = 96
+"""Query positions a call; torch's CPU kernel changes its tiling, and so its rounding, at 192 rows."""
+
+
+def attend(
+    module: nn.Module,
+    query: Float[Tensor, "1 heads rows dim"],
+    key: Float[Tensor, "1 kv_heads rows dim"],
+    value: Float[Tensor, "1 kv_heads rows value_dim"],
+    attention_mask: Tensor | None,
+    *,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    plan: Plan | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    **_: object,
+) -> tuple[Float[Tensor, "1 rows heads value_dim"], None]:
+    """Compute attention of one layer in one packed forward, in the signature of transformers' AttentionInterface.
+
+    Writes the new keys and values into the pool, then attends span by span, so that a sequence's result never depends
+    on the other sequences. Rows that belong to no span (padding of the forward) return zero. Raises ModelError without
+    a plan.
+    """
+    if plan is None:
+        raise ModelError(
+            "cannot run this model directly: Foreword loaded it, and it reads through a pool. Use foreword.LLM, or "
+            "call model.set_attn_implementation('sdpa') first"
+        )
+    layer = int(module.layer_idx)  # type: ignore[arg-type]
+    plan.windows[layer] = sliding_window
+    keys, values = plan.pool.write(layer, key[0].transpose(0, 1), value[0].transpose(0, 1), plan.rows)
+    heads, kv_heads = query.shape[1], key.shape[1]
+    out = value.new_zeros(1, query.shape[2], heads, value.shape[-1])
+    sinks = s_aux if s_aux is not None else getattr(module, "sinks", None)
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    fused = softcap is None and sinks is None and key.shape[-1] == value.shape[-1]
+    for span in plan.spans:
+        slot = slice(span.extent.start, span.extent.start + span.padded)
+        k, v = keys[slot].transpose(0, 1)[None], values[slot].transpose(0, 1)[None]
+        for start in range(span.start, span.stop, BLOCK):
+            stop = min(start + BLOCK, span.stop)
+            q = _fold(query[0, :, start:stop], kv_heads)
+            mask = _mask(plan, span, (start, stop), sliding_window, heads // kv_heads)
+            if fused:
+                result = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
+            else:
+                result = _eager(q, k, v, mask, scale, _Extras(softcap, _fold_sinks(sinks, q, stop - start)))
+            out[0, start:stop] = _unfold(result, heads, stop - start)
+    return out, None
+
+
+AttentionInterface.register(NAME, attend)
+
+
+def _fold(query: Float[Tensor, "heads rows dim"], kv_heads: int) -> Float[Tensor, "1 kv_heads padded dim"]:
+    """Stack the query heads of a key head as rows of one product, padded to a multiple of ROWS."""
+    heads, rows, dim = query.shape
+    folded = query.reshape(1, kv_heads, heads // kv_heads * rows, dim)
+    return F.pad(folded, (0, 0, 0, -folded.shape[2] % ROWS))
+
+
+def _unfold(result: Float[Tensor, "1 kv_heads padded dim"], heads: int, rows: int) -> Float[Tensor, "rows heads dim"]:
+    groups = heads // result.shape[1]
+    return result[0, :, : groups * rows].reshape(heads, rows, -1).transpose(0, 1)
+
+
+def _fold_sinks(
+    sinks: Tensor | None, query: Float[Tensor, "1 kv_heads padded dim"], rows: int
+) -> Float[Tensor, "kv_heads padded"] | None:
+    if sinks is None:
+        return None
+    folded = sinks.reshape(query.shape[1], -1).repeat_interleave(rows, dim=1)
+    return F.pad(folded, (0, query.shape[2] - folded.shape[1]))
+
+
+def _mask(
+    plan: Plan, span: Span, block: tuple[int, int], window: int | None, groups: int
+) -> Bool[Tensor, "1 1 padded keys"]:
+    """Return the folded, padded mask of a block, cached per forward and window and shared by the layers."""
+    folded = plan.masks.get((block[0], window, groups))
+    if folded is None:
+        mask = span.visible(window, plan.rows.device)[block[0] - span.start : block[1] - span.start].repeat(groups, 1)
+        folded = F.pad(mask, (0, 0, 0, -mask.shape[0] % ROWS), value=True)[None, None]
+        plan.masks[block[0], window, groups] = folded
+    return folded
+
+
+@dataclass(frozen=True, slots=True)
+class _Extras:
+    """Options of attention that only some models use."""
+
+    softcap: float | None
+    sinks: Float[Tensor, "kv_heads padded"] | None
+
+
+def _eager(
+    query: Float[Tensor, "1 kv_heads padded dim"],
+    key: Float[Tensor, "1 kv_heads keys dim"],
+    value: Float[Tensor, "1 kv_heads keys value_dim"],
+    mask: Bool[Tensor, "1 1 padded keys"],
+    scale: float,
+    extras: _Extras,
+) -> Float[Tensor, "1 kv_heads padded value_dim"]:
+    """Compute attention without torch's fused kernel, for soft-capped scores, sinks or another value size."""
+    scores = (query @ key.transpose(-1, -2)).float() * scale
+    if extras.softcap is not None:
+        scores = extras.softcap * torch.tanh(scores / extras.softcap)
+    scores = scores.masked_fill(~mask, float("-inf"))
+    if extras.sinks is not None:
+        scores = torch.cat([scores, extras.sinks.float()[None, :, :, None]], dim=-1)
+    weights = scores.softmax(dim=-1)[..., : key.shape[2]].to(value.dtype)
+    parts = (w @ v for w, v in zip(weights.split(KEYS, dim=-1), value.split(KEYS, dim=-2), strict=True))
+    return sum((part.float() for part in parts), torch.zeros(())).to(value.dtype)

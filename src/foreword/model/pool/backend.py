@@ -1,0 +1,68 @@
+"""Provides the pool backend: a Hugging Face model with our attention function, many sequences packed in one forward."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as List
+from contextlib import nullcontext
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from foreword.model.backend import Mode
+from foreword.model.pool.dynamic_rope import dynamic_rope_of
+from foreword.model.pool.hooks import CapturesHiddenStates
+from foreword.model.pool.packed_linear import MIN_ROWS, Tiles, unpacked
+from foreword.model.pool.packing import Packing
+from foreword.model.pool.plan import Read
+from foreword.native.openmp import all_threads
+
+EVEN = 32
+"""Rows of a forward are a multiple of this for models with unpacked weights, such as routers. torch computes the
+sigmoid of the elements left over after registers of 32 with another function, whose bits differ."""
+
+
+class PoolBackend(Packing, CapturesHiddenStates):
+    """A backend that packs the tokens of all sequences in one row; positions and the plan keep them apart."""
+
+    def __init__(self, model: PreTrainedModel, mode: Mode = Mode.TREE) -> None:
+        super().__init__(next(model.parameters()).device)
+        self.mode = mode
+        self._model = model
+        self._rope = dynamic_rope_of(model)
+        self._tiled = unpacked(model)
+        self.windows: dict[int, int | None] = {}
+        """Sliding window that each layer passed to attention in the last forward."""
+
+    def read(self, reads: List[Read]) -> Float[Tensor, "kept vocab"]:
+        with all_threads():
+            return torch.cat([self._forward(part) for part in self._forwards(reads)])
+
+    def _forwards(self, reads: List[Read]) -> List[List[Read]]:
+        return [reads] if self._rope is None else [[part] for read in reads for part in self._rope.parts(read)]
+
+    def _own_rows(self, rows: Float[Tensor, "captured features"], count: int) -> Float[Tensor, "rows features"]:
+        return rows[:count]  # the rest is padding
+
+    @torch.inference_mode()
+    def _forward(self, reads: List[Read]) -> Float[Tensor, "kept vocab"]:
+        rows = self._pack(reads)
+        tokens, positions, kept, count = rows.tokens, rows.positions, rows.kept, len(rows.kept)
+        spare = -len(tokens) % (EVEN if self._tiled else MIN_ROWS)
+        tokens += tokens[-1:] * spare
+        positions += positions[-1:] * spare
+        kept += (kept[-1:] or [0]) * (MIN_ROWS - count)
+        packed = torch.tensor([tokens, positions], device=self._device)
+        if self._rope is not None:
+            self._rope.forget()
+        with Tiles() if self._tiled else nullcontext():
+            output = self._model(
+                input_ids=packed[:1],
+                position_ids=packed[1:],
+                use_cache=False,
+                logits_to_keep=torch.tensor(kept, device=self._device),
+                plan=rows.plan,
+            )
+        self.windows = rows.plan.windows
+        return output.logits[0, :count]

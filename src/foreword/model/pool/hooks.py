@@ -1,0 +1,100 @@
+"""Provides capture of a Hugging Face model's hidden states during its forwards, with hooks; its code is not changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from collections.abc import Sequence as List
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from foreword.errors import ModelError
+from foreword.model.pool.plan import Read
+from foreword.native.openmp import all_threads
+
+
+def layers_of(model: PreTrainedModel) -> List[nn.Module]:
+    """Return the decoder layers in order, without vision layers. Raises ModelError where they cannot be found."""
+    count = model.config.get_text_config().num_hidden_layers
+    lists = [m for m in model.get_decoder().modules() if isinstance(m, nn.ModuleList) and len(m) == count]
+    if not lists:
+        raise ModelError(
+            f"cannot find the {count} decoder layers of {type(model).__name__}, so hidden states are unavailable"
+        )
+    return list(lists[0])
+
+
+@contextmanager
+def listening(model: PreTrainedModel, layers: List[int]) -> Iterator[Callable[[], Float[Tensor, "rows features"]]]:
+    """Capture the hidden states of forwards while inside; the callable returns them, oldest row first.
+
+    Layers are numbered as in transformers: 0 = the embeddings, i = the input of layer i, the number of layers = the
+    input of the LM head, after the final norm. Rows of a batch follow each other, sequence by sequence.
+    """
+    states: dict[int, list[Tensor]] = {layer: [] for layer in layers}
+    modules = layers_of(model)
+    with ExitStack() as hooks:
+        for layer in states:
+            if layer < len(modules):
+                capture = partial(_before, states[layer])
+                hook = modules[layer].register_forward_pre_hook(capture, with_kwargs=True)
+            else:
+                hook = model.get_decoder().register_forward_hook(partial(_after, states[layer]))
+            hooks.callback(hook.remove)
+        yield lambda: torch.cat([torch.cat(states[layer]) for layer in layers], -1)
+
+
+def apply_lm_head(model: PreTrainedModel, hidden: Float[Tensor, "rows hidden"]) -> Float[Tensor, "rows vocab"]:
+    """Return the logits of the LM head for hidden states. Raises ModelError where the model has no head."""
+    head = model.get_output_embeddings()
+    if head is None:
+        raise ModelError(f"cannot apply the LM head of {type(model).__name__}: it has none")
+    return head(hidden.to(model.dtype))
+
+
+class CapturesHiddenStates:
+    """A mixin that adds `read_hidden` and `lm_head` to a backend with `_model` and `read`."""
+
+    _model: PreTrainedModel
+
+    def read(self, reads: List[Read]) -> Float[Tensor, "kept vocab"]:
+        raise NotImplementedError
+
+    def read_hidden(
+        self, reads: List[Read], layers: List[int]
+    ) -> tuple[Float[Tensor, "kept vocab"], Float[Tensor, "rows features"]]:
+        """Run `read`; return also the hidden states of every token read, concatenated over `layers`."""
+        logits, states = zip(*[self._read_states(part, layers) for part in self._forwards(reads)], strict=True)
+        return torch.cat(logits), torch.cat(states)
+
+    @torch.inference_mode()
+    def lm_head(self, hidden: Float[Tensor, "rows hidden"]) -> Float[Tensor, "rows vocab"]:
+        """Return the logits of the LM head for hidden states after the final norm."""
+        with all_threads():
+            return apply_lm_head(self._model, hidden)
+
+    def _forwards(self, reads: List[Read]) -> List[List[Read]]:
+        """Group the reads that share a forward."""
+        return [[read] for read in reads]
+
+    def _own_rows(self, rows: Float[Tensor, "captured features"], count: int) -> Float[Tensor, "rows features"]:
+        """Return the rows of the requested tokens: the last ones, as earlier tokens may be read again."""
+        return rows[-count:]
+
+    def _read_states(self, reads: List[Read], layers: List[int]) -> tuple[Tensor, Tensor]:
+        with listening(self._model, layers) as captured:
+            logits = self.read(reads)
+        return logits, self._own_rows(captured(), sum(len(read.tokens) for read in reads))
+
+
+def _before(states: list[Tensor], _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    states.append((args[0] if args else kwargs["hidden_states"]).flatten(0, 1))
+
+
+def _after(states: list[Tensor], _: nn.Module, __: tuple[Any, ...], output: Any) -> None:
+    states.append(output[0].flatten(0, 1))

@@ -1,0 +1,104 @@
+"""Provides the plan of a forward: the sequence of each packed row, its row in the pool, and the keys it attends to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from foreword.model.pool.kv_pool import KVPool, Slot, whole
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """One sequence's tokens in a forward, read after those it holds already."""
+
+    id: int
+    past: int
+    """Tokens held before; later ones are dropped."""
+    tokens: list[int]
+    """Committed tokens first, then draft tokens."""
+    parents: list[int] | None = None
+    """Parent of each draft token (the last len(parents) tokens); -1 = the last committed one. None = a chain."""
+    keep: int = 1
+    """Logits are returned for the last `keep` tokens."""
+    held: int = 0
+    """Number of leading `parents` whose tokens were read before, right after `past`, and are not in `tokens`."""
+
+    @property
+    def start(self) -> int:
+        """Return the row, within the sequence's slot, of the first of `tokens`."""
+        return self.past + self.held
+
+    @property
+    def depths(self) -> list[int]:
+        """Return the distance of each token from `past`; a draft token is one after its parent."""
+        if self.parents is None:
+            return list(range(len(self.tokens)))
+        committed = len(self.tokens) + self.held - len(self.parents)
+        depths = list(range(committed))
+        for parent in self.parents:
+            depths.append(committed if parent < 0 else depths[committed + parent] + 1)
+        return depths[self.held :]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The rows of one sequence in a packed forward."""
+
+    start: int
+    stop: int
+    extent: Slot
+    read: Read
+
+    @property
+    def length(self) -> int:
+        """Return the number of keys of the sequence after this span is written."""
+        return self.read.start + self.stop - self.start
+
+    @property
+    def padded(self) -> int:
+        """Return the same, rounded up to a length at which attention gives the same bits in every round."""
+        return whole(self.length)
+
+    def visible(self, window: int | None, device: torch.device) -> Bool[Tensor, "rows keys"]:
+        """Return the mask of keys: held tokens, ancestors and the row itself, within the window of positions."""
+        count = self.stop - self.start
+        keys = torch.arange(self.padded, device=device)
+        rows = self.read.start + torch.arange(count, device=device)
+        mask = keys[None, :] <= rows[:, None]
+        if self.read.parents is not None:
+            mask &= self._ancestors(keys, self.read.parents)
+        if window is not None:
+            whole_tree = replace(self.read, tokens=[0] * self.read.held + self.read.tokens, held=0)
+            positions = keys.clone()
+            positions[self.read.past : self.length] = torch.tensor(whole_tree.depths, device=device) + self.read.past
+            mask &= positions[None, :] > positions[self.read.start : self.length, None] - window
+        return mask
+
+    def _ancestors(self, keys: Int[Tensor, "keys"], parents: list[int]) -> Bool[Tensor, "rows keys"]:
+        past, held = self.read.past, self.read.held
+        committed = held + self.stop - self.start - len(parents)
+        allowed = (keys < past + committed).repeat(committed + len(parents), 1)
+        for node, parent in enumerate(parents):
+            row = committed + node
+            if parent >= 0:
+                allowed[row] = allowed[committed + parent]
+            allowed[row, past + row] = True
+        return allowed[held:]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One forward over packed rows, passed through the model as the keyword argument `plan`."""
+
+    pool: KVPool
+    spans: tuple[Span, ...]
+    rows: Int[Tensor, "written"]
+    """Row of the pool where each packed row is written."""
+    windows: dict[int, int | None] = field(default_factory=dict)
+    """The sliding window that each layer passed to attention; the probe compares it with the model's config."""
+    masks: dict[tuple[int, int | None, int], Tensor] = field(default_factory=dict)
+    """Cached masks by (first row, window, query heads per key head), shared by the layers of a forward."""

@@ -1,0 +1,161 @@
+"""Provides the probe, which finds the fastest exact backend by running the model; configs are not trusted.
+
+It runs a few short forwards, fastest backend first. In another dtype than float32, it first checks the algorithm in
+float32 on the first layers. Then scores must be bit-identical for every packing, and near the model's own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import nn
+from transformers import PreTrainedModel
+
+from foreword.errors import InvalidRequest, ModelError, named
+from foreword.model.backend import Backend, Mode
+from foreword.model.cache_backend import CacheBackend
+from foreword.model.cpu import backend as cpu_backend
+from foreword.model.cpu import recurrent
+from foreword.model.cuda import backend as cuda_backend
+from foreword.model.pool.attention import NAME
+from foreword.model.pool.backend import PoolBackend
+from foreword.model.pool.hooks import layers_of
+from foreword.model.pool.packed_linear import Swap, swap_in, swap_out, tile_experts
+from foreword.model.probe.trial import Trial
+
+NATIVE, PLAIN, WHOLE = "native", "plain", "plain (whole texts)"
+BACKENDS = {
+    NATIVE: Mode.TREE,
+    cuda_backend.GRAPH: Mode.TREE,
+    "pool": Mode.TREE,
+    "pool (chains)": Mode.CHAIN,
+    "cache": Mode.CACHE,
+}
+"""The backends and the mode of each, best first; PLAIN is the fallback when all of them fail."""
+
+
+def stateful(model: PreTrainedModel) -> str | None:
+    """Return why the pool cannot run this model; None if it can. A recurrent state cannot be masked like a key."""
+    try:
+        parts = [part for layer in layers_of(model) for part in layer.modules()]
+    except (ModelError, AttributeError, NotImplementedError):
+        parts = list(model.modules())
+    kinds = (type(part).__name__ for part in parts if isinstance(part, nn.Conv1d) or _is_recurrent(type(part).__name__))
+    kind = next(kinds, None)
+    if kind is not None:
+        return f"its layers keep a recurrent state ({kind}), and the pool holds only keys and values"
+    index = next((type(part).__name__ for part in parts if "Indexer" in type(part).__name__), None)
+    return None if index is None else f"its attention selects keys by an index ({index})"
+
+
+def _is_recurrent(name: str) -> bool:
+    return any(word in name for word in ("Mamba", "DeltaNet", "Recurrent", "ShortConv", "LinearAttention", "Lightning"))
+
+
+REFUSED = {
+    NATIVE: recurrent.refused,
+    cuda_backend.GRAPH: lambda model: cuda_backend.refused(model) or stateful(model),
+    "pool": stateful,
+    "pool (chains)": stateful,
+}
+"""By backend: returns why it cannot run a model on this machine, before anything is tried; None if it may."""
+
+
+@dataclass(frozen=True, slots=True)
+class Capability:
+    """The chosen backend of a model, and why better ones were refused."""
+
+    mode: Mode
+    backend: str
+    """One of BACKENDS, PLAIN or WHOLE."""
+    error: float
+    """Largest deviation of this backend's scores from the model's own, in their standard deviations.
+
+    With mixtures of experts: the median over rows, or a tenth of the largest if that is more.
+    """
+    refused: tuple[tuple[str, str], ...] = ()
+    """(backend, reason) of the better backends that were not chosen."""
+
+    @property
+    def reason(self) -> str:
+        """Return the choice in one sentence."""
+        best = f"its scores deviate from the model's own by {self.error:.1e} standard deviations"
+        return "; ".join([best, *(f"not {backend}: {why}" for backend, why in self.refused)])
+
+
+FAST = (NATIVE, cuda_backend.GRAPH)
+"""Backends for some architectures on some machines; their algorithm is not checked in float32 first."""
+
+
+def backend_named(backend: str | None) -> str | None:
+    """Return the name of a backend, or None for the best. Raises InvalidRequest for an unknown name."""
+    names = list(dict.fromkeys(name.partition(" ")[0] for name in (*BACKENDS, PLAIN)))
+    if backend is not None and backend not in names:
+        raise InvalidRequest(f"there is no backend {backend!r}; choose one of {', '.join(names)}")
+    return backend
+
+
+def choose(
+    model: PreTrainedModel, swaps: list[Swap], *, owned: bool = False, only: str | None = None
+) -> tuple[Backend, Capability]:
+    """Return the fastest exact backend for a model. Layers replaced inside the model are added to `swaps`.
+
+    A backend may take the weights out of an `owned` model, so that they are never held twice. `only` restricts the
+    choice to one backend. Raises ModelError where no backend is exact.
+    """
+    own = model.config._attn_implementation or "eager"
+    trial = Trial(model, lambda twin, name, mode: _make(twin, name, mode, [], own))
+    why_not: list[tuple[str, str]] = []
+    backend: Backend | None = None
+    for name, mode in (*BACKENDS.items(), (PLAIN, Mode.PLAIN), (WHOLE, Mode.PLAIN)):
+        if only not in (None, name.partition(" ")[0]):
+            continue
+        if reason := REFUSED.get(name, lambda _: None)(model):
+            why_not.append((name, reason))
+            continue
+        if isinstance(backend, cpu_backend.CpuBackend) and owned:
+            backend.restore()
+        if name not in FAST and (reason := trial.wrong(name, mode)):
+            why_not.append((name, reason))
+            continue
+        try:
+            backend = recurrent.drive(model, owned=owned) if name == NATIVE else _make(model, name, mode, swaps, own)
+            deviation, reason = trial.deviation(backend, mode), trial.batch_dependence(backend, mode)
+        except Exception as error:
+            if owned and name == NATIVE and backend is None:
+                raise  # half of the weights are gone, so no other backend can be tried
+            why_not.append((name, named(error)))
+            continue
+        # Recurrent states accumulate rounding: in bfloat16 such models deviate further, on any backend.
+        allowed = trial.tolerance * (2 if isinstance(backend, recurrent.RecurrentBackend) else 1)
+        if deviation > allowed or not deviation >= 0:
+            reason = f"scores deviate by {deviation:.1e} standard deviations"
+        if reason is None:
+            return backend, Capability(mode, name, deviation, tuple(why_not))
+        why_not.append((name, reason))
+    reasons = "; ".join(f"{name}: {why}" for name, why in why_not)
+    if only is not None:
+        reasons = "; ".join(why for _, why in why_not)
+        raise ModelError(f"cannot run this model on backend {only!r}: {reasons}. Use another backend")
+    raise ModelError(f"cannot run {type(model).__name__} on any backend: {reasons}")
+
+
+def build_backend(model: PreTrainedModel, known: Capability, swaps: list[Swap]) -> Backend:
+    """Return the backend of a model whose capability is known from an earlier probe."""
+    return _make(model, known.backend, known.mode, swaps, model.config._attn_implementation or "eager")
+
+
+def _make(model: PreTrainedModel, backend: str, mode: Mode, swaps: list[Swap], own: str) -> Backend:
+    """Build a backend, and modify the model as it needs."""
+    if backend == NATIVE:
+        return recurrent.drive(model)
+    if backend in ("cache", PLAIN, WHOLE):
+        swap_out(swaps)  # some models compute with a layer's weight themselves
+        swaps.clear()
+        model.set_attn_implementation(own)
+        if backend == "cache":
+            swaps.extend(tile_experts(model))
+        return CacheBackend(model, mode, cache=backend != WHOLE)
+    swaps.extend(swap_in(model))
+    model.set_attn_implementation(NAME)
+    return cuda_backend.CudaGraphBackend(model) if backend == cuda_backend.GRAPH else PoolBackend(model, mode)

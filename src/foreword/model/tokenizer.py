@@ -1,0 +1,50 @@
+"""Provides loading of tokenizers with clear errors, and the check that target and draft model share one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from foreword.errors import ModelError, VocabularyMismatch, words
+from foreword.model.loading import hub
+from foreword.model.loading.config import CONFIG, read_json, untrusted
+
+Tokenizer = PreTrainedTokenizerBase
+
+
+FILES = ("tokenizer.json", "tokenizer_config.json")
+
+
+def load_tokenizer(source: str | Path, *, trust_remote_code: bool = False) -> Tokenizer:
+    """Return the tokenizer of a checkpoint; code from its folder runs only with `trust_remote_code`.
+
+    Raises ModelError where there is none, or it is damaged.
+    """
+    if hub.lost(source):
+        raise ModelError(f"cannot load a tokenizer from {source}: there is no such folder")
+    try:
+        return AutoTokenizer.from_pretrained(
+            source, trust_remote_code=trust_remote_code, local_files_only=hub.local_only(source)
+        )
+    except ModelError:
+        raise
+    except Exception as error:
+        config, *_ = [
+            read_json(source, name) for name in reversed(FILES)
+        ]  # raises for a file that is not a JSON object
+        if refused := untrusted(source, error, {**(read_json(source, CONFIG) or {}), **(config or {})}):
+            raise refused from error
+        raise ModelError(f"cannot load a tokenizer from {source}: {words(error)}") from error
+
+
+def check_same(target: Tokenizer, draft: Tokenizer) -> None:
+    """Raise VocabularyMismatch, with the number of tokens that differ, unless both map every token to the same id."""
+    ours, theirs = target.get_vocab(), draft.get_vocab()
+    different = len({token for token, _ in ours.items() ^ theirs.items()})
+    if different:
+        raise VocabularyMismatch(
+            f"cannot use this draft model: it does not share the target's tokenizer: {different} tokens differ (of "
+            f"{len(ours)} and {len(theirs)}). Use a draft model of the same family, a method that works across "
+            "vocabularies, or one that needs no model"
+        )

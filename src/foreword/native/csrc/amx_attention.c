@@ -1,0 +1,202 @@
+/* Attention of up to 16 queries of one kv head in matrix registers (AMX): keys 16 and values 32 at a time.
+ *
+ * Attention weights are rounded to bfloat16 first, and their sum is that of the rounded ones. A query's values are added 32
+ * positions at a time, counted from the start of the sequence, with zeros for masked positions: adding 0 changes no sum, so
+ * the result does not depend on other queries. Draft tokens of a tree, whose rows are not in order, are copied in order first.
+ */
+
+#ifdef MATRICES
+
+static inline int attends_in_registers(const Model *m) { return matrix_registers && m->dim % STEP == 0; }
+
+/* Raw scores of B blocks of 16 keys from position `at` on; prefetches the next B blocks. */
+static inline __attribute__((always_inline)) void raw_scores(const Model *m, const Query *query, int64_t longest, const bf16 *block, int64_t at, const int B) {
+    const int64_t stride = m->kv_heads * LANES * m->dim;
+    float *to = query->scores + at;
+    _tile_zero(0);
+    if (B == 4) {
+        _tile_zero(1);
+        _tile_zero(2);
+        _tile_zero(3);
+    }
+    for (int64_t i = 0; i < m->dim; i += STEP, block += STEP * LANES) {
+#pragma GCC unroll 4
+        for (int b = 0; b < B; b++) fetch((const char *)(block + (b + B) * stride), 16);
+        _tile_loadd(4, query->vector + i, MOST_DIM * sizeof(bf16));
+        _tile_loadd(5, block, 64);
+        _tile_dpbf16ps(0, 4, 5);
+        if (B == 1) continue;
+        _tile_loadd(6, block + stride, 64);
+        _tile_dpbf16ps(1, 4, 6);
+        _tile_loadd(7, block + 2 * stride, 64);
+        _tile_dpbf16ps(2, 4, 7);
+        _tile_loadd(5, block + 3 * stride, 64);
+        _tile_dpbf16ps(3, 4, 5);
+    }
+    _tile_stored(0, to, longest * sizeof(float));
+    if (B == 1) return;
+    _tile_stored(1, to + LANES, longest * sizeof(float));
+    _tile_stored(2, to + 2 * LANES, longest * sizeof(float));
+    _tile_stored(3, to + 3 * LANES, longest * sizeof(float));
+}
+
+/* The weights of a query, which overwrite its scores. */
+static inline bf16 *weights_of(const Query *query) { return (bf16 *)query->scores; }
+
+/* Scale and cap raw scores in place; masked positions stay -INFINITY. */
+static void cap_scores(const Model *m, const Query *query, int64_t first, int64_t last) {
+    for (int64_t at = first; at < last; at += LANES) {
+        const floats raw = load(query->scores + at);
+        const __mmask16 seen = _mm512_cmp_ps_mask(raw, all(-INFINITY), _CMP_NEQ_UQ);
+        _mm512_mask_storeu_ps(query->scores + at, seen, capped(mul(raw, all(m->scale)), m->score_cap));
+    }
+}
+
+/* 2^x for x <= 0, with a relative error of 3e-6, small compared with that of bfloat16. Denormal results become 0: computing
+ * one takes a processor a hundred times as long. */
+static inline floats power(floats x) {
+    const __mmask16 normal = _mm512_cmp_ps_mask(x, all(-126.0f), _CMP_NLT_UQ); /* or NaN */
+    const floats n = rounded(x), r = sub(x, n);
+    floats p = all(0.00958285f);
+    p = fused(p, r, all(0.05590643f));
+    p = fused(p, r, all(0.24024099f));
+    p = fused(p, r, all(0.69312419f));
+    p = fused(p, r, all(1.0f));
+    return _mm512_maskz_scalef_ps(normal, p, n);
+}
+
+/* Raw scores to weights; returns their sum. */
+static float weigh(const Model *m, const Query *query, int64_t first, int64_t last) {
+    const float *scores = query->scores;
+    order(query, first, last);
+    if (m->score_cap) cap_scores(m, query, first, last);
+    const floats steep = all(1.442695041f * (m->score_cap ? 1 : m->scale));
+    floats top = all(-INFINITY), sum = all(0);
+    for (int64_t at = first; at < last; at += LANES) top = maximum(top, load(scores + at));
+    top = mul(all(-maximum_of(top)), steep);
+    for (int64_t at = first; at < last; at += LANES) { /* weights are half as long: no score is overwritten before it is read */
+        const __m256i half = (__m256i)_mm512_cvtneps_pbh(power(fused(load(scores + at), steep, top)));
+        sum = add(sum, widen(half));
+        _mm256_storeu_si256((__m256i *)(weights_of(query) + at), half);
+    }
+    return sum_of(sum);
+}
+
+/* Copy the values of positions [at, at + 32) of a query in sequence order, columns from `column` on, in the layout of a block. */
+static void lay_out(const Model *m, const Query *query, bf16 *value, int64_t kv, int64_t at, int64_t column, int chunks, bf16 *to) {
+    for (int64_t pair = 0; pair < PANEL / 2; pair++, at += 2, to += PANEL) {
+        const bf16 *lines[2] = {0, 0}; /* row pairs, each containing the row needed */
+        int64_t held[2] = {0, 0};
+        for (int64_t i = 0; i < 2 && at + i < query->length; i++) {
+            held[i] = at + i < query->prefix ? at + i : query->tail[query->length - 1 - at - i];
+            lines[i] = value_at(m, value, held[i] / 2 * 2, kv) + column / LANES * CHUNK;
+        }
+        for (int64_t c = 0; c < chunks; c++) {
+            __m512i first = lines[0] ? (__m512i)one_of(_mm512_loadu_si512(lines[0] + c * CHUNK), held[0]) : _mm512_setzero_si512();
+            __m512i second = lines[1] ? (__m512i)one_of(_mm512_loadu_si512(lines[1] + c * CHUNK), held[1]) : _mm512_setzero_si512();
+            _mm512_storeu_si512(to + c * CHUNK, _mm512_or_si512(_mm512_srli_epi32(first, 16), second));
+        }
+    }
+}
+
+/* 32 positions of the values, D * 16 columns, weighted and added to registers 0 to 3. */
+static inline __attribute__((always_inline)) void add_values(const bf16 *weights, int64_t longest, const bf16 *v, const int D) {
+    _tile_loadd(4, weights, longest * sizeof(float));
+    _tile_loadd(5, v, 64);
+    _tile_dpbf16ps(0, 4, 5);
+    _tile_loadd(6, v + CHUNK, 64);
+    _tile_dpbf16ps(1, 4, 6);
+    if (D == 2) return;
+    _tile_loadd(7, v + 2 * CHUNK, 64);
+    _tile_dpbf16ps(2, 4, 7);
+    _tile_loadd(5, v + 3 * CHUNK, 64);
+    _tile_dpbf16ps(3, 4, 5);
+}
+
+typedef float Sums[MOST_QUERIES][4 * LANES];
+
+static inline __attribute__((always_inline)) void load_sums(const Sums sums, const int D) {
+    _tile_loadd(0, sums[0], sizeof sums[0]);
+    _tile_loadd(1, sums[0] + LANES, sizeof sums[0]);
+    if (D == 2) return;
+    _tile_loadd(2, sums[0] + 2 * LANES, sizeof sums[0]);
+    _tile_loadd(3, sums[0] + 3 * LANES, sizeof sums[0]);
+}
+
+static inline __attribute__((always_inline)) void store_sums(Sums sums, const int D) {
+    _tile_stored(0, sums[0], sizeof sums[0]);
+    _tile_stored(1, sums[0] + LANES, sizeof sums[0]);
+    if (D == 2) return;
+    _tile_stored(2, sums[0] + 2 * LANES, sizeof sums[0]);
+    _tile_stored(3, sums[0] + 3 * LANES, sizeof sums[0]);
+}
+
+/* D * 16 columns: up to `shared` from the pool for all queries at once, then the rest for the queries of each row. */
+static inline __attribute__((always_inline)) void sum_values(const Model *m, const Query *query, int count, const float *total, bf16 *value, int64_t kv, int64_t longest, int64_t first, int64_t shared, int64_t column, const int D) {
+    _Alignas(64) Sums sums, own;
+    _Alignas(64) bf16 block[4 * CHUNK];
+    const bf16 *weights = weights_of(query);
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    for (int64_t at = first; at < shared; at += PANEL) {
+        const bf16 *v = value_at(m, value, at, kv) + column / LANES * CHUNK;
+#pragma GCC unroll 4
+        for (int d = 0; d < D; d++) fetch((const char *)(v + m->kv_heads * PANEL * m->dim + d * CHUNK), 16); /* the next block */
+        add_values(weights + at, longest, v, D);
+        if (at >= shared - EARLY * PANEL) wake_unit();
+    }
+    store_sums(sums, D);
+    for (int q = 0, end; q < count; q = end) {
+        const Query *deepest = query + q;
+        for (end = q + 1; end < count && query[end].depth == query[q].depth && (!query[q].depth || query[end].tail[0] == query[q].tail[0]); end++)
+            if (query[end].length > deepest->length) deepest = query + end;
+        if (deepest->length <= shared) continue;
+        written(sums);
+        load_sums(sums, D);
+        for (int64_t at = shared > first ? shared : first; at < deepest->length; at += PANEL) {
+            lay_out(m, deepest, value, kv, at, column, D, block);
+            written(block);
+            add_values(weights + at, longest, block, D);
+        }
+        store_sums(own, D);
+        memcpy(sums[q], own[q], (size_t)(end - q) * sizeof sums[0]);
+    }
+    for (int q = 0; q < count; q++)
+        for (int64_t d = 0; d < D * LANES; d += LANES)
+            narrow_store(query[q].to + column + d, _mm512_mul_ps(_mm512_load_ps(sums[q] + d), _mm512_set1_ps(1.0f / total[q])));
+}
+
+static void attend_in_registers(const Model *m, const Layer *layer, const Span *span, int64_t kv, Query *query, int count, int64_t longest) {
+    int64_t low = INT64_MAX, shared = INT64_MAX, reach = 0, length = 0;
+    for (int q = 0; q < count; q++) {
+        const int64_t own = query[q].depth ? query[q].tail[0] + 1 : query[q].prefix;
+        if (query[q].low < low) low = query[q].low;
+        if (query[q].depth && query[q].prefix < shared) shared = query[q].prefix;
+        if (own > reach) reach = own;
+        if (query[q].length > length) length = query[q].length;
+    }
+    if (length < shared) shared = length;
+    const int64_t first = low / PANEL * PANEL, last = parts_of(length, PANEL) * PANEL;
+    shared = shared / PANEL * PANEL; /* memory beyond the sequence may hold NaN, and NaN times 0 is NaN */
+    shape_registers(count);
+    int64_t at = first;
+    for (; at + 4 * LANES <= reach; at += 4 * LANES) raw_scores(m, query, longest, key_at(m, layer->keys, span->extent + at, kv), at, 4);
+    for (; at < reach; at += LANES) raw_scores(m, query, longest, key_at(m, layer->keys, span->extent + at, kv), at, 1);
+    float total[MOST_QUERIES];
+    for (int q = 0; q < count; q++) total[q] = weigh(m, query + q, first, last);
+    written(query->scores);
+    bf16 *value = layer->values + span->extent * m->kv_heads * m->dim;
+    int64_t column = 0;
+    for (; column + 4 * LANES <= m->dim; column += 4 * LANES) sum_values(m, query, count, total, value, kv, longest, first, shared, column, 4);
+    for (; column < m->dim; column += 2 * LANES) sum_values(m, query, count, total, value, kv, longest, first, shared, column, 2);
+    release_registers();
+}
+
+#else
+
+static inline int attends_in_registers(const Model *m) { return (void)m, 0; }
+static void attend_in_registers(const Model *m, const Layer *layer, const Span *span, int64_t kv, Query *query, int count, int64_t longest) { (void)m, (void)layer, (void)span, (void)kv, (void)query, (void)count, (void)longest; }
+
+#endif

@@ -1,0 +1,202 @@
+/* Storage of keys and values, and attention over them. */
+
+/* Keys are stored in blocks of 16 rows, [block][kv_head][dim / 2][16][2]: one load holds two numbers of 16 keys. */
+static inline bf16 *key_at(const Model *m, bf16 *keys, int64_t row, int64_t head) {
+    return keys + ((row / LANES) * m->kv_heads + head) * LANES * m->dim + row % LANES * 2;
+}
+
+/* Values are stored in blocks of 32 rows, [block][kv_head][dim / 16][16][16][2]: one load holds 16 numbers of two rows. */
+#define CHUNK (LANES * PANEL)
+static inline bf16 *value_at(const Model *m, bf16 *values, int64_t row, int64_t head) {
+    return values + ((row / PANEL) * m->kv_heads + head) * PANEL * m->dim + row % PANEL / 2 * PANEL + row % 2;
+}
+
+static void write_kv(const Model *m, const Layer *layer, const float *key, const float *value, int64_t row, int64_t head) {
+    bf16 *to = key_at(m, layer->keys, row, head);
+    for (int64_t i = 0; i < m->dim; i += LANES) {
+        bf16 each[LANES];
+        narrow_store(each, load(key + i));
+        for (int64_t k = 0; k < LANES; k += 2) memcpy(to + (i + k) * LANES, each + k, 2 * sizeof *each);
+    }
+    bf16 *v = value_at(m, layer->values, row, head);
+    for (int64_t i = 0; i < m->dim; i += LANES, v += CHUNK) store_apart(v, narrow(load(value + i))); /* another thread may write the row beside it */
+}
+
+/* ---- attention. QUERIES pairs of head and row with the same kv head share every load of a key and of a value. */
+
+#define QUERIES 4
+#define MOST_QUERIES 16 /* in matrix registers */
+
+typedef struct {
+    int64_t prefix, depth, length, low; /* attends to positions [low, length): the rows [low, prefix), then `tail`, deepest first */
+    int64_t tail[MOST_DEEP];
+    float *scores; /* in sequence order, wherever keys are stored, so a draft token in a tree has the same sums as in a chain */
+    factor *vector, *to;
+} Query;
+
+static void describe(const Model *m, const Layer *layer, const Forward *f, const Span *span, int64_t row, int64_t head, Query *query) {
+    int64_t local = row - span->start;
+    query->prefix = span->past + (span->mutual ? span->stop - span->start : local + 1), query->depth = 0;
+    if (span->parents && local >= span->first_chain) {
+        query->prefix = span->past + span->first_chain;
+        for (int64_t node = local - span->first_chain + span->held; node >= 0; node = span->parents[node]) query->tail[query->depth++] = query->prefix + node;
+    }
+    query->length = query->prefix + query->depth;
+    query->low = layer->window && query->length > layer->window ? query->length - layer->window : 0;
+    const float *from = f->wide + row * wide_of(m) + head * query_stride_of(m);
+    for (int64_t i = 0; i < m->dim; i += LANES) store_factors(query->vector + i, load(from + i));
+    query->to = f->narrow + (row * m->heads + head) * m->dim;
+}
+
+/* Scores of Q queries and B blocks of 16 keys; prefetches the next B blocks. */
+INLINE void scores_of(const Model *m, const Query *query, const bf16 *block, int64_t at, const int Q, const int B) {
+    const int64_t stride = m->kv_heads * LANES * m->dim;
+    floats sum[QUERIES][4];
+#pragma GCC unroll 4
+    for (int q = 0; q < Q; q++)
+#pragma GCC unroll 4
+        for (int b = 0; b < B; b++) sum[q][b] = all(0);
+    for (int64_t i = 0; i < m->dim; i += 2) {
+        pairs key[4];
+#pragma GCC unroll 4
+        for (int b = 0; b < B; b++) {
+            key[b] = load_pairs(block + b * stride + i * LANES);
+            prefetch(block + (b + B) * stride + i * LANES);
+        }
+#pragma GCC unroll 4
+        for (int q = 0; q < Q; q++) {
+#pragma GCC unroll 4
+            for (int b = 0; b < B; b++) sum[q][b] = dot(sum[q][b], key[b], query[q].vector + i);
+        }
+    }
+#pragma GCC unroll 4
+    for (int q = 0; q < Q; q++)
+#pragma GCC unroll 4
+        for (int b = 0; b < B; b++) store(query[q].scores + at + b * LANES, capped(mul(sum[q][b], all(m->scale)), m->score_cap));
+}
+
+/* Put scores in sequence order, from `first` up to `last`; masked positions get -INFINITY. */
+static void order(const Query *query, int64_t first, int64_t last) {
+    float *scores = query->scores;
+    for (int64_t i = 0; i < query->depth; i++) scores[query->prefix + i] = scores[query->tail[query->depth - 1 - i]];
+    for (int64_t i = first; i < query->low; i++) scores[i] = -INFINITY;
+    for (int64_t i = query->length; i < last; i++) scores[i] = -INFINITY;
+}
+
+/* Turn scores into weights, not yet divided by their sum, which is returned. Positions before `low` get 0. */
+static float soften(const Query *query, int64_t first) {
+    float *scores = query->scores;
+    const int64_t last = parts_of(query->length, LANES) * LANES;
+    order(query, first, last);
+    floats top = all(-INFINITY), sum = all(0);
+    for (int64_t at = first; at < last; at += LANES) top = maximum(top, load(scores + at));
+    top = all(maximum_of(top));
+    for (int64_t at = first; at < last; at += LANES) {
+        floats raw = load(scores + at), e = vexp(sub(raw, top));
+        e = where_above(raw, all(-INFINITY), e);
+        sum = add(sum, e);
+        store(scores + at, e);
+    }
+    return sum_of(sum);
+}
+
+/* 16 numbers of one row of a pair: low halves are the even row, high halves the odd one. */
+INLINE floats one_of(pairs two, int64_t row) { return row % 2 ? odd_of(two) : even_of(two); }
+
+/* Weighted sum of D * 16 columns of the values in sequence order: [first, common) for Q queries at once, then each query's rest. */
+INLINE void values_of(const Model *m, const Query *query, const float *total, bf16 *value, int64_t kv, int64_t first, int64_t common, int64_t column, const int Q, const int D) {
+    floats out[QUERIES][4];
+#pragma GCC unroll 4
+    for (int q = 0; q < Q; q++)
+#pragma GCC unroll 4
+        for (int d = 0; d < D; d++) out[q][d] = all(0);
+    const int64_t even = common > first ? common / 2 * 2 : first, next = m->kv_heads * PANEL * m->dim; /* distance to the next block */
+    for (int64_t at = first; at < even;) {
+        const bf16 *v = value_at(m, value, at, kv) + column / LANES * CHUNK;
+        const int64_t block = (at / PANEL + 1) * PANEL;
+        for (const int64_t stop = block < even ? block : even; at < stop; at += 2, v += PANEL) {
+            pairs two[4];
+#pragma GCC unroll 4
+            for (int d = 0; d < D; d++) {
+                two[d] = load_pairs(v + d * CHUNK);
+                prefetch(v + d * CHUNK + next);
+            }
+#pragma GCC unroll 2
+            for (int64_t i = 0; i < 2; i++) {
+                floats wide[4];
+#pragma GCC unroll 4
+                for (int d = 0; d < D; d++) wide[d] = one_of(two[d], i);
+#pragma GCC unroll 4
+                for (int q = 0; q < Q; q++)
+#pragma GCC unroll 4
+                    for (int d = 0; d < D; d++) out[q][d] = fused(all(query[q].scores[at + i]), wide[d], out[q][d]);
+            }
+        }
+    }
+#pragma GCC unroll 4
+    for (int q = 0; q < Q; q++) {
+        for (int64_t at = even; at < query[q].length; at++) {
+            int64_t held = at < query[q].prefix ? at : query[q].tail[query[q].length - 1 - at];
+            const bf16 *v = value_at(m, value, held / 2 * 2, kv) + column / LANES * CHUNK;
+#pragma GCC unroll 4
+            for (int d = 0; d < D; d++) out[q][d] = fused(all(query[q].scores[at]), one_of(load_pairs(v + d * CHUNK), held), out[q][d]);
+        }
+        floats share = all(1.0f / total[q]);
+#pragma GCC unroll 4
+        for (int d = 0; d < D; d++) store_factors(query[q].to + column + d * LANES, mul(out[q][d], share));
+    }
+}
+
+INLINE void attend_as(const Model *m, const Layer *layer, const Span *span, int64_t kv, Query *query, const int Q) {
+    int64_t low = query[0].low, common = query[0].prefix, reach = 0;
+    for (int q = 0; q < Q; q++) {
+        int64_t own = query[q].depth ? query[q].tail[0] + 1 : query[q].prefix;
+        if (query[q].low < low) low = query[q].low;
+        if (query[q].prefix < common) common = query[q].prefix;
+        if (own > reach) reach = own;
+    }
+    const int64_t first = low / LANES * LANES;
+    int64_t at = first;
+    const int B = SUMS / Q < 4 ? SUMS / Q : 4; /* blocks of keys, or of columns, that fit in registers */
+    for (; at + B * LANES <= reach; at += B * LANES) scores_of(m, query, key_at(m, layer->keys, span->extent + at, kv), at, Q, B);
+    for (; at < reach; at += LANES) scores_of(m, query, key_at(m, layer->keys, span->extent + at, kv), at, Q, 1);
+    float total[QUERIES];
+    for (int q = 0; q < Q; q++) total[q] = soften(query + q, first);
+    bf16 *value = layer->values + span->extent * m->kv_heads * m->dim;
+    int64_t column = 0;
+    for (; column + B * LANES <= m->dim; column += B * LANES) values_of(m, query, total, value, kv, first, common, column, Q, B);
+    for (; column < m->dim; column += LANES) values_of(m, query, total, value, kv, first, common, column, Q, 1);
+}
+
+#include "amx_attention.c"
+
+/* Units of attention in a span; a unit is `tile` queries of one kv head, ordered by row, then by head of the group. */
+static int64_t units_of(const Model *m, const Span *span, int64_t tile) {
+    return m->kv_heads * parts_of((span->stop - span->start) * (m->heads / m->kv_heads), tile);
+}
+
+static void attend(const Model *m, const Layer *layer, const Forward *f, int64_t unit, int64_t tile, float *scores) {
+    const Span *span = f->span;
+    while (unit >= units_of(m, span, tile)) unit -= units_of(m, span++, tile);
+    const int64_t group = m->heads / m->kv_heads, queries = (span->stop - span->start) * group, tiles = parts_of(queries, tile);
+    const int64_t kv = unit / tiles, from = unit % tiles * tile, count = at_most(queries - from, tile);
+    Query query[MOST_QUERIES];
+    factor vectors[MOST_QUERIES][MOST_DIM];
+    for (int64_t q = 0; q < count; q++) {
+        query[q].scores = scores + q * f->longest, query[q].vector = vectors[q];
+        describe(m, layer, f, span, span->start + (from + q) / group, kv * group + (from + q) % group, query + q);
+    }
+    if (attends_in_registers(m)) attend_in_registers(m, layer, span, kv, query, (int)count, f->longest);
+    else switch (count) {
+        case 1: attend_as(m, layer, span, kv, query, 1); break;
+        case 2: attend_as(m, layer, span, kv, query, 2); break;
+        case 3: attend_as(m, layer, span, kv, query, 3); break;
+        default: attend_as(m, layer, span, kv, query, 4);
+    }
+}
+
+static const Span *span_of(const Forward *f, int64_t row) {
+    for (int64_t s = 0; s < f->spans; s++)
+        if (row >= f->span[s].start && row < f->span[s].stop) return f->span + s;
+    return 0;
+}

@@ -1,0 +1,1 @@
+"""Sampling: the next-token distribution, its filters, noise and draws."""

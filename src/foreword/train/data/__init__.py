@@ -1,0 +1,1 @@
+"""Training records: reading, packing, and regeneration by the target."""

@@ -1,0 +1,1 @@
+"""One training task for each method."""

@@ -1,0 +1,179 @@
+"""Distillation of a small language model from the target's logits, off-policy, on-policy or mixed (DistillSpec)."""
+
+from __future__ import annotations
+
+import copy
+import random
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM, PreTrainedConfig
+
+from foreword.draft.heads.export_layout import SGLANG, SPECULATORS, VLLM, ExportLayout, sglang, unsupported_engine, vllm
+from foreword.errors import InvalidRequest, ModelError
+from foreword.model import HFModel, check_same, load_tokenizer
+from foreword.model.architectures import INNER, head_dim
+from foreword.model.head_layers import HFConfig
+from foreword.model.loading.checkpoint import Checkpoint
+from foreword.model.loading.config import read_config
+from foreword.model.loading.load import load_weights
+from foreword.train.data.on_policy import Writer
+from foreword.train.data.packing import Block
+from foreword.train.losses import agreement, compare, overlap
+from foreword.train.registry import LmOptions
+from foreword.train.task import TrainContext
+
+
+class Distillation:
+    """Task that trains a draft model on the target's next-token distribution, computed on the fly."""
+
+    def __init__(self, context: TrainContext, options: LmOptions, module: HFModel | None = None) -> None:
+        """`module` is the draft model, if it is in memory already.
+
+        Raises InvalidRequest for a share outside 0 to 1, a temperature that is not above 0, or too long blocks.
+        """
+        target, temperature, on_policy = context.target, context.temperature, options.on_policy
+        if not 0 <= on_policy <= 1 or temperature <= 0:
+            raise InvalidRequest(
+                f"cannot train with on_policy {on_policy} and temperature {temperature}: "
+                "'on_policy' must be in [0, 1] and 'temperature' above 0"
+            )
+        module = _initial_model(context, options) if module is None else module
+        limit = getattr(module.config.get_text_config(), "max_position_embeddings", None)
+        if limit is not None and context.length > limit:
+            raise InvalidRequest(
+                f"cannot train on blocks of {context.length} tokens: they exceed the draft's context of {limit}. "
+                "Lower 'length'"
+            )
+        for model in (target, module):
+            if getattr(model, "_is_stateful", False):
+                raise ModelError(
+                    f"cannot train with {type(model).__name__}: it is recurrent, so records packed side by side "
+                    "would mix. Use a model without recurrent layers"
+                )
+        self.target = target.eval().requires_grad_(False)
+        self.module: HFModel = module
+        self._tokenizer = context.tokenizer
+        self._loss, self.temperature, self.on_policy = context.loss, temperature, on_policy
+        self._vocab = min(target.config.get_text_config().vocab_size, module.config.get_text_config().vocab_size)
+        self._writer = Writer(module, context.eos, temperature)
+
+    @property
+    def parameters(self) -> int:
+        return self.module.num_parameters()
+
+    def save(self, folder: Path) -> None:
+        """Write the draft as transformers does, in the dtype of the target's checkpoint, with its tokenizer."""
+        stored = copy.deepcopy(self.module)
+        nn.Module.to(stored, self.target.dtype)
+        stored.generation_config = self.target.generation_config
+        stored.save_pretrained(folder)
+        self._tokenizer.save_pretrained(folder)
+
+    def to(self, device: torch.device) -> None:
+        nn.Module.to(self.target, device)
+
+    def data(self, block: Block, seed: int) -> Block:
+        if self.on_policy and random.Random(seed).random() < self.on_policy:
+            return self._writer.rewrite(block, seed)
+        return block
+
+    def loss(self, module: nn.Module, block: Block) -> Float[Tensor, ""]:
+        target, draft = self._logits(module, block)
+        return compare(self._loss, target, draft, self.temperature).sum()
+
+    def measure(self, module: nn.Module, block: Block) -> dict[str, Float[Tensor, ""]]:
+        """Return the loss, acceptance at temperature 1 (1 - TV), and acceptance at 0 (same argmax)."""
+        target, draft = self._logits(module, block)
+        return {
+            "loss": compare(self._loss, target, draft, self.temperature).sum(),
+            "acceptance": compare(overlap, target, draft).sum(),
+            "agreement": agreement(target, draft).float().sum(),
+        }
+
+    def _logits(
+        self, module: nn.Module, block: Block
+    ) -> tuple[Float[Tensor, "learnt vocab"], Float[Tensor, "learnt vocab"]]:
+        """Return both models' logits where a learnt token comes next."""
+        learnt = block.learnt[:, 1:]
+        # Positions that restart at 0 tell transformers where a record ends: no record sees another.
+        read: dict[str, Any] = {"input_ids": block.tokens, "position_ids": block.positions, "use_cache": False}
+        with torch.no_grad():
+            target = self.target(**read).logits[:, :-1][learnt]
+        draft = module(**read).logits[:, :-1][learnt]
+        return target[:, : self._vocab], draft[:, : self._vocab]
+
+
+def pack(checkpoint: Checkpoint, target: HFConfig, engine: str) -> ExportLayout:
+    """Return a layout that copies the model, a transformers checkpoint already, with its tokenizer."""
+    if engine == SPECULATORS:
+        raise unsupported_engine(
+            f"a draft model of its own ({checkpoint.source}) in this layout", engine, (VLLM, SGLANG)
+        )
+    dtype = next(iter(checkpoint.tensors.values())).dtype
+    model, tokenizer = load(checkpoint.source, dtype), load_tokenizer(checkpoint.source)
+    if target.name_or_path:
+        check_same(load_tokenizer(target.name_or_path), tokenizer)
+
+    def write(folder: Path) -> None:
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+
+    start = {VLLM: vllm("draft_model", 5), SGLANG: sglang("STANDALONE")}
+    return ExportLayout(write=write, names=frozenset(checkpoint.tensors), start=start[engine])
+
+
+def _initial_model(context: TrainContext, options: LmOptions) -> HFModel:
+    if options.draft is None:
+        sizes = {"layers": options.layers, "hidden": options.hidden, "seed": context.seed}
+        return new(context.source, **sizes, trusted=context.trusted)
+    check_same(context.tokenizer, load_tokenizer(options.draft, trust_remote_code=context.trusted))
+    return load(options.draft, torch.float32, trusted=context.trusted)
+
+
+def load(source: str | Path, dtype: torch.dtype, *, trusted: bool = False) -> HFModel:
+    """Load a causal model of transformers on the CPU. Raises ModelError when it cannot be loaded."""
+    config = read_config(source, trust_remote_code=trusted)
+    return load_weights(source, config, dtype, trust_remote_code=trusted)
+
+
+def smaller(config: PreTrainedConfig, layers: int = 1, hidden: int | None = None) -> PreTrainedConfig:
+    """Return the target's config with fewer layers and, if given, another hidden size; the rest is scaled along.
+
+    Heads keep their size. Raises InvalidRequest when the sizes do not fit together.
+    """
+    result = copy.deepcopy(config)
+    target_hidden: int = config.hidden_size
+    head = head_dim(config)
+    hidden = target_hidden if hidden is None else hidden
+    if layers < 1 or hidden < head or hidden % head:
+        raise InvalidRequest(
+            f"cannot create a draft with {layers} layers and hidden size {hidden}: it needs one layer or more, "
+            f"and a hidden size in multiples of {head}, the target's head size"
+        )
+    result.num_hidden_layers = layers
+    if getattr(config, "layer_types", None):
+        result.layer_types = config.layer_types[-layers:]
+    if hidden != target_hidden:
+        heads = hidden // head
+        result.hidden_size, result.num_attention_heads = hidden, heads
+        if hasattr(config, "num_key_value_heads"):
+            groups = config.num_attention_heads // config.num_key_value_heads
+            result.num_key_value_heads = heads // groups if heads % groups == 0 else heads
+        for name in INNER:
+            if (inner := getattr(config, name, None)) is not None:
+                setattr(result, name, max(8, round(inner * hidden / target_hidden / 8) * 8))
+    return result
+
+
+def new(
+    target: str | Path, *, layers: int = 1, hidden: int | None = None, seed: int = 0, trusted: bool = False
+) -> HFModel:
+    """Create a float32 draft of the target's architecture with random weights."""
+    config = smaller(read_config(target, trust_remote_code=trusted), layers, hidden)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return AutoModelForCausalLM.from_config(config, dtype=torch.float32, trust_remote_code=trusted)

@@ -1,0 +1,1 @@
+"""Report on a training: metrics, model card, plots."""

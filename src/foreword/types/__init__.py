@@ -1,0 +1,84 @@
+"""Data types shared by the four steps: requests, drafts, verdicts and statistics."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from foreword.types.draft import Draft, DraftTree, Verdict
+    from foreword.types.params import LogitsProcessor, SamplingParams
+    from foreword.types.request import (
+        Batch,
+        Completion,
+        Delta,
+        FinishReason,
+        Lists,
+        Noise,
+        NoiseSource,
+        Origin,
+        Scores,
+        Sequence,
+        Stops,
+        TextDecoder,
+        TokenLogprob,
+        Verify,
+    )
+    from foreword.types.stats import Clock, Stats
+
+_HOME = {
+    "Draft": "draft",
+    "DraftTree": "draft",
+    "Verdict": "draft",
+    "LogitsProcessor": "params",
+    "SamplingParams": "params",
+    "Batch": "request",
+    "Completion": "request",
+    "Delta": "request",
+    "NoiseSource": "request",
+    "FinishReason": "request",
+    "Lists": "request",
+    "Noise": "request",
+    "Origin": "request",
+    "TextDecoder": "request",
+    "Scores": "request",
+    "Sequence": "request",
+    "Stops": "request",
+    "TokenLogprob": "request",
+    "Verify": "request",
+    "Clock": "stats",
+    "Stats": "stats",
+}
+
+__all__ = [
+    "Batch",
+    "Clock",
+    "Completion",
+    "Delta",
+    "Draft",
+    "DraftTree",
+    "FinishReason",
+    "Lists",
+    "LogitsProcessor",
+    "Noise",
+    "NoiseSource",
+    "Origin",
+    "SamplingParams",
+    "Scores",
+    "Sequence",
+    "Stats",
+    "Stops",
+    "TextDecoder",
+    "TokenLogprob",
+    "Verdict",
+    "Verify",
+]
+
+
+def __getattr__(name: str) -> object:
+    """Import a name on first use, so that the command line checks parameters without loading torch."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'foreword.types' has no attribute {name!r}")
+    value = getattr(import_module(f"foreword.types.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value

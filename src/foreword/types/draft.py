@@ -1,0 +1,267 @@
+"""Draft trees, drafts and verdicts: what one round proposes and what the target accepts.
+
+Drafters, models and the commit step use lists; rules verify many draft tokens at once in padded tensors. Each form is
+computed from the other on first use: for a few draft tokens, building small tensors costs more than using them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Sequence as List
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+
+@dataclass(slots=True)
+class DraftTree:
+    """Draft tokens of one sequence, parents before children; `probabilities` as in `Draft`, empty where unknown."""
+
+    tokens: list[int] = field(default_factory=list)
+    parents: list[int] = field(default_factory=list)
+    probabilities: list[float] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def add(self, token: int, parent: int, probability: float) -> int:
+        """Add a draft token after node `parent` (-1: the last committed token). Returns its node."""
+        self.tokens.append(token)
+        self.parents.append(parent)
+        self.probabilities.append(probability)
+        return len(self.tokens) - 1
+
+    @property
+    def chain(self) -> bool:
+        """Whether every draft token follows the one before it."""
+        return self.parents == list(range(-1, len(self.parents) - 1))
+
+    @property
+    def depths(self) -> list[int]:
+        """Depth of each column: 0 for the last committed token, then the depth of each node (its children: 1)."""
+        depths = [0]
+        for parent in self.parents:
+            depths.append(depths[parent + 1] + 1)
+        return depths
+
+    @property
+    def paths(self) -> list[list[int]]:
+        """Draft tokens from the last committed token to each column: none for column 0, then the path of each node."""
+        paths: list[list[int]] = [[]]
+        for token, parent in zip(self.tokens, self.parents, strict=True):
+            paths.append([*paths[parent + 1], token])
+        return paths
+
+    def children_by_token(self) -> dict[int, dict[int, int]]:
+        """Return node -> token -> its first child with that token; node -1 is the last committed token."""
+        children: dict[int, dict[int, int]] = {}
+        for node, (token, parent) in enumerate(zip(self.tokens, self.parents, strict=True)):
+            children.setdefault(parent, {}).setdefault(token, node)
+        return children
+
+    def cut(self, most: int, floor: float = 0.0) -> DraftTree:
+        """Return the tree of the `most` likeliest nodes with a probability above `floor`, likeliest first."""
+        return self.pruned(self.best(most, floor))
+
+    def first_chain(self) -> list[int]:
+        """Return the nodes of the chain of first children."""
+        chain: list[int] = []
+        for node, parent in enumerate(self.parents):
+            if parent == (chain[-1] if chain else -1):
+                chain.append(node)
+        return chain
+
+    def as_chain(self) -> DraftTree:
+        """Return the chain of first children as a tree."""
+        return self.pruned(self.first_chain())
+
+    def best(self, most: int, floor: float = 0.0) -> list[int]:
+        """Return the `most` likeliest nodes above `floor`, best first. A parent is at least as likely as its child."""
+        order = sorted(range(len(self.tokens)), key=lambda n: -self.probabilities[n])  # stable: parents stay first
+        return [node for node in order[:most] if self.probabilities[node] > floor]
+
+    def pruned(self, nodes: List[int]) -> DraftTree:
+        """Return the tree of these nodes, in that order."""
+        position = {-1: -1} | {node: at for at, node in enumerate(nodes)}
+        return DraftTree(
+            [self.tokens[node] for node in nodes],
+            [position[self.parents[node]] for node in nodes],
+            [self.probabilities[node] for node in nodes] if self.probabilities else [],
+        )
+
+
+class Draft:
+    """Draft tokens of one round: a tree for each sequence; a chain is a tree with one branch. Immutable."""
+
+    def __init__(
+        self,
+        trees: Iterable[DraftTree],
+        probs: Float[Tensor, "batch node vocab"] | None = None,
+        device: torch.device | None = None,
+    ) -> None:
+        """`device`: where tensors are created; `probs` must be on it already."""
+        self.trees = tuple(trees)
+        self.probs = probs
+        """The distribution q each token was sampled from. None: chosen, or predicted with the target's noise."""
+        self._device = device
+        self.chain: bool = all(tree.chain for tree in self.trees)
+        """Whether every node follows the one before it."""
+
+    @classmethod
+    def padded(
+        cls,
+        tokens: Int[Tensor, "batch node"],
+        parents: Int[Tensor, "batch node"],
+        count: Int[Tensor, "batch"],
+        probs: Float[Tensor, "batch node vocab"] | None = None,
+        *,
+        chain: bool = True,
+        probabilities: Float[Tensor, "batch node"] | None = None,
+    ) -> Draft:
+        """Return a draft made from padded tensors, on any device."""
+        draft = cls.__new__(cls)
+        vars(draft).update(
+            tokens=tokens, parents=parents, count=count, probs=probs, chain=chain, probabilities=probabilities
+        )
+        draft._device = tokens.device
+        return draft
+
+    @cached_property
+    def trees(self) -> tuple[DraftTree, ...]:
+        """The draft tokens in use. Raises ValueError if the shapes of the tensors do not match."""
+        shape, count = tuple(self.tokens.shape), self.count.tolist()
+        if tuple(self.parents.shape) != shape or len(count) != shape[0]:
+            raise ValueError(
+                f"cannot read this draft: tokens and parents must have one shape with {len(count)} rows, as count has"
+            )
+        if any(not 0 <= used <= shape[1] for used in count):
+            raise ValueError(f"cannot read this draft: its width {shape[1]} cannot hold {count} tokens")
+        probabilities = [[] for _ in count] if self.probabilities is None else self.probabilities.tolist()
+        rows = zip(self.tokens.tolist(), self.parents.tolist(), probabilities, count, strict=True)
+        return tuple(DraftTree(tokens[:used], parents[:used], probs[:used]) for tokens, parents, probs, used in rows)
+
+    @cached_property
+    def tokens(self) -> Int[Tensor, "batch node"]:
+        """Token ids, parents before children, padded."""
+        return _table([tree.tokens for tree in self.trees], self.nodes, 0, self._device)
+
+    @cached_property
+    def parents(self) -> Int[Tensor, "batch node"]:
+        """Parent node of each draft token; -1 = the last committed token."""
+        if self.chain:
+            return torch.arange(-1, self.nodes - 1, device=self._device).expand(len(self.trees), self.nodes)
+        return _table([tree.parents for tree in self.trees], self.nodes, -1, self._device)
+
+    @cached_property
+    def count(self) -> Int[Tensor, "batch"]:
+        """Nodes in use; 0 = no draft."""
+        return torch.tensor([len(tree) for tree in self.trees], dtype=torch.int64, device=self._device)
+
+    @property
+    def weighed(self) -> bool:
+        """Whether every draft token has a probability."""
+        return all(len(tree.probabilities) == len(tree) for tree in self.trees)
+
+    @cached_property
+    def probabilities(self) -> Float[Tensor, "batch node"] | None:
+        """The drafter's estimate that the target's output contains the path to each node; never rises along a path.
+
+        None where unknown. Not allowed for sampled tokens (`probs`): dropping one by its probability is biased.
+        """
+        if not self.weighed:
+            return None
+        return _table([tree.probabilities for tree in self.trees], self.nodes, 0.0, self._device)
+
+    @cached_property
+    def nodes(self) -> int:
+        """Width of the padding."""
+        return self.tokens.shape[1] if "tokens" in vars(self) else max(map(len, self.trees), default=0)
+
+    def pruned(self, nodes: List[List[int]]) -> Draft:
+        """Return the draft of these nodes of each tree, in that order; parents must come first."""
+        trees = [tree.pruned(kept) for tree, kept in zip(self.trees, nodes, strict=True)]
+        if self.probs is None:
+            return Draft(trees, device=self._device)
+        probs = self.probs.new_zeros(len(trees), max(map(len, trees), default=0), self.probs.shape[-1])
+        for row, kept in enumerate(nodes):
+            probs[row, : len(kept)] = self.probs[row, kept]
+        return Draft(trees, probs, self._device)
+
+    def within(self, depths: List[int]) -> Draft:
+        """Return the draft without the nodes of each tree that are deeper than its entry in `depths`.
+
+        Unbiased under every rule, also for sampled tokens: depth does not depend on the token.
+        """
+        if all(len(tree) <= most for tree, most in zip(self.trees, depths, strict=True)):
+            return self
+        return self.pruned(
+            [
+                [node for node, depth in enumerate(tree.depths[1:]) if depth <= most]
+                for tree, most in zip(self.trees, depths, strict=True)
+            ]
+        )
+
+    def copy(self, device: torch.device) -> Draft:
+        """Return a copy with its own lists, and its tensors on `device`."""
+        trees = [DraftTree([*tree.tokens], [*tree.parents], [*tree.probabilities]) for tree in self.trees]
+        width = max(map(len, trees), default=0)
+        return Draft(trees, None if self.probs is None else self.probs[:, :width].to(device), device)
+
+
+class Verdict:
+    """Accepted nodes of each sequence, and the token the target adds after them. Immutable."""
+
+    def __init__(self, kept: List[List[int]], added: List[int], depth: int) -> None:
+        """`depth`: the width of `path`."""
+        self.kept, self.added, self._depth = kept, added, depth
+
+    @classmethod
+    def padded(
+        cls, path: Int[Tensor, "batch depth"], accepted: Int[Tensor, "batch"], bonus: Int[Tensor, "batch"]
+    ) -> Verdict:
+        """Return a verdict made from padded tensors, on any device."""
+        verdict = cls.__new__(cls)
+        vars(verdict).update(path=path, accepted=accepted, bonus=bonus)
+        return verdict
+
+    @cached_property
+    def kept(self) -> List[List[int]]:
+        """Accepted nodes of each sequence, from the root on."""
+        return [path[:count] for path, count in zip(self.path.tolist(), self.accepted.tolist(), strict=True)]
+
+    @cached_property
+    def added(self) -> List[int]:
+        """The target's next token of each sequence."""
+        return list(self.bonus.tolist())
+
+    @cached_property
+    def path(self) -> Int[Tensor, "batch depth"]:
+        """Accepted nodes from the root on, padded with -1."""
+        return _table(self.kept, self._depth, -1)
+
+    @cached_property
+    def accepted(self) -> Int[Tensor, "batch"]:
+        """Number of accepted nodes; 0 <= accepted <= depth."""
+        return torch.tensor([len(nodes) for nodes in self.kept], dtype=torch.int64)
+
+    @cached_property
+    def bonus(self) -> Int[Tensor, "batch"]:
+        """The target's next token, as a tensor."""
+        return torch.tensor(self.added, dtype=torch.int64)
+
+    def said(self, draft: Draft) -> list[list[int]]:
+        """Return the emitted tokens of each sequence: the accepted draft tokens, then the target's token."""
+        rows = zip(draft.trees, self.kept, self.added, strict=True)
+        return [[*(tree.tokens[node] for node in nodes), token] for tree, nodes, token in rows]
+
+
+def _table(
+    rows: List[List[int]] | List[List[float]], width: int, fill: float, device: torch.device | None = None
+) -> Tensor:
+    """Return rows padded at the end with `fill`; int64 if `fill` is an int, else float32."""
+    kind = torch.int64 if isinstance(fill, int) else torch.float32
+    padded = [[*row, *[fill] * (width - len(row))] for row in rows]
+    return torch.tensor(padded, dtype=kind, device=device).reshape(len(rows), width)

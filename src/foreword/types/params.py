@@ -1,0 +1,260 @@
+"""Sampling parameters of a request, and the checks of their types and ranges."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any, cast
+
+from foreword.errors import InvalidRequest, check_unicode
+
+if TYPE_CHECKING:  # the command line checks its options before it loads torch
+    from jaxtyping import Float, Int
+    from torch import Tensor
+
+    LogitsProcessor = Callable[[Int[Tensor, "1 length"], Float[Tensor, "1 vocab"]], Float[Tensor, "1 vocab"]]
+else:
+    LogitsProcessor = Callable[..., Any]
+"""(tokens before a position, logits) -> new logits; the protocol of transformers."""
+
+NODES = 64
+"""Draft tokens. Most per sequence and round; the target reserves KV cache slots for them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """Parameters of one request. Checked on construction; an out-of-range value raises InvalidRequest.
+
+    A completion is a function of (target, prompt, these parameters, seed) alone.
+    """
+
+    temperature: float = 1.0
+    """0 decodes greedily; otherwise logits are divided by it."""
+    top_k: int = 0
+    """Keep the k likeliest tokens; 0 keeps all."""
+    top_p: float = 1.0
+    """Keep the smallest set of likeliest tokens whose probability reaches this."""
+    min_p: float = 0.0
+    """Drop tokens less likely than this share of the likeliest."""
+    typical_p: float = 1.0
+    """Locally typical sampling (Meister et al. 2022): keep this mass of the tokens closest to the entropy."""
+    repetition_penalty: float = 1.0
+    """Divides positive and multiplies negative logits of tokens seen in prompt or output (CTRL, Keskar et al. 2019)."""
+    presence_penalty: float = 0.0
+    """Subtracted once from the logits of tokens seen in the output."""
+    frequency_penalty: float = 0.0
+    """Subtracted from the logits of tokens once for each time they were seen in the output."""
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    """Added to the logits of these token ids, before everything else."""
+    bad_words: tuple[str, ...] = ()
+    """Strings whose tokens must not be produced in sequence."""
+    bad_word_ids: tuple[tuple[int, ...], ...] = ()
+    """Bad words as token ids, for callers without a tokenizer."""
+    max_tokens: int = 256
+    """At most this many new tokens."""
+    min_tokens: int = 0
+    """End-of-text and stop token ids are forbidden before this many new tokens."""
+    stop: tuple[str, ...] = ()
+    """Text that ends the completion; it is not part of the text returned."""
+    stop_token_ids: tuple[int, ...] = ()
+    """Token ids that end the completion, beside the model's own end-of-text."""
+    ignore_eos: bool = False
+    """Do not end at the model's own end-of-text token."""
+    logprobs: int | None = None
+    """Report the log-probability of each token and of this many likeliest tokens, under the raw target."""
+    seed: int | None = None
+    """Same seed, same text. None draws one and reports it."""
+    n: int = 1
+    """Answers to one prompt; they are drawn with seed, seed + 1, …."""
+    skip_special_tokens: bool = True
+    """Leave special tokens out of the text (never out of the token ids)."""
+    processors: tuple[LogitsProcessor, ...] = ()
+    """Called per position with the tokens before it, after penalties and before temperature."""
+    prediction: str | tuple[int, ...] = ""
+    """Text or token ids that the answer is likely to contain; drafters may copy it. Never changes the answer."""
+    tenant: str = ""
+    """Owner of the request: drafters that store answers never reuse them across tenants."""
+    method: str | None = None
+    """Drafting method for this request; None: the LLM's. Never changes the text under `match`."""
+    rule: str | None = None
+    """Verification rule, or the guarantee to keep; None: the LLM's."""
+    budget: str | None = None
+    """Policy that sets the number of draft tokens; None: the LLM's."""
+    nodes: int | None = None
+    """Fixed number of draft tokens per round, instead of `budget`."""
+
+    def __post_init__(self) -> None:
+        for name, check in _CHECKS.items():
+            object.__setattr__(self, name, check(name, getattr(self, name)))
+        if self.min_tokens > self.max_tokens:
+            raise InvalidRequest(f"min_tokens ({self.min_tokens}) must not exceed max_tokens ({self.max_tokens})")
+
+    @property
+    def greedy(self) -> bool:
+        """Whether decoding is greedy; no noise is used."""
+        return self.temperature == 0
+
+    @property
+    def plain(self) -> bool:
+        """Whether the distribution is softmax(logits / temperature), with nothing added, filtered or forbidden."""
+        filtered = self.top_k or self.top_p < 1 or self.min_p or self.typical_p < 1
+        return not (self.reads_path or self.logit_bias or (filtered and not self.greedy))
+
+    @property
+    def reads_path(self) -> bool:
+        """Whether the parameters make the distribution depend on earlier tokens (penalties, bad words, processors)."""
+        return bool(
+            self.repetition_penalty != 1
+            or self.presence_penalty
+            or self.frequency_penalty
+            or self.bad_word_ids
+            or self.min_tokens
+            or self.processors
+        )
+
+
+# ---- the checks
+
+
+Check = Callable[[str, Any], Any]
+"""(name, value) -> the value to store. Raises InvalidRequest if it is not allowed."""
+
+
+def scalar(value: Any) -> Any:
+    """Return the number in a 0-d array or tensor; any other value unchanged."""
+    return value.item() if _zero_dimensional(value) and hasattr(value, "item") else value
+
+
+def whole(low: int, high: float = math.inf, shown: str | None = None, *, optional: bool = False) -> Check:
+    """Return the check of an int, or None if `optional`. Booleans are refused."""
+    span = f">= {low}" if high == math.inf else f"in {shown or f'[{low}, {high}]'}"
+    expected = f"{'None or ' if optional else ''}a whole number {span}"
+
+    def check(name: str, value: Any) -> int | None:
+        if optional and value is None:
+            return None
+        number = scalar(value)
+        if isinstance(number, bool) or not isinstance(number, Integral) or not low <= int(number) <= high:
+            raise InvalidRequest(f"{name} must be {expected}, got {value!r}")
+        return int(number)
+
+    return check
+
+
+def _number(low: float, high: float, shown: str) -> Check:
+    def check(name: str, value: Any) -> float:
+        number = scalar(value)
+        is_real = isinstance(number, Real) and not isinstance(number, bool)
+        if not (is_real and low <= cast("float", number) <= high):  # never true of NaN
+            raise InvalidRequest(f"{name} must be in {shown}, got {value!r}")
+        return float(number)
+
+    return check
+
+
+def _flag(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidRequest(f"{name} must be True or False, got {value!r}")
+    return value
+
+
+def _listed(name: str, value: Any, of: str) -> tuple[Any, ...]:
+    """Return the items of a list as a tuple; None counts as empty."""
+    if value is None:
+        return ()
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable) or _zero_dimensional(value):
+        raise InvalidRequest(f"{name} must be a list of {of}, got {value!r}")
+    return tuple(value)
+
+
+def _zero_dimensional(value: object) -> bool:
+    """Whether a value is a 0-d array or tensor, which `Iterable` accepts but which cannot be iterated."""
+    return getattr(value, "shape", None) == ()
+
+
+def _texts(name: str, value: Any) -> tuple[str, ...]:
+    texts = (value,) if isinstance(value, str) else _listed(name, value, "non-empty strings")
+    if not all(isinstance(text, str) and text for text in texts):
+        raise InvalidRequest(f"{name} must be non-empty strings, got {value!r}")
+    return tuple(check_unicode(name, text) for text in texts)
+
+
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise InvalidRequest(f"{name} must be a string, got {value!r}")
+    return check_unicode(name, value)
+
+
+def _name(name: str, value: Any) -> str | None:
+    if value is not None and not (isinstance(value, str) and value.strip()):
+        raise InvalidRequest(f"{name} must be None or a name, got {value!r}")
+    return value
+
+
+def _text_or_ids(name: str, value: Any) -> str | tuple[int, ...]:
+    return check_unicode(name, value) if isinstance(value, str) else _ids(name, value)
+
+
+def _ids(name: str, value: Any) -> tuple[int, ...]:
+    return tuple(_ID(f"each token id of {name}", token) for token in _listed(name, value, "token ids"))
+
+
+def _words(name: str, value: Any) -> tuple[tuple[int, ...], ...]:
+    words = tuple(_ids(name, word) for word in _listed(name, value, "lists of token ids"))
+    if () in words:
+        raise InvalidRequest(f"{name} must not hold an empty word, got {value!r}")
+    return words
+
+
+def _biases(name: str, value: Any) -> dict[int, float]:
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise InvalidRequest(f"{name} must map token ids to numbers in [-100, 100], got {value!r}")
+    return {_ID(f"each key of {name}", token): _BIAS(f"each value of {name}", bias) for token, bias in value.items()}
+
+
+def _callables(name: str, value: Any) -> tuple[LogitsProcessor, ...]:
+    processors = _listed(name, value, "callables")
+    if not all(callable(processor) for processor in processors):
+        raise InvalidRequest(f"{name} must be callables that take tokens and logits, got {value!r}")
+    return processors
+
+
+_ID = whole(0)
+_BIAS = _number(-100, 100, "[-100, 100]")
+_ABOVE_0 = math.nextafter(0.0, 1.0)
+
+_CHECKS: dict[str, Check] = {
+    "temperature": _number(0, 100, "[0, 100]"),
+    "top_k": whole(0, 2**31, "[0, 2**31]"),
+    "top_p": _number(_ABOVE_0, 1, "(0, 1] (for greedy decoding use temperature=0)"),
+    "min_p": _number(0, 1, "[0, 1]"),
+    "typical_p": _number(_ABOVE_0, 1, "(0, 1]"),
+    "repetition_penalty": _number(_ABOVE_0, 100, "(0, 100]"),
+    "presence_penalty": _number(-2, 2, "[-2, 2]"),
+    "frequency_penalty": _number(-2, 2, "[-2, 2]"),
+    "logit_bias": _biases,
+    "bad_words": _texts,
+    "bad_word_ids": _words,
+    "max_tokens": whole(1, 2**31, "[1, 2**31]"),
+    "min_tokens": whole(0, 2**31, "[0, 2**31]"),
+    "stop": _texts,
+    "stop_token_ids": _ids,
+    "ignore_eos": _flag,
+    "logprobs": whole(0, 100, optional=True),
+    "seed": whole(0, 2**63 - 1, "[0, 2**63)", optional=True),
+    "n": whole(1, 1024),
+    "skip_special_tokens": _flag,
+    "processors": _callables,
+    "prediction": _text_or_ids,
+    "tenant": _text,
+    "method": _name,
+    "rule": _name,
+    "budget": _name,
+    "nodes": whole(0, NODES, optional=True),
+}
+
+PARAMETER_NAMES = tuple(f.name for f in fields(SamplingParams))

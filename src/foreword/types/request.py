@@ -1,0 +1,208 @@
+"""Types of the engine loop: sequences, batches, noise, scores, streamed deltas and completions."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal, Protocol, runtime_checkable
+
+from jaxtyping import Float
+from torch import Tensor
+
+from foreword.types.draft import Draft, Verdict
+from foreword.types.params import SamplingParams
+from foreword.types.stats import Stats
+
+FinishReason = Literal["stop", "length", "abort"]
+Lists = Literal["one", "distinct", "independent"]
+"""How siblings in a draft are sampled for a rule: only one, without replacement, or independently."""
+Origin = Literal["accepted", "bonus"]
+"""Where a token came from: *accepted* is an accepted draft token; *bonus* is the token the target adds."""
+
+
+@runtime_checkable
+class TextDecoder(Protocol):
+    """Incremental detokenizer; detokenizer.py implements it."""
+
+    def push(self, token: int) -> tuple[str, bool]:
+        """Read one token. Returns the text that is now final, and whether a stop string was completed."""
+        ...
+
+    def finish(self) -> str:
+        """Return the text held back: an unfinished character, or the beginning of a stop string."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """A running request. The only mutable type; the engine and commit.py write to it."""
+
+    id: int
+    tokens: list[int]
+    """Token ids of the prompt and everything committed."""
+    prompt: int
+    """Tokens. Length of the prompt."""
+    params: SamplingParams
+    seed: int
+    """Key of all noise; params.seed, or a random one."""
+    eos: frozenset[int] = frozenset()
+    """Token ids that end this sequence."""
+    reader: TextDecoder | None = None
+    """Set if the request needs text or has stop strings."""
+    prediction: tuple[int, ...] = ()
+    """params.prediction as token ids."""
+    cached: int = 0
+    """Tokens in the target's KV cache: 0 <= cached < len(tokens). The other tokens are *pending*."""
+    rounds: int = 0
+    """Rounds so far that emitted tokens; keys the noise of rules that must not reuse it."""
+    finish_reason: FinishReason | None = None
+    error: Exception | None = None
+    """The error that ended this sequence, e.g. of its own logits processor."""
+    undrafted: str | None = None
+    """Why drafting was turned off for this sequence; None while it is on."""
+    unread: deque[Delta] = field(default_factory=deque)
+    """Committed deltas that the caller has not read yet."""
+    stats: Stats = field(default_factory=Stats)
+
+    @property
+    def pending(self) -> list[int]:
+        """Committed tokens that the next forwards must read."""
+        return self.tokens[self.cached :]
+
+    @property
+    def produced(self) -> int:
+        """Tokens emitted so far, without the prompt."""
+        return len(self.tokens) - self.prompt
+
+    @property
+    def room(self) -> int:
+        """Tokens that may still be emitted."""
+        return self.params.max_tokens - self.produced
+
+
+@runtime_checkable
+class NoiseSource(Protocol):
+    """Noise that a drafter samples its draft tokens with."""
+
+    wants_probs: bool
+    """Whether the rule compares distributions: a sampled token must come with the one it was sampled from."""
+    lists: Lists
+    """How the rule expects siblings to be sampled."""
+
+    def drafting(self, sequence: Sequence, depth: int, lane: int = 0) -> Float[Tensor, "vocab"] | None:
+        """Return Gumbel noise for the draft token at `depth` (0 = next after the last committed); None when greedy.
+
+        Lanes give independent noise for draws of one depth; a rule that shares its noise has only lane 0.
+        """
+        ...
+
+    def predicting(self, sequence: Sequence, count: int) -> Float[Tensor, "count vocab"] | None:
+        """Return the noise of depths 0 to count - 1, for a rule that shares its noise; None when greedy."""
+        ...
+
+
+Stops = Callable[[Sequence, int, Float[Tensor, "vocab"]], bool]
+"""(sequence, draft tokens of the prefix, log-weights of the next distribution) -> whether to stop drafting here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Input of a drafter: the sequences of this round, read-only, and the noise to sample with."""
+
+    sequences: tuple[Sequence, ...]
+    draws: NoiseSource
+    trees: bool = True
+    """Whether target and rule verify trees; if not, only the first chain of a tree is scored."""
+    floor: float = 0.0
+    """Probability. A draft token less likely than this to be accepted is not worth scoring."""
+    pace: float = 0.0
+    """Tokens per second of each sequence: what a second of drafting must gain. 0 = ignore time."""
+    context: int = 2**31
+    """Tokens. Context length of the target."""
+    stops: Stops | None = None
+    """Called with the distribution after a prefix, before sampling from it: whether the chain ends there."""
+
+    def __len__(self) -> int:
+        return len(self.sequences)
+
+    def reach(self, sequence: Sequence) -> int:
+        """Return the largest useful depth of a draft; the target adds one more token. Deeper nodes are dropped."""
+        return max(0, min(sequence.room, self.context - len(sequence.tokens)) - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """Logits of the target's forward, for drafters that learn from them."""
+
+    logits: tuple[Float[Tensor, "_ vocab"], ...]
+    """Per sequence: raw logits after its last committed token and after each draft token in use (any float dtype)."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """Log-probability (nats) of an emitted token under the raw target (no temperature or filters), and the top ones."""
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+    """(token id, log-probability), likeliest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """Streamed output: what one round added to one sequence."""
+
+    id: int
+    tokens: tuple[int, ...]
+    origins: tuple[Origin, ...]
+    """One for each token."""
+    text: str
+    """Text that became final this round."""
+    pieces: tuple[str, ...]
+    """The same text, one piece for each token (some may be empty); "".join(pieces) == text."""
+    logprobs: tuple[TokenLogprob, ...] = ()
+    finish_reason: FinishReason | None = None
+    drafted: int = 0
+    """Draft tokens scored this round."""
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """The answer to one request."""
+
+    text: str
+    tokens: list[int]
+    """Ids of the emitted tokens, an end-of-text token included."""
+    finish_reason: FinishReason
+    seed: int
+    stats: Stats
+    prompt_tokens: list[int]
+    logprobs: list[TokenLogprob] | None = None
+    method: str = ""
+    """How draft tokens were proposed."""
+    undrafted: str | None = None
+    """Why drafting was turned off; None if it was not. The text is the same either way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """All randomness of one verification: the same noise gives the same verdict.
+
+    A column is a position to draw at: 0 after the last committed token, i + 1 after node i.
+
+    `gumbel` belongs to `match` and is shared with the drafter; the uniform streams belong to the other rules and are
+    independent of it, of each other and of the drafter's noise (docs/guarantees.md).
+    """
+
+    gumbel: Float[Tensor, "batch column vocab"] | None
+    """Standard Gumbel noise of the position of each column; None = zero."""
+    accept: Float[Tensor, "batch column"]
+    """Uniform in (0, 1): column i is the acceptance test of node i (the last column is unused)."""
+    bonus: Float[Tensor, "batch column"]
+    """Uniform in (0, 1): the draw of the bonus token after the accepted path that ends at each column."""
+
+
+Verify = Callable[[Float[Tensor, "batch column vocab"], Draft, Noise], Verdict]
+"""A rule, as a pure function: (log-weights, draft, noise) -> verdict. Log-weights are the target's unnormalised
+log-probabilities, -inf = forbidden; column 0 is after the last committed token, column i + 1 after node i."""

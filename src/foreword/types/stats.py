@@ -1,0 +1,72 @@
+"""Time and acceptance statistics of rounds and completions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+__all__ = ["Clock", "Stats"]
+
+
+@dataclass(slots=True)
+class Clock:
+    """Seconds of one round, by step."""
+
+    propose: float = 0.0
+    score: float = 0.0
+    verify: float = 0.0
+    commit: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """Seconds of all four steps."""
+        return self.propose + self.score + self.verify + self.commit
+
+
+@dataclass(slots=True)
+class Stats:
+    """Statistics of one completion. Times are seconds of the rounds this sequence took part in."""
+
+    rounds: int = 0
+    """Rounds that emitted at least one token (prefill rounds that only read do not count)."""
+    drafted: int = 0
+    """Draft tokens that the target scored."""
+    accepted: int = 0
+    """Draft tokens accepted, before any cut at a stop string or limit."""
+    drafted_at: list[int] = field(default_factory=list)
+    """Entry i: rounds in which a draft token of depth i + 1 was scored."""
+    accepted_at: list[int] = field(default_factory=list)
+    """Entry i: rounds in which a draft token of depth i + 1 was accepted."""
+    tokens: int = 0
+    """Tokens emitted."""
+    propose: float = 0.0
+    score: float = 0.0
+    verify: float = 0.0
+    commit: float = 0.0
+    prefill: float = 0.0
+    """Seconds of rounds that only read the prompt, all steps together."""
+
+    def add(self, clock: Clock, drafted: int, accepted: int, depth: int | None = None) -> None:
+        """Count one round that emitted tokens; `depth` of its draft, None for a chain."""
+        depth = drafted if depth is None else depth
+        self.rounds += 1
+        self.drafted += drafted
+        self.accepted += accepted
+        self.propose += clock.propose
+        self.score += clock.score
+        self.verify += clock.verify
+        self.commit += clock.commit
+        for counts in (self.drafted_at, self.accepted_at):
+            counts.extend([0] * (depth - len(counts)))
+        for level in range(depth):
+            self.drafted_at[level] += 1
+            self.accepted_at[level] += level < accepted
+
+    @property
+    def tokens_per_pass(self) -> float:
+        """Tokens emitted per target forward that emitted any."""
+        return self.tokens / self.rounds if self.rounds else 0.0
+
+    @property
+    def acceptance(self) -> float:
+        """Accepted share of the draft tokens; 0 if there were none."""
+        return self.accepted / self.drafted if self.drafted else 0.0

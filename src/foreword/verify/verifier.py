@@ -1,0 +1,96 @@
+"""The verify step: from the logits of a round to a verdict, under each request's own sampling parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from foreword.sampling.draw import choose, one_hot, walk
+from foreword.sampling.logits import Columns, weights_or_invalid
+from foreword.sampling.streams import NoiseStreams
+from foreword.types import Batch, Draft, SamplingParams, Sequence, Verdict
+from foreword.verify import Follow, Rule
+
+Logits = list[Float[Tensor, "_ vocab"]]
+"""Per sequence: the target's logits after its last committed token and after each of its draft tokens."""
+_UNCHANGED = SamplingParams(temperature=1)
+"""Parameters that sample from log-weights as they are."""
+
+
+class Verifier:
+    """Applies one rule. Calls `give_up` with a sequence whose own parameters fail, before raising the error."""
+
+    def __init__(self, rule: Rule, draws: NoiseStreams, give_up: Callable[[Sequence], None]) -> None:
+        self._rule, self._draws, self._give_up = rule, draws, give_up
+
+    def verify(self, batch: Batch, draft: Draft, logits: Logits) -> Verdict:
+        """Return the accepted nodes and the target's next token of each sequence."""
+        if not batch.sequences:
+            return Verdict([], [], 0)
+        distributions, invalid = self._distributions(batch, draft, logits)
+        if self._rule.follow is not None:
+            verdict = self._follow_draws(self._rule.follow, batch, draft, distributions)
+        else:
+            noise = self._draws.verifying(batch.sequences, draft, [tree.depths for tree in draft.trees])
+            verdict = self._rule.verify(_padded(distributions, draft.nodes + 1), draft, noise)
+        return _truncate(verdict, draft, invalid) if any(invalid) else verdict
+
+    def _follow_draws(self, follow: Follow, batch: Batch, draft: Draft, distributions: Logits) -> Verdict:
+        """Return the rule's verdict faster: draw the target's tokens only as far as draft tokens match them."""
+        kept, added = [], []
+        for sequence, tree, distribution in zip(batch.sequences, draft.trees, distributions, strict=True):
+            params, depths = sequence.params if sequence.params.plain else _UNCHANGED, tree.depths
+            noise = self._draws.predicting(sequence, max(depths) + 1)
+            path, token = walk(distribution, params, noise, tree) or follow(
+                choose(distribution, params, noise, depths), tree
+            )
+            kept.append(path)
+            added.append(token)
+        return Verdict(kept, added, draft.nodes)
+
+    def _distributions(self, batch: Batch, draft: Draft, logits: Logits) -> tuple[Logits, list[Columns]]:
+        """Return each sequence's log-weights at every column, and the invalid columns.
+
+        For a rule with `follow` and plain parameters these are the raw logits: drawing applies the temperature.
+        """
+        distributions, invalid = [], []
+        for row, sequence in enumerate(batch.sequences):
+            if self._rule.follow is not None and sequence.params.plain:
+                distributions.append(logits[row])
+                invalid.append(frozenset())
+                continue
+            paths = draft.trees[row].paths if sequence.params.reads_path else None
+            try:
+                distribution, columns = weights_or_invalid(logits[row], sequence, paths)
+            except Exception:  # the other sequences continue in the engine's next step
+                self._give_up(sequence)
+                raise
+            distributions.append(
+                one_hot(distribution) if sequence.params.greedy and not self._rule.shares_noise else distribution
+            )
+            invalid.append(columns)
+        return distributions, invalid
+
+
+def _truncate(verdict: Verdict, draft: Draft, invalid: list[Columns]) -> Verdict:
+    """End each path at its first invalid column; the next round verifies there, as plain decoding does."""
+    kept, added = list(verdict.kept), list(verdict.added)
+    for row, (tree, columns) in enumerate(zip(draft.trees, invalid, strict=True)):
+        for depth, node in enumerate(kept[row]):
+            if node + 1 in columns:
+                kept[row], added[row] = kept[row][:depth], tree.tokens[node]
+                break
+    return Verdict(kept, added, draft.nodes)
+
+
+def _padded(rows: list[Tensor], columns: int) -> Tensor:
+    """Stack rows, padded with zeros at the end to `columns`."""
+    if all(row.shape[0] == columns for row in rows):
+        return rows[0][None] if len(rows) == 1 else torch.stack(rows)
+    padded = rows[0].new_zeros(len(rows), columns, *rows[0].shape[1:])
+    for padded_row, row in zip(padded, rows, strict=True):
+        padded_row[: row.shape[0]] = row
+    return padded

@@ -1,0 +1,105 @@
+"""A model is written once for each format, is found again by what it holds, and never half written."""
+
+import copy
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+import starter
+from foreword.bench.inflate.model import SHAPES, inflate
+from foreword.bench.peers.convert import Source, converted, folder, source
+from foreword.errors import ModelError
+from foreword.model import load_tokenizer
+from tiny_models import build
+
+
+@pytest.fixture(autouse=True)
+def cache(monkeypatch, tmp_path) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "foreword" / "peers"
+
+
+@pytest.fixture(scope="module")
+def draft() -> Source:
+    model = AutoModelForCausalLM.from_pretrained(starter.draft(), dtype=torch.bfloat16)
+    return source("the draft", model, load_tokenizer(starter.draft()))
+
+
+def changed(before: Source) -> Source:
+    """The same, but for the last number of one weight."""
+    model = copy.deepcopy(before.model)
+    with torch.no_grad():
+        model.model.norm.weight[-1] += 1
+    return Source(before.name, model, before.tokenizer)
+
+
+class Writer:
+    """Counts how often it writes."""
+
+    def __init__(self) -> None:
+        self.times = 0
+
+    def __call__(self, out: Path) -> None:
+        assert not list(out.iterdir())
+        self.times += 1
+        (out / "model").write_text("all of it")
+
+
+def test_what_is_there_is_not_written_again(draft, cache):
+    write, told = Writer(), []
+    first = converted("format", draft, write, told.append)
+    again = converted("format", Source("another name", copy.deepcopy(draft.model), draft.tokenizer), write, told.append)
+    assert first == again
+    assert first.parent == folder() == cache
+    assert (first / "model").read_text() == "all of it"
+    assert (write.times, len(told)) == (1, 1)
+    assert "the draft" in told[0]
+    assert str(first) in told[0]
+
+
+def test_other_weights_and_other_formats_lie_elsewhere(draft):
+    write = Writer()
+    places = {converted(kind, what, write, print) for kind in "ab" for what in (draft, changed(draft))}
+    assert (len(places), write.times) == (4, 4)
+
+
+def test_inflated_weights_are_found_again_and_are_not_the_small_ones():
+    small, tokenizer = AutoModelForCausalLM.from_pretrained(starter.draft()), load_tokenizer(starter.draft())
+    large = [source("large", inflate(small, SHAPES["llama-110m"]), tokenizer).digest() for _ in range(2)]
+    assert large[0] == large[1] != source("small", small, tokenizer).digest()
+
+
+def test_what_breaks_off_leaves_nothing(draft, cache):
+    def breaks(out: Path) -> None:
+        (out / "model").write_text("half of it")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        converted("format", draft, breaks, print)
+    assert not list(cache.iterdir())
+    assert (converted("format", draft, Writer(), print) / "model").read_text() == "all of it"
+
+
+def test_what_another_run_wrote_meanwhile_is_taken(draft, cache):
+    def late(out: Path) -> None:
+        (out / "model").write_text("late")
+        converted("format", draft, Writer(), print)
+
+    assert (converted("format", draft, late, print) / "model").read_text() == "all of it"
+    assert len(list(cache.iterdir())) == 1
+
+
+def test_models_that_nobody_can_write_are_refused(draft):
+    with pytest.raises(ModelError, match="only a Llama is supported, and it is a Qwen"):
+        source("it", build("qwen3"), draft.tokenizer)
+    for name, value in (("attention_bias", True), ("mlp_bias", True), ("hidden_act", "gelu")):
+        model = copy.deepcopy(draft.model)
+        setattr(model.config, name, value)
+        with pytest.raises(ModelError, match="with silu and without biases"):
+            source("it", model, draft.tokenizer)
+    model = copy.deepcopy(draft.model)
+    model.config.rope_parameters["rope_type"] = "llama3"
+    with pytest.raises(ModelError, match="unscaled positions"):
+        source("it", model, draft.tokenizer)

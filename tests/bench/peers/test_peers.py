@@ -1,0 +1,144 @@
+"""Where other engines are installed they run our weights: the same scores, the same tokens, every way there is."""
+
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+import starter
+from foreword.bench.peers import llamacpp, registry
+from foreword.bench.peers.convert import Source, source
+from foreword.bench.peers.registry import ASSISTED, ENGINES, GENERATE, LOOKUP, MODES, Pair
+from foreword.bench.prompts import load
+from foreword.bench.records import Request, Trial
+from foreword.bench.run import Options, rendered, spread
+from foreword.model import load_tokenizer
+
+TOKENS = 24
+TOKENIZER = load_tokenizer(starter.target())
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("peers")
+
+
+@pytest.fixture(autouse=True)
+def _kept_apart(monkeypatch, cache):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+
+
+@pytest.fixture(scope="module")
+def target() -> Source:
+    return source("the family", AutoModelForCausalLM.from_pretrained(starter.target(), dtype="float32"), TOKENIZER)
+
+
+@pytest.fixture(scope="module")
+def pair(target) -> Pair:
+    draft = source("its draft", AutoModelForCausalLM.from_pretrained(starter.draft(), dtype="float32"), TOKENIZER)
+    return Pair(lambda: target, lambda: draft, print)
+
+
+@pytest.fixture(scope="module")
+def requests() -> list[Request]:
+    options = Options(max_tokens=TOKENS)
+    prompts = spread(load("in-domain"), 4)
+    return [Request(p.id, rendered(p, TOKENIZER, 1024, options), 0.0, place, TOKENS) for place, p in enumerate(prompts)]
+
+
+@pytest.fixture(scope="module")
+def said(target, requests) -> list[list[int]]:
+    """What transformers writes in float32."""
+    generate = cast(Any, target.model).generate
+    prompts = [torch.tensor([request.prompt]) for request in requests]
+    return [
+        generate(p, attention_mask=torch.ones_like(p), max_new_tokens=TOKENS, do_sample=False)[0, p.shape[1] :].tolist()
+        for p in prompts
+    ]
+
+
+def needs(engine: str) -> None:
+    for module in ENGINES[engine].modules:
+        pytest.importorskip(module)
+
+
+@pytest.mark.parametrize("way", MODES)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_every_way_writes_the_greedy_text_however_often_it_is_asked(engine, way, pair, requests, said):
+    needs(engine)
+    contender = registry.make(f"{engine}.{way}", pair)
+    trials = [contender.run(request) for request in (*requests, *requests)]
+    assert [trial.tokens for trial in trials] == [*said, *said]
+    written, passes = sum(map(len, said)), [sum(trial.passes for trial in half) for half in (trials[:4], trials[4:])]
+    assert passes[0] == passes[1]
+    assert passes[0] == written if way == GENERATE else passes[0] < 0.8 * written
+    assert all(trial.seconds > 0 for trial in trials)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_drawn_texts_follow_the_seed(engine, pair, requests):
+    needs(engine)
+    contender = registry.make(f"{engine}.{GENERATE}", pair)
+
+    def drawn(seed: int) -> Trial:
+        return contender.run(Request("", requests[0].prompt, 1.0, seed, TOKENS))
+
+    assert drawn(1).tokens == drawn(1).tokens != drawn(2).tokens
+
+
+def test_openvino_scores_as_transformers_does_with_its_prompt_in_parts(target):
+    ov = pytest.importorskip("openvino")
+    from foreword.bench.peers.openvino_graph import graph
+
+    wide = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
+    run = ov.Core().compile_model(graph(target.model), "CPU", wide).create_infer_request()
+    ids = np.array([TOKENIZER("How many legs have 3 spiders?")["input_ids"]])
+    found = []
+    for start, stop in ((0, 5), (5, 6), (6, ids.shape[1])):
+        places, seen = np.arange(start, stop)[None], np.ones((1, stop), dtype=np.int64)
+        given = {"input_ids": ids[:, start:stop], "attention_mask": seen, "position_ids": places}
+        found.append(run.infer({**given, "beam_idx": np.zeros(1, dtype=np.int32)})["logits"].copy())
+    with torch.no_grad():
+        wanted = target.model(torch.tensor(ids)).logits
+    torch.testing.assert_close(torch.tensor(np.concatenate(found, 1)), wanted, rtol=0, atol=1e-3)
+
+
+def test_llamacpp_reads_texts_as_the_tokenizer_does(target):
+    needs("llamacpp")
+    import llama_cpp
+
+    llama = llama_cpp.Llama(str(llamacpp.file(target, print)), vocab_only=True, verbose=False)
+    texts = [
+        message["content"] for kind in ("in-domain", "out-of-domain") for p in load(kind) for message in p.messages
+    ]
+    for text in (*texts, "<|user|>\nit's 1234,  x\t日本語 é\n\n<|end|>"):
+        assert llama.tokenize(text.encode(), add_bos=False, special=True) == TOKENIZER(text)["input_ids"]
+
+
+def test_a_way_with_a_draft_model_says_when_there_is_none(target):
+    def none() -> Source:
+        raise ValueError("no draft")
+
+    for engine in ENGINES:
+        needs(engine)
+        with pytest.raises(ValueError, match="no draft"):
+            registry.make(f"{engine}.{ASSISTED}", Pair(lambda: target, none, print))
+        registry.make(f"{engine}.{LOOKUP}", Pair(lambda: target, none, print))
+
+
+def test_llamacpp_reads_a_prompt_again_when_it_comes_again(pair, requests):
+    needs("llamacpp")
+    contender = cast(llamacpp.LlamaCpp, registry.make("llamacpp.generate", pair))
+    read, inner = [], contender._llama.eval
+
+    def counted(tokens: Any) -> None:
+        read.append(len(tokens))
+        inner(tokens)
+
+    contender._llama.eval = counted
+    for _ in range(2):
+        contender.run(requests[0])
+    assert read.count(len(requests[0].prompt)) == 2

@@ -1,0 +1,155 @@
+"""Forwards beside the limit of the memory: the bytes are those of the model, the shares follow from bytes and times."""
+
+import io
+import json
+from dataclasses import replace
+from typing import cast
+
+import pytest
+import torch
+from rich.console import Console
+from transformers import AutoModelForCausalLM, LlamaConfig
+
+import starter
+from foreword.bench.inflate.model import SHAPES, shape_of
+from foreword.bench.roofline.batches import BatchPass
+from foreword.bench.roofline.limit import NODES, Limit, LimitOptions, Pass, limit, limits, middle, table
+from foreword.bench.stats import Interval
+from foreword.errors import InvalidRequest, ModelError
+from foreword.model import Model
+from foreword.model.cost import Cost
+from tiny_models import build
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory) -> Limit:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        patch.setattr("foreword.bench.roofline.limit.QUICK_SECONDS", 0.0)
+        asked = LimitOptions(
+            ("family",), context=30, quick=True, target=str(starter.target()), dtype="float32", batches=(1, 4)
+        )
+        (one,) = limits(asked)
+    return one
+
+
+@pytest.fixture
+def invented() -> Limit:
+    beside = (BatchPass(16, Interval(5.0, 6.0, 7.0), 0.3, 3.0),)
+    rows = (Pass(1, Interval(1.0, 2.0, 3.0), 0.5, 1.0, 2.2), Pass(8, Interval(3.0, 4.0, 5.0), 0.25, 2.0, 3.0))
+    return Limit("invented", "native", 10, weights=900, keys=100, bandwidth=1e6, rows=rows, batches=beside)
+
+
+def test_the_bytes_are_those_of_the_weights_and_of_the_keys_after_the_context(found):
+    weights = AutoModelForCausalLM.from_pretrained(starter.target(), dtype=torch.float32)
+    config = weights.config
+    assert found.weights == 4 * weights.num_parameters()  # its embedding is its head as well
+    assert found.keys == 30 * 2 * 4 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim
+    assert found.bytes == found.weights + found.keys
+
+
+def test_an_embedding_that_is_only_looked_up_is_not_read_by_a_pass(tmp_path):
+    llama = build("llama")
+    llama.save_pretrained(tmp_path)
+    (one,) = limits_of(tmp_path)
+    assert one.weights == 4 * (llama.num_parameters() - llama.get_input_embeddings().weight.numel())
+
+
+def test_an_enlarged_model_is_measured_beyond_the_context_of_the_small_one(monkeypatch, tmp_path):
+    monkeypatch.setattr("foreword.bench.roofline.limit.QUICK_SECONDS", 0.0)
+    llama = build("llama")
+    llama.save_pretrained(tmp_path)
+    same = shape_of(cast("LlamaConfig", llama.config))
+    monkeypatch.setitem(SHAPES, "tiny", replace(same, name="tiny", layers=same.layers + 1))
+    context = 2 * llama.config.max_position_embeddings
+    (one,) = limits(LimitOptions(("tiny",), context=context, quick=True, target=str(tmp_path), dtype="float32"))
+    assert (one.context, [row.nodes for row in one.rows]) == (context, list(NODES))
+    assert one.keys == context * 2 * 4 * (same.layers + 1) * same.kv_heads * same.head_dim
+    with pytest.raises(ModelError, match="Lower 'context'"):
+        limits(LimitOptions(("family",), context=context, quick=True, target=str(tmp_path), dtype="float32"))
+
+
+def limits_of(folder) -> list[Limit]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("foreword.bench.roofline.limit.QUICK_SECONDS", 0.0)
+        return limits(LimitOptions(("family",), context=30, quick=True, target=str(folder), dtype="float32"))
+
+
+def test_shares_follow_from_bytes_bandwidth_and_times(found):
+    assert [row.nodes for row in found.rows] == list(NODES)
+    for row in found.rows:
+        assert row.share_of_floor == pytest.approx(1e3 * found.bytes / found.bandwidth / row.ms.mid)
+        assert row.ms.low <= row.ms.mid <= row.ms.high
+        assert row.predicted_ms > 0
+    assert found.rows[0].cost_over_one == 1.0
+    assert found.rows[-1].cost_over_one > 1.0  # 64 tokens in float32 are products, whatever the machine
+
+
+def test_texts_that_are_read_together_read_the_weights_once_and_their_own_keys(found):
+    assert [one.batch for one in found.batches] == [1, 4]
+    one, four = found.batches
+    assert one.cost_over_one == 1.0
+    bytes_a_second = [
+        (found.weights + beside.batch * found.keys) / (beside.share_of_floor * beside.ms.mid) for beside in (one, four)
+    ]
+    assert bytes_a_second[0] == pytest.approx(bytes_a_second[1])
+    assert found.as_json()["batches"][1]["batch"] == 4
+    assert found.as_json()["device"] == "cpu"
+
+
+def test_on_a_cpu_texts_are_read_together_only_when_that_is_asked(tmp_path):
+    build("llama").save_pretrained(tmp_path)
+    assert limits_of(tmp_path)[0].batches == ()
+
+
+def test_the_json_has_what_is_promised_and_is_json(found):
+    written = json.loads(json.dumps(found.as_json(), allow_nan=False))
+    assert {"bandwidth_gb_s", "shape", "bytes", "rows"} <= set(written)
+    assert all({"nodes", "ms", "share_of_floor", "cost_over_one"} <= set(row) for row in written["rows"])
+    assert written["bytes"] == found.bytes
+    assert written["bandwidth_gb_s"] == pytest.approx(found.bandwidth / 1e9)
+
+
+def test_floor_and_deviation_are_those_of_the_figures(invented):
+    assert invented.floor == pytest.approx(1e-3)
+    assert invented.off == pytest.approx(0.25)
+
+
+def test_the_table_has_a_line_for_every_pass(invented):
+    console = Console(width=160, record=True, file=io.StringIO())
+    console.print(table([invented]))
+    said = console.export_text()
+    assert "2.00×" in said
+    assert "50%" in said
+    assert "1 of 16" in said
+    assert "floor is 1.00 ms" in said
+
+
+def test_the_middle_is_the_median_and_its_interval_holds_it():
+    assert middle([3.0, 1.0, 2.0]).mid == 2.0
+    assert middle([5.0] * 4) == Interval(5.0, 5.0, 5.0)
+    wide, narrow = middle([1.0, 9.0] * 3), middle([4.9, 5.1] * 3)
+    assert wide.high - wide.low > narrow.high - narrow.low
+
+
+def test_what_is_predicted_is_not_from_a_table_of_another_hour():
+    model = Model(build("llama"))
+    model._cost = Cost({1: 1000.0}, context=16)
+    assert all(row.predicted_ms < 1e5 for row in limit(model, (1, 1), 20, 0.0).rows)
+
+
+def test_what_cannot_be_measured_is_refused():
+    with pytest.raises(InvalidRequest, match=r"no such shape\. Choose from family, llama-110m"):
+        limits(LimitOptions(("llama-2t",)))
+    with pytest.raises(ModelError, match="cannot use device 'cuda:77'"):
+        limits(LimitOptions(device="cuda:77"))
+    with pytest.raises(InvalidRequest, match="at least 1"):
+        limits(LimitOptions(("family",), context=0))
+    with pytest.raises(ModelError, match="Lower 'context'"):
+        limit(Model(build("llama")), (1, 1), 250, 0.0)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_model_that_cannot_go_back_is_refused():
+    with pytest.raises(ModelError, match="cannot go back"):
+        limit(Model(build("mamba")), (1, 1), 20, 0.0)

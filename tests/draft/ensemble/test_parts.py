@@ -1,0 +1,447 @@
+"""Drafters made of drafters: the parts they load, the tree they make of several, and whom they ask."""
+
+from collections.abc import Sequence as List
+from itertools import count
+
+import pytest
+import torch
+
+from foreword.draft import MethodSpec, method
+from foreword.draft.base import Drafter, chosen
+from foreword.draft.ensemble.base import EAGER, DecayedMean
+from foreword.draft.ensemble.cascade import CascadeDrafter
+from foreword.draft.ensemble.fuse import FusedDrafter
+from foreword.draft.lm import LanguageModelDrafter
+from foreword.draft.lookup.ngram import NgramDrafter
+from foreword.draft.lookup.suffix import SuffixDrafter
+from foreword.errors import InvalidRequest, UnknownMethod
+from foreword.sampling.streams import NoiseStreams
+from foreword.types import Batch, Draft, DraftTree, SamplingParams, Scores, Sequence, Verdict
+from running import Request, draft, engine, finish, plain, prompts, target, tokenizer
+
+_ids = count(2_000_000)
+
+
+class Says(Drafter):
+    """Always the same tree, or chain without chances."""
+
+    def __init__(self, *draft_tokens: tuple[int, int, float], silent: bool = False) -> None:
+        self.tree, self.silent, self.asked = DraftTree(), silent, 0
+        for token, parent, probability in draft_tokens:
+            self.tree.add(token, parent, probability)
+
+    def propose(self, batch: Batch, nodes: List[int]) -> Draft:
+        self.asked += sum(n > 0 for n in nodes)
+        trees = [self.tree if n else DraftTree() for n in nodes]
+        return chosen([tree.tokens for tree in trees]) if self.silent else Draft(trees)
+
+
+def one(length: int = 3) -> Sequence:
+    return Sequence(next(_ids), [5] * length, 1, SamplingParams(temperature=0, max_tokens=64), seed=0)
+
+
+def propose(drafter: Drafter, *sequences: Sequence, most: int = 8, trees: bool = True, **known: float) -> Draft:
+    batch = Batch(sequences, NoiseStreams(100, shared=True), trees, **known)
+    return drafter.propose(batch, [most] * len(sequences))
+
+
+def probabilities(made: Draft, row: int = 0) -> dict[tuple[int, ...], float]:
+    assert made.probabilities is not None
+    return dict(zip(map(tuple, made.trees[row].paths[1:]), made.probabilities[row].tolist(), strict=False))
+
+
+def test_what_two_say_is_likelier_than_what_one_says():
+    fused = FusedDrafter([Says((1, -1, 0.6), (2, 0, 0.3)), Says((1, -1, 0.4), (3, -1, 0.4), (2, 0, 0.2))])
+    found = probabilities(propose(fused, one()))
+    assert found == pytest.approx({(1,): 0.5, (1, 2): 0.25, (3,): 0.2})
+    assert probabilities(propose(fused, one(), most=2)) == pytest.approx({(1,): 0.5, (1, 2): 0.25})
+
+
+def test_where_one_is_silent_the_other_is_heard_in_full():
+    found = probabilities(propose(FusedDrafter([Says((1, -1, 0.5), (2, 0, 0.4)), Says((1, -1, 0.5))]), one()))
+    assert found == pytest.approx({(1,): 0.5, (1, 2): 0.4})
+    assert probabilities(propose(FusedDrafter([Says(), Says((4, -1, 0.7))]), one())) == pytest.approx({(4,): 0.7})
+
+
+def test_who_was_right_counts_more():
+    right, wrong = Says((1, -1, 0.6)), Says((2, -1, 0.6))
+    fused, sequence = FusedDrafter([right, wrong]), one()
+    for _ in range(30):
+        propose(fused, sequence)
+        fused.update(sequence, fused._trees.pop(sequence.id), [1])
+    found = probabilities(propose(fused, sequence))
+    assert found[(1,)] > 0.58
+    assert found[(2,)] < 0.02
+
+
+def test_who_is_right_for_longer_does_not_pay_for_every_further_token():
+    """A long guess gives each of its tokens a chance below 1; one that is wrong at once says nothing of the others."""
+    long = Says((1, -1, 0.5), (2, 0, 0.25), (3, 1, 0.12), (4, 2, 0.06))
+    brief = Says((9, -1, 0.9))
+    fused, sequence = FusedDrafter([long, brief]), one()
+    for _ in range(5):
+        propose(fused, sequence)
+        fused.update(sequence, fused._trees.pop(sequence.id), [1, 2, 3, 8])
+    assert probabilities(propose(fused, sequence))[(1,)] > 0.45
+
+
+def test_who_was_right_for_long_counts_more_until_others_are():
+    ways = [Says((1, -1, 0.6)), Says((2, -1, 0.6))]
+    fused, sequence = FusedDrafter(ways), one()
+
+    def judged(rounds: int, said: int) -> dict[tuple[int, ...], float]:
+        for _ in range(rounds):
+            propose(fused, sequence)
+            fused.update(sequence, fused._trees.pop(sequence.id), [said])
+        return probabilities(propose(fused, sequence))
+
+    judged(30, 1)
+    after = judged(1, 2)
+    assert after[(1,)] > after[(2,)], "one round does not undo thirty"
+    after = judged(28, 2)
+    assert after[(2,)] > after[(1,)], "but what is long past counts less"
+
+
+def test_one_whose_guesses_ended_keeps_its_standing():
+    fused, sequence = FusedDrafter([Says((1, -1, 0.6), (2, 0, 0.3)), Says((1, -1, 0.6))]), one()
+    propose(fused, sequence)
+    fused.update(sequence, fused._trees.pop(sequence.id), [1, 2, 3])
+    assert fused._log_weights == [0.0, 0.0], "where the first said more nobody was heard beside it"
+
+
+def test_one_that_was_silent_keeps_its_standing():
+    fused, sequence = FusedDrafter([Says((1, -1, 0.6)), Says()]), one()
+    for said in ([1], [7], [7], [1]):
+        propose(fused, sequence)
+        fused.update(sequence, fused._trees.pop(sequence.id), said)
+    assert fused._log_weights == [0.0, 0.0], "nobody was heard beside whom the first could be judged"
+
+
+def test_one_that_says_no_chances_is_believed_as_often_as_it_is_right():
+    mute = Says((1, -1, 0.0), (2, 0, 0.0), silent=True)
+    fused, sequence = FusedDrafter([mute, Says()]), one()
+    for turn in range(200):
+        propose(fused, sequence)
+        fused.update(sequence, fused._trees.pop(sequence.id), [1, 9] if turn % 2 else [1, 2, 7])
+    assert probabilities(propose(fused, sequence)) == pytest.approx({(1,): 1.0, (1, 2): 0.5}, abs=0.05)
+
+
+def test_a_cascade_asks_the_next_only_where_the_first_is_not_sure():
+    cheap, dear = Says((1, -1, 0.9), (2, 0, 0.8)), Says((3, -1, 0.9), (4, 0, 0.5))
+    sure = CascadeDrafter([cheap, dear])
+    for _ in range(30):  # much is hoped of it before it was asked
+        assert probabilities(propose(sure, one())) == pytest.approx({(1,): 0.9, (1, 2): 0.8})
+    assert dear.asked < 10
+    asked = dear.asked
+    unsure = CascadeDrafter([Says((1, -1, 0.2)), dear])
+    for _ in range(30):
+        assert probabilities(propose(unsure, one())) == pytest.approx({(3,): 0.9, (3, 4): 0.5})
+    assert dear.asked == asked + 30
+    assert propose(CascadeDrafter([Says((1, -1, 0.2)), Says((1, -1, 0.1), (2, -1, 0.05))]), one(), trees=False).chain
+
+
+@pytest.mark.parametrize("kind", [FusedDrafter, CascadeDrafter])
+def test_a_part_that_takes_longer_than_it_earns_is_asked_now_and_then_alone(kind):
+    dear = Says((3, -1, 0.9), (4, 0, 0.5))
+    both = kind([Says((1, -1, 0.2)), dear])
+    propose(both, one(), pace=1.0)
+    assert dear.asked == 1, "nobody knew what it takes"
+    both._took[1] = 10.0
+    for _ in range(5):
+        assert probabilities(propose(both, one(), pace=1.0)) == pytest.approx({(1,): 0.2})
+    assert dear.asked == 1
+    propose(both, one(), pace=0.01)
+    assert dear.asked == 2, "where text comes slowly there is time"
+    both._took[1] = 5.0
+    both.rest(10_000.0)
+    assert both._spare == 20.0, "a share of the time is kept for it, but not for ever"
+    propose(both, one(), pace=1.0)
+    assert dear.asked == 3
+    assert both._tried == 0, "that try is over"
+    assert both._spare < 20.0, "and paid for"
+    both._took[1], both._spare = 5.0, 7.0
+    propose(both, one(), pace=1.0)
+    assert dear.asked == 3, "it is expected to add less than 5 tokens, so more than its time must be saved up"
+    propose(both, one())
+    assert dear.asked == 4, "nobody looks at the time"
+
+
+@pytest.mark.parametrize("kind", [FusedDrafter, CascadeDrafter])
+def test_a_part_of_which_nothing_is_expected_is_tried_all_the_same(kind):
+    """Texts change, and nobody would notice."""
+    silent = Says()
+    both = kind([Says((1, -1, 0.9), (2, 0, 0.8)), silent])
+    for _ in range(2000):
+        propose(both, one())
+    asked = silent.asked
+    both._took[1] = 1.0
+    both.rest(3.9 / 0.02)
+    propose(both, one(), pace=1.0)
+    assert silent.asked == asked
+    both.rest(0.2 / 0.02)
+    propose(both, one(), pace=1.0)
+    assert silent.asked == asked + 1, "when four times its time was saved"
+
+
+@pytest.mark.parametrize("kind", [FusedDrafter, CascadeDrafter])
+def test_what_a_part_takes_to_read_a_text_first_is_not_held_against_it(kind):
+    both, sequence = kind([Says((1, -1, 0.2)), Says((3, -1, 0.9))]), one()
+    propose(both, sequence)
+    assert both._took == [0.0, 0.0]
+    both.rest(1.0)
+    propose(both, sequence)
+    assert min(both._took) > 0
+    both._took = [0.0, 0.0]
+    both.rest(1.0)
+    both.rest(1.0)
+    propose(both, sequence)
+    assert both._took == [0.0, 0.0], "it was not asked in the last round, and has that to catch up with"
+    both._took = [9.0, 9.0]
+    both.rest(1.0)
+    both.rest(1.0)
+    propose(both, sequence)
+    assert max(both._took) < 9, "but it takes no longer than that with it"
+
+
+@pytest.mark.parametrize("kind", [FusedDrafter, CascadeDrafter])
+def test_a_part_must_earn_its_time_for_all_texts_together(kind):
+    dear = Says((3, -1, 0.9), (4, 0, 0.8))
+    both = kind([Says((1, -1, 0.2)), dear])
+    for _ in range(100):
+        propose(both, one())  # it promises 1.7, which is 1.5 more
+    both._took[1] = 2.0
+    asked = dear.asked
+    propose(both, one(), one(), pace=0.7)
+    assert dear.asked == asked + 2, "3 guesses that come true take 2.86 seconds to write"
+    both._took[1] = 2.0
+    propose(both, one(), one(), pace=0.9)
+    assert dear.asked == asked + 2
+
+
+def test_what_a_part_adds_to_sure_guesses_is_learnt_apart_from_what_it_adds_to_others():
+    sure = [(1, -1, 0.9), (2, 0, 0.85), (3, 1, 0.8), (4, 2, 0.75)]
+    cheap, dear = Says(*sure), Says((1, -1, 0.8), (2, 0, 0.7))
+    both = FusedDrafter([cheap, dear])
+    for draft_tokens in (sure, []) * 50:
+        cheap.tree = Says(*draft_tokens).tree
+        propose(both, one())
+    both._took[1], asked = 1.0, dear.asked
+    propose(both, one(), pace=0.5)
+    assert dear.asked == asked + 1, "where the first is silent it promises 1.5"
+    cheap.tree, both._took[1] = Says(*sure).tree, 1.0
+    propose(both, one(), pace=0.5)
+    assert dear.asked == asked + 1, "where the first is sure it adds nothing"
+
+
+def test_the_first_part_is_left_out_where_it_adds_less_than_it_takes():
+    cheap, dear = Says((1, -1, 0.3)), Says((1, -1, 0.9), (2, 0, 0.8))
+    both = FusedDrafter([cheap, dear])
+    for _ in range(100):
+        propose(both, one())  # together they promise less than the second alone
+    both._took, asked = [1.0, 1.0], cheap.asked
+    found = probabilities(propose(both, one(), pace=0.5))
+    assert cheap.asked == asked
+    assert found == pytest.approx({(1,): 0.9, (1, 2): 0.8})
+    both._took, both._spare = [1.0, 1.0], 4.0
+    propose(both, one(), pace=0.5)
+    assert cheap.asked == asked + 1, "now and then it is tried all the same"
+    cheap.tree = Says((1, -1, 0.9), (2, 0, 0.85), (3, 1, 0.8), (4, 2, 0.75)).tree
+    for _ in range(50):
+        propose(both, one())
+    both._took, both._spare = [1.0, 1.0], 0.0
+    propose(both, one(), pace=0.1)
+    assert cheap.asked == asked + 52, "it foresees further now"
+
+
+def test_the_first_part_is_worth_the_time_of_those_that_need_not_be_asked():
+    cheap, dear = Says((1, -1, 0.9), (2, 0, 0.85), (3, 1, 0.8), (4, 2, 0.75)), Says((1, -1, 0.9), (2, 0, 0.85))
+    both = FusedDrafter([cheap, dear])
+    for _ in range(100):
+        both._took = [1.0, 10.0]
+        propose(both, one(), pace=0.5)
+    assert (cheap.asked, dear.asked) == (100, 0)
+    assert both._first[True].tokens() == pytest.approx(3.3, abs=0.2), "to ask the other takes more than it promises"
+
+
+def test_guesses_that_cost_more_to_score_than_they_bring_promise_nothing():
+    """Three of 0.5 promise more than one of 0.9, unless half of their scoring takes as long as writing as much."""
+    dear = Says((9, -1, 0.9))
+    both = CascadeDrafter([Says(*((token, -1, 0.5) for token in range(1, 4))), dear])
+    for draft_tokens in (1, 5, 2, 9):
+        both._scoring.learn(draft_tokens, 1.0 + 0.5 * draft_tokens)
+    assert len(propose(both, one(), pace=0.5).trees[0]) == 3, "3 of 0.38 and one of 0.78"
+    assert probabilities(propose(both, one(), pace=2.0)) == pytest.approx({(9,): 0.9}), "nothing and 0.4"
+
+
+def test_what_guesses_take_to_score_is_learnt_of_rounds_that_do_nothing_else():
+    both, new, running = FusedDrafter([Says((1, -1, 0.5)), Says()]), one(), one()
+    running.rounds = 1
+    for sequence, scored in ((new, None), (running, 1)):
+        draft = propose(both, sequence)
+        batch = Batch((sequence,), NoiseStreams(100, shared=True))
+        both.observe(batch, draft, Verdict([[]], [7], 0), Scores((torch.zeros(2, 100),)))
+        assert both._scored == scored
+    both._spent = 0.25
+    both.rest(1.0)
+    assert (both._scoring.tokens, both._scoring.seconds) == (1, 0.75)
+    both.rest(1.0)
+    assert both._scoring.seconds == 0.75, "nothing was guessed in that round"
+
+
+def test_a_joined_guess_is_left_out_where_its_scoring_would_cost_more_than_it_brings():
+    both = FusedDrafter([Says((1, -1, 0.5), (2, -1, 0.1)), Says()])
+    for draft_tokens in (1, 5, 2, 9):
+        both._scoring.learn(draft_tokens, 1.0 + 0.2 * draft_tokens)
+    assert probabilities(propose(both, one(), pace=0.5)) == pytest.approx({(1,): 0.5, (2,): 0.1})
+    assert probabilities(propose(both, one(), pace=2.0)) == pytest.approx({(1,): 0.5})
+
+
+def test_each_part_is_told_what_its_own_guesses_must_earn():
+    """A guess that costs a forward of a draft model must be likelier than one that is looked up."""
+    told = []
+
+    class Told(Says):
+        def propose(self, batch: Batch, nodes: List[int]) -> Draft:
+            told.append(batch.floor)
+            return super().propose(batch, nodes)
+
+    both = FusedDrafter([Told((1, -1, 0.5)), Told((2, -1, 0.5))])
+    for draft_tokens in (1, 5, 2, 9):
+        both._scoring.learn(draft_tokens, 1.0 + 0.02 * draft_tokens)
+        both._drafting_costs[1].learn(draft_tokens, 0.5 + 0.1 * draft_tokens)
+    propose(both, one(), pace=2.0, floor=0.9)
+    assert told == pytest.approx([0.02, 0.22])
+
+
+@pytest.mark.parametrize("kind", [FusedDrafter, CascadeDrafter])
+def test_a_part_whose_promises_do_not_come_true_is_asked_less(kind):
+    boasts = Says((3, -1, 0.9), (4, 0, 0.8))
+    both, sequence = kind([Says((1, -1, 0.2)), boasts]), one()
+    for said in ([7],) * 200:
+        propose(both, sequence)
+        both.update(sequence, both._trees.pop(sequence.id), said)
+    asked, both._took[1] = boasts.asked, 1.0
+    propose(both, sequence, pace=0.5)
+    assert boasts.asked == asked, "1.7 guesses, of which a fifth at most is believed"
+    drawn = Sequence(next(_ids), [5] * 3, 1, SamplingParams(temperature=1, max_tokens=64), seed=0)
+    propose(both, drawn, pace=0.5)
+    assert boasts.asked == asked + 1, "of other texts nothing was learnt"
+    for _ in range(200):
+        propose(both, drawn)
+        both.update(drawn, both._trees.pop(drawn.id), [7])
+    asked, both._took[1] = boasts.asked, 1.0
+    propose(both, drawn, pace=0.5)
+    assert boasts.asked == asked
+
+
+def test_what_was_never_tried_is_hoped_to_add_no_more_than_where_less_was_promised():
+    """Else a dear part would be tried for every length of what those before it guess."""
+    cheap, dear = Says(), Says((1, -1, 0.1))
+    both = FusedDrafter([cheap, dear])
+    for _ in range(100):
+        propose(both, one())
+    asked, both._took[1] = dear.asked, 1.0
+    for length in range(1, 16):
+        cheap.tree = Says(*((token, token - 1, 0.99) for token in range(length))).tree
+        propose(both, one(), pace=0.5)
+    assert dear.asked == asked
+
+
+def test_what_is_hoped_of_a_part_gives_way_to_what_it_does():
+    hope = DecayedMean()
+    assert hope.tokens() == EAGER
+    assert hope.tokens(1.5) == 1.5
+    for _ in range(3):
+        hope.learn(1.0)
+    assert 1 < hope.tokens() < 2
+    for _ in range(100):
+        hope.learn(3.0)
+    assert hope.tokens() == pytest.approx(3.0, abs=0.05)
+
+
+def test_a_recipe_is_read_from_its_name():
+    recipe = method(" fuse( ngram , cascade(suffix,lm) ) ")
+    assert isinstance(recipe, MethodSpec)
+    assert (recipe.kind, [name for name, _ in recipe.parts]) == (FusedDrafter, ["ngram", "cascade(suffix,lm)"])
+    assert recipe.needs
+    made = recipe.load(draft(), target(), tokenizer())
+    assert isinstance(made, FusedDrafter)
+    assert [type(part) for part in made.members] == [NgramDrafter, CascadeDrafter]
+    assert isinstance(made.members[1], CascadeDrafter)
+    assert [type(part) for part in made.members[1].members] == [SuffixDrafter, LanguageModelDrafter]
+    named = method("cascade(suffix,lm)").load({"lm": draft()}, target(), tokenizer())
+    assert named.members[1].model is draft()
+    assert method("fuse(ngram,suffix)").load(None, target(), tokenizer()).members
+    assert [name for name, _ in method("fuse").parts] == ["suffix", "lm"]
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "said"),
+    [
+        ("fuse(ngram", InvalidRequest, "cannot read the method"),
+        ("ngram(lm)", InvalidRequest, "joins no other"),
+        ("fuse(ngram,sufix)", UnknownMethod, "Did you mean 'suffix'"),
+        ("fuze(ngram,suffix)", UnknownMethod, "Did you mean 'fuse'"),
+        ("", InvalidRequest, "it is no name"),
+    ],
+)
+def test_a_name_that_cannot_be_read_says_why(name, error, said):
+    with pytest.raises(error, match=said):
+        method(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "said"),
+    [
+        ("fuse(ngram)", None, "at least two"),
+        ("fuse(ngram,none)", "somewhere", "none of ngram, none takes a source"),
+        ("fuse(ngram,lm)", {"suffix": "x"}, "none of the members"),
+    ],
+)
+def test_a_recipe_that_cannot_be_made_says_why(name, source, said):
+    with pytest.raises(InvalidRequest, match=said):
+        method(name).load(source, target(), tokenizer())
+
+
+@pytest.mark.parametrize(
+    ("kind", "rule"),
+    [
+        (FusedDrafter, "match"),
+        (CascadeDrafter, "rejection"),
+        pytest.param(FusedDrafter, "rejection", marks=pytest.mark.slow),
+        pytest.param(CascadeDrafter, "match", marks=pytest.mark.slow),
+    ],
+)
+def test_the_text_is_that_of_plain_decoding_and_the_parts_learn(kind, rule):
+    temperature = 0.0 if rule == "rejection" else 0.8
+    asked = [
+        Request(p, SamplingParams(temperature=temperature, seed=2, max_tokens=32, ignore_eos=True)) for p in prompts()
+    ]
+    drafter = kind([SuffixDrafter.load(None, target(), None), LanguageModelDrafter(draft())])
+    loop = engine(target(), drafter, 8, rule=rule)
+    got = finish(loop, asked)
+    assert [answer.said for answer in got] == [answer.said for answer in plain(target(), asked)]
+    assert loop.failed is None
+    assert sum(answer.sequence.stats.accepted for answer in got) > 40
+    assert drafter._trees == {}
+    assert drafter._last_round == [set(), set()]
+    assert all(not value for part in drafter.members for value in vars(part).values() if isinstance(value, dict))
+
+
+class Hears(Says):
+    def __init__(self, *layers: int) -> None:
+        super().__init__()
+        self.hidden_layers, self.heard = layers, torch.empty(0)
+
+    def on_hidden_states(self, sequence: Sequence, start: int, hidden: torch.Tensor) -> None:
+        self.heard = hidden
+
+
+@pytest.mark.parametrize("kind", [FusedDrafter, CascadeDrafter])
+def test_each_part_hears_what_it_wants(kind):
+    parts = [Hears(4, 1), Says(), Hears(2, 4)]
+    both = kind(parts)
+    assert both.hidden_layers == (1, 2, 4)
+    both.on_hidden_states(one(), 0, torch.tensor([[10.0, 11, 20, 21, 40, 41]]))
+    assert parts[0].heard.tolist() == [[40, 41, 10, 11]]
+    assert parts[2].heard.tolist() == [[20, 21, 40, 41]]

@@ -1,0 +1,120 @@
+"""A head's layers in C against their plain definition, and the promise that a block does not depend on its company."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from foreword.draft.heads import masked_runtime
+from foreword.draft.heads.block import BlockRequest
+from foreword.draft.heads.masked import Layout, MaskedHead
+from foreword.draft.heads.masked_runtime import MaskedBlocks, NativeLayers, TorchLayers, unsupported
+from foreword.model.head_layers import Qwen3Config
+from foreword.native.forward import reason
+from running import target
+
+native = pytest.mark.skipif(reason() is not None, reason=f"no native kernel here: {reason()}")
+SIZES = {
+    "vocab_size": 8192, "hidden_size": 384, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 6,
+    "num_key_value_heads": 2, "head_dim": 32, "max_position_embeddings": 1024,
+}  # fmt: skip
+BLOCK, ENDS = 5, (33, 34, 40, 70)
+
+
+def head(**changes: object) -> MaskedHead:
+    torch.manual_seed(0)
+    made = MaskedHead(Layout(Qwen3Config(**{**SIZES, **changes}), (2, 5), BLOCK, 3, sample_from_anchor=False, depth=8))
+    for parameter in made.parameters():
+        nn.init.normal_(parameter, 1.0 if parameter.dim() == 1 else 0.0, 0.1)
+    return made
+
+
+@pytest.fixture
+def states() -> torch.Tensor:
+    return torch.randn(2, max(ENDS), 2 * 384, generator=torch.Generator().manual_seed(1))
+
+
+def hidden(stack: TorchLayers | NativeLayers, states: torch.Tensor) -> torch.Tensor:
+    """What is thought in the blocks after a text that grows."""
+    stack.open(1, 200)
+    found, shown = [], 0
+    for end in ENDS:
+        wanted = [BlockRequest(1, 100 + end, states[shown:end])]
+        stack.read_target_states(wanted)
+        found.append(stack.hidden_states(wanted)[0])
+        shown = end
+    return torch.cat(found).float()
+
+
+@native
+@torch.inference_mode()
+def test_thoughts_are_those_of_the_plain_head_up_to_bfloat16(states):
+    truth = hidden(TorchLayers(head(), target()), states[0])
+    rounded = hidden(TorchLayers(head().bfloat16(), target("bfloat16")), states[0])
+    blocks = MaskedBlocks(head(), target("bfloat16"))
+    assert isinstance(blocks._stack, NativeLayers)
+    found = hidden(blocks._stack, states[0])
+    ours, theirs = ((one - truth).pow(2).mean().sqrt() / truth.std() for one in (found, rounded))
+    # The residual stays in float32 between products here, so we are nearer to the truth than bfloat16 throughout.
+    assert ours < theirs
+    assert ours < 0.05
+
+
+@native
+@torch.inference_mode()
+def test_a_block_does_not_depend_on_its_company_or_on_how_the_text_was_heard(states):
+    alone, together = (NativeLayers(head().bfloat16(), target("bfloat16")) for _ in range(2))
+    for one in (1, 2):
+        alone.open(one, 200)
+        together.open(one, 200)
+    seen = []
+    for end in range(4, 30):
+        alone.read_target_states([BlockRequest(1, 7, states[0, max(0, end - 1) if end > 4 else 0 : end])])
+        seen.append(alone.hidden_states([BlockRequest(1, end, states[0, :0])])[0])
+    alone.read_target_states([BlockRequest(2, 7, states[1, :9])])
+    other = alone.hidden_states([BlockRequest(2, 50, states[1, :0])])[0]
+    both = [BlockRequest(2, 50, states[1, :9]), BlockRequest(1, 29, states[0, :29])]
+    together.read_target_states(both)
+    found = together.hidden_states(both)
+    assert torch.equal(found[1], seen[-1])
+    assert torch.equal(found[0], other)
+    assert not torch.equal(seen[-1], seen[-2])
+
+
+@native
+@torch.inference_mode()
+def test_blocks_say_what_plain_blocks_say(states, monkeypatch):
+    """For nearly all places the same token is likeliest, through the target's own output matrix."""
+    fast = MaskedBlocks(head(), target("bfloat16"))
+    with monkeypatch.context() as patch:
+        patch.setattr(masked_runtime, "unsupported", lambda *_: "it was asked for")
+        plain = MaskedBlocks(head(), target("bfloat16"))
+    assert isinstance(plain._stack, TorchLayers)
+    said = []
+    for blocks in (fast, plain):
+        blocks.open(1, 200)
+        ends = range(10, 70, 2)
+        distributions = [
+            blocks.compute([BlockRequest(1, 90 + end, states[0, end - 10 if end == 10 else end - 2 : end])])
+            for end in ends
+        ]
+        said.append(torch.cat(distributions).flatten(0, 1).argmax(-1))
+    assert (said[0] == said[1]).float().mean() > 0.9
+    assert len(said[0].unique()) > 20, "always the same guess would prove nothing"
+
+
+def test_what_it_is_not_made_for_is_computed_plainly():
+    assert "bfloat16 on CPU" in str(unsupported(head(), target()))
+    assert isinstance(MaskedBlocks(head(), target())._stack, TorchLayers)
+    if reason() is None:
+        odd = head(intermediate_size=100).bfloat16()
+        assert "not the usual ones" in str(unsupported(odd, target("bfloat16")))
+        assert isinstance(MaskedBlocks(odd, target("bfloat16"))._stack, TorchLayers)
+
+
+@native
+def test_its_weights_are_held_once():
+    made = copy.deepcopy(head()).bfloat16()
+    MaskedBlocks(made, target("bfloat16"))
+    assert {len(module.weight) for module in made.modules() if isinstance(module, nn.Linear)} == {0}

@@ -1,0 +1,369 @@
+"""Votes of earlier places: counted as defined, grown into the likeliest guesses, learned from, kept apart and kept."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foreword.draft.base import Drafter
+from foreword.draft.lookup.suffix import SuffixDrafter
+from foreword.draft.lookup.suffix_index import GAP, SIZES, SuffixIndex
+from foreword.draft.lookup.suffix_store import AnswerStore
+from foreword.draft.lookup.suffix_votes import (
+    VOTERS,
+    WEIGHT,
+    Bounds,
+    ContinuationCounts,
+    CountsFactory,
+    NativeCountsFactory,
+    PlainCountsFactory,
+    Votes,
+    counts_factory,
+    votes,
+)
+from foreword.errors import InvalidRequest, VocabularyMismatch
+from foreword.estimators import AcceptanceEstimate
+from foreword.native import suffix
+from foreword.sampling.streams import NoiseStreams
+from foreword.types import Batch, Draft, SamplingParams, Scores, Sequence, Verdict
+from running import Request, drafter, engine, finish, plain, prompts, target
+
+VOCAB = 50
+NATIVE = pytest.mark.skipif(suffix.library() is None, reason="there is no C compiler")
+few = st.integers(0, 2)
+texts = st.lists(few, min_size=1, max_size=50)
+ballots = st.lists(st.tuples(st.lists(few, max_size=5).map(tuple), st.integers(1, 300)), max_size=8)
+
+
+def sequence(tokens: list[int], id: int = 0, tenant: str = "", temperature: float = 0.0, prompt: int = 1) -> Sequence:
+    params = SamplingParams(tenant=tenant, temperature=temperature, max_tokens=2000)
+    return Sequence(id=id, tokens=list(tokens), prompt=prompt, params=params, seed=0, eos=frozenset({9}))
+
+
+def batch(*sequences: Sequence, trees: bool = True, floor: float = 0.0) -> Batch:
+    return Batch(sequences, NoiseStreams(VOCAB, shared=True), trees, floor)
+
+
+def paths(draft: Draft, row: int = 0) -> list[tuple[int, ...]]:
+    return [tuple(path) for path in draft.trees[row].paths[1:]]
+
+
+def propose(one: Drafter, asked: Sequence, budget: int, **how: bool | float) -> list[tuple[int, ...]]:
+    return paths(one.propose(batch(asked, **how), [budget]))
+
+
+def answer(one: Drafter, tokens: list[int], tenant: str = "", id: int = 99) -> None:
+    """The drafter sees a request that is answered with `tokens`."""
+    asked = sequence([8], id, tenant)
+    one.propose(batch(asked), [4])
+    asked.tokens += tokens
+    one.release(asked)
+
+
+def counted(text: list[int], past: list[int], length: int) -> dict[tuple[int, ...], int]:
+    """The definition of the votes, by plain search."""
+    matches: list[tuple[int, list[int], int]] = []
+    for tokens in (text, past):
+        for place in range(len(tokens) - 1, 0, -1):
+            sizes = (n for n in SIZES if n <= place and n <= len(text) and tokens[place - n : place] == text[-n:])
+            size = next(sizes, 0)
+            if size:
+                matches.append((size, tokens, place))
+    weights: dict[tuple[int, ...], int] = {}
+    for size, tokens, place in sorted(matches, key=lambda match: -match[0])[:VOTERS]:
+        copy = list(tokens)
+        for step in range(length):
+            copy.append(copy[place + step])
+        run = copy[place : place + length]
+        run = tuple(run[: run.index(GAP)] if GAP in run else run)
+        weights[run] = weights.get(run, 0) + WEIGHT[size]
+    return weights
+
+
+@given(texts, st.lists(texts, max_size=3), st.integers(1, 6))
+def test_votes_are_those_of_a_plain_search(text: list[int], answers: list[list[int]], length: int) -> None:
+    own, archive = SuffixIndex(64), AnswerStore(VOCAB)
+    own.extend(text)
+    for tokens in answers:
+        archive.add("", tokens)
+    past = [token for tokens in answers for token in (*tokens, GAP)]
+    assert dict(votes(own, archive[""], text[-SIZES[0] :], length)) == counted(text, past, length)
+
+
+def expected_chances(ballot: Votes, poll: ContinuationCounts) -> dict[tuple[int, ...], float]:
+    """The definition: of each path, its parent's chance, times that of no surprise, times the share of the votes."""
+    probabilities: dict[tuple[int, ...], float] = {(): 1.0}
+    every = sorted({run[:length] for run, _ in ballot for length in range(1, len(run) + 1)}, key=len)
+    for path in every:
+        before = path[:-1]
+        total = sum(weight for run, weight in ballot if len(run) > len(before) and run[: len(before)] == before)
+        weight = sum(weight for run, weight in ballot if run[: len(path)] == path)
+        believed = poll.acceptance.probability(*poll._kind(total, len(before)))
+        probabilities[path] = probabilities[before] * believed * weight / total
+    del probabilities[()]
+    return probabilities
+
+
+@given(ballots, st.integers(1, 12), st.sampled_from([0.0, 0.05, 0.3]), st.lists(st.lists(few, max_size=4), max_size=5))
+def test_the_tree_holds_the_likeliest_guesses(
+    ballot: Votes, most: int, floor: float, experience: list[list[int]]
+) -> None:
+    poll = ContinuationCounts(ballot, AcceptanceEstimate())
+    for tokens in experience:
+        poll.close(tokens)
+    tree = poll.grown(Bounds(most, floor))
+    expected = expected_chances(ballot, poll)
+    best = sorted((probability for probability in expected.values() if probability > floor), reverse=True)[:most]
+    assert tree.probabilities == pytest.approx(best)
+    grown: list[tuple[int, ...]] = []
+    for token, parent in zip(tree.tokens, tree.parents, strict=True):
+        grown.append((*(grown[parent] if parent >= 0 else ()), token))
+    assert len(set(grown)) == len(grown)
+    assert [expected[path] for path in grown] == pytest.approx(tree.probabilities)
+
+
+@given(ballots, st.integers(1, 12))
+def test_a_chain_steps_to_the_likeliest_child(ballot: Votes, most: int) -> None:
+    poll = ContinuationCounts(ballot, AcceptanceEstimate())
+    tree = poll.grown(Bounds(most, branches=False))
+    expected = expected_chances(ballot, poll)
+    path: tuple[int, ...] = ()
+    for token, parent, probability in zip(tree.tokens, tree.parents, tree.probabilities, strict=True):
+        assert parent == len(path) - 1
+        siblings = [expected[(*path, other)] for other in range(3) if (*path, other) in expected]
+        path = (*path, token)
+        assert probability == pytest.approx(max(siblings))
+    assert len(path) == most or not any(other[:-1] == path for other in expected)
+
+
+@NATIVE
+@given(
+    texts,
+    st.lists(texts, max_size=3),
+    st.sampled_from([40, 64]),
+    st.tuples(st.integers(1, 20), st.sampled_from([0.0, 0.05, 0.3]), st.sets(few, max_size=2), st.booleans()),
+    st.lists(st.tuples(st.lists(few, max_size=5), st.booleans()), max_size=6),
+)
+def test_votes_in_c_are_those_defined(
+    text: list[int],
+    answers: list[list[int]],
+    room: int,
+    how: tuple[int, float, set[int], bool],
+    course: list[tuple[list[int], bool]],
+) -> None:
+    """Every round of a text, greedy and sampled rounds mixed: the same guesses, in the same order, as likely."""
+    own, archive = SuffixIndex(room), AnswerStore(VOCAB)
+    own.extend(text)
+    for tokens in answers:
+        archive.add("", tokens)
+    most, floor, ends, branches = how
+    ways: tuple[CountsFactory, ...] = (PlainCountsFactory(), NativeCountsFactory())
+    for said, greedy in [*course, ([], True), ([], False)]:
+        context = text[-SIZES[0] :]
+        defined, fast = (ask(own, archive[""], context, most, greedy=greedy) for ask in ways)
+        bounds = Bounds(most, floor, frozenset(ends), branches)
+        expected, found = defined.grown(bounds), fast.grown(bounds)
+        assert found.probabilities == pytest.approx(expected.probabilities, rel=1e-12)
+        if len(set(expected.probabilities)) == len(expected.probabilities):  # or the last bit may order equal chances
+            assert (found.tokens, found.parents) == (expected.tokens, expected.parents)
+        for poll in (defined, fast):
+            poll.close(said)
+        text = [*text, *said]
+        own.extend(said)
+
+
+@NATIVE
+def test_where_there_is_a_compiler_votes_are_counted_in_c() -> None:
+    assert isinstance(counts_factory(), NativeCountsFactory)
+    assert isinstance(SuffixDrafter(AnswerStore(VOCAB))._count, NativeCountsFactory)
+
+
+def test_equal_chances_keep_the_order_in_which_they_were_found() -> None:
+    """Four tokens followed once each: the latest place is the first in the tree, in C and as defined."""
+    text = [1, 2, 1, 3, 1, 4, 1, 5, 1]
+    for ask in (PlainCountsFactory(), counts_factory()):
+        assert propose(SuffixDrafter(AnswerStore(VOCAB), ask=ask), sequence(text), 4) == [(5,), (4,), (3,), (2,)]
+
+
+def test_of_equal_places_this_text_is_heard_before_past_answers() -> None:
+    for ask in (PlainCountsFactory(), counts_factory()):
+        one = SuffixDrafter(AnswerStore(VOCAB), ask=ask)
+        answer(one, [1, 2])
+        assert propose(one, sequence([1, 3, 1]), 3)[:2] == [(3,), (2,)]
+
+
+@pytest.mark.parametrize("branches", [True, False])
+def test_a_guess_at_the_floor_is_not_made(branches: bool) -> None:
+    history = SuffixIndex(64)
+    history.extend([1, 2, 1])
+    for ask in (PlainCountsFactory(), counts_factory()):
+        poll = ask(history, None, [1, 2, 1], 1, greedy=True)
+        sure = poll.grown(Bounds(1)).probabilities[0]
+        assert not len(poll.grown(Bounds(1, floor=sure, branches=branches)))
+        assert len(poll.grown(Bounds(1, floor=sure * 0.999, branches=branches))) == 1
+
+
+@NATIVE
+def test_a_long_text_has_as_many_voters_in_c() -> None:
+    """Where the latest places are the end itself, or were found for a longer run already, older ones are heard."""
+    draw = random.Random(3)
+    text = [draw.randrange(3) for _ in range(600)]
+    history = SuffixIndex(1024)
+    for end in range(40, 600, 7):
+        history.extend(text[history.end : end])
+        context = text[end - SIZES[0] : end]
+        trees = [
+            ask(history, None, context, 6, greedy=True).grown(Bounds(32))
+            for ask in (PlainCountsFactory(), NativeCountsFactory())
+        ]
+        assert trees[0].probabilities == pytest.approx(trees[1].probabilities)
+
+
+def test_a_longer_match_outvotes_a_few_short_ones() -> None:
+    text = [1, 2, 3, 4, 7, 4, 5, 4, 5, 1, 2, 3, 4]
+    assert propose(SuffixDrafter(AnswerStore(VOCAB)), sequence(text), 1) == [(7,)]
+    assert propose(SuffixDrafter(AnswerStore(VOCAB)), sequence(text[4:]), 1) == [(5,)]
+
+
+def test_nothing_follows_an_end_of_text_and_the_rest_goes_on() -> None:
+    text = [1, 9, 3, 1, 9, 3, 1, 4, 5, 1]
+    drafted = propose(SuffixDrafter(AnswerStore(VOCAB)), sequence(text), 6)
+    assert (9,) in drafted
+    assert (4, 5) in drafted
+    assert not any(9 in path[:-1] for path in drafted)
+
+
+def test_a_floor_and_chains_are_respected() -> None:
+    text = [1, 2, 1, 3, 1, 4, 1]
+    one = SuffixDrafter(AnswerStore(VOCAB))
+    tree = one.propose(batch(sequence(text), floor=0.1), [30])
+    assert 0 < int(tree.count[0]) < 30
+    assert bool((tree.probabilities[0] > 0.1).all())
+    assert one.propose(batch(sequence(text), trees=False), [20]).chain
+    assert not one.propose(batch(sequence(text)), [20]).chain
+
+
+def test_a_text_may_outgrow_its_first_room() -> None:
+    tokens = [random.Random(0).randrange(40) for _ in range(1500)]
+    one, growing = SuffixDrafter(AnswerStore(VOCAB)), sequence(tokens[:900])
+    propose(one, growing, 4)
+    growing.tokens += [*tokens[900:], *tokens[10:30]]
+    assert propose(one, growing, 3)[-1] == tuple(tokens[30:33])
+
+
+# ---- what is learned
+
+
+def decided(kept: list[int], bonus: int, nodes: int) -> Verdict:
+    path = torch.tensor([kept + [-1] * (nodes - len(kept))], dtype=torch.int64)
+    return Verdict.padded(path, torch.tensor([len(kept)]), torch.tensor([bonus]))
+
+
+@pytest.mark.parametrize(("truth", "better"), [(True, True), (False, False)])
+def test_chances_learn_from_what_the_target_says(truth: bool, better: bool) -> None:
+    one = SuffixDrafter(AnswerStore(VOCAB))
+    asked = sequence([1, 2, 3, 1, 2])
+    before = one.propose(batch(asked), [1])
+    for _ in range(30):
+        draft = one.propose(batch(asked), [1])
+        verdict = decided([0], 1, 1) if truth else decided([], 40, 1)
+        one.observe(batch(asked), draft, verdict, Scores(()))
+    after = one.propose(batch(asked), [1])
+    assert (float(after.probabilities) > float(before.probabilities)) == better
+    warm = sequence([1, 2, 3, 1, 2], id=5, temperature=1.0)
+    untaught = SuffixDrafter(AnswerStore(VOCAB)).propose(batch(warm), [1])
+    torch.testing.assert_close(one.propose(batch(warm), [1]).probabilities, untaught.probabilities)
+
+
+def test_chances_are_honest_on_a_random_text() -> None:
+    """Expected calibration error over ten bins after a hundred rounds; over 0.08 if nothing is learned."""
+    draw = random.Random(1)
+    one, asked = SuffixDrafter(AnswerStore(VOCAB)), sequence([1, 2], temperature=1.0)
+    bins = [[0.0, 0.0] for _ in range(10)]
+    draft_tokens = 0
+    for turn in range(700):
+        draft = one.propose(batch(asked), [3])
+        token = draw.randrange(40)
+        siblings = zip(
+            draft.tokens[0].tolist(), draft.parents[0].tolist(), draft.probabilities[0].tolist(), strict=True
+        )
+        roots = [
+            (node, draft_token, probability)
+            for node, (draft_token, parent, probability) in enumerate(siblings)
+            if parent == -1
+        ]
+        for _, draft_token, probability in roots if turn > 100 else []:
+            hit = bins[min(9, int(10 * probability))]
+            hit[0], hit[1], draft_tokens = hit[0] + probability, hit[1] + (draft_token == token), draft_tokens + 1
+        one.observe(batch(asked), draft, decided([], token, draft.nodes), Scores(()))
+        asked.tokens.append(token)
+    assert draft_tokens > 500
+    assert sum(abs(believed - right) for believed, right in bins) / draft_tokens < 0.05
+
+
+# ---- past answers
+
+
+def test_past_answers_are_remembered_and_prompts_are_not() -> None:
+    one = SuffixDrafter(AnswerStore(VOCAB))
+    answer(one, [1, 2, 3])
+    assert propose(one, sequence([5, 1]), 4) == [(2,), (2, 3)]
+    assert propose(one, sequence([5, 8], id=3), 4) == []
+
+
+def test_tenants_do_not_meet() -> None:
+    one = SuffixDrafter(AnswerStore(VOCAB))
+    answer(one, [1, 2, 3], tenant="a")
+    assert propose(one, sequence([5, 1], 1, "a"), 1) == [(2,)]
+    assert propose(one, sequence([5, 1], 2, "b"), 1) == []
+    assert propose(one, sequence([5, 1], 3), 1) == []
+
+
+def test_an_answer_that_is_given_again_is_foreseen_whole() -> None:
+    asked = [Request(prompts()[0], SamplingParams(temperature=0, max_tokens=30, ignore_eos=True))]
+    want, loop = plain(target(), asked), engine(target(), drafter("suffix"), 8)
+    first, second = (finish(loop, asked)[0] for _ in range(2))
+    assert [first.said, second.said] == [want[0].said] * 2
+    assert second.sequence.stats.rounds < first.sequence.stats.rounds
+    assert second.sequence.stats.acceptance > 0.5
+
+
+def test_a_history_is_written_and_read(tmp_path: Path) -> None:
+    path = tmp_path / "past"
+    one = SuffixDrafter.load(path, target(), None)
+    assert not path.exists()
+    answer(one, [1, 2, 3], tenant="a")
+    for source in (path, str(path)):
+        again = SuffixDrafter.load(source, target(), None)
+        assert propose(again, sequence([1], 1, "a"), 4) == [(2,), (2, 3)]
+        assert propose(again, sequence([1], 2), 4) == []
+    one.save(tmp_path / "copy")
+    assert len(AnswerStore.load(tmp_path / "copy", target().vocab)) == 4
+
+
+def test_a_long_history_is_not_written_for_every_answer(tmp_path: Path) -> None:
+    path = tmp_path / "past"
+    one = SuffixDrafter.load(path, target(), None)
+    answer(one, [1] * 1000)
+    answer(one, [2] * 5)
+    assert len(AnswerStore.load(path, target().vocab)) == 1001
+    answer(one, [2] * 20)
+    assert len(AnswerStore.load(path, target().vocab)) == 1001 + 6 + 21
+
+
+def test_a_history_that_cannot_be_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match="without a draft model"):
+        SuffixDrafter.load(target(), target(), None)
+    for place in (tmp_path, tmp_path / "missing" / "past"):
+        with pytest.raises(InvalidRequest, match="folder"):
+            SuffixDrafter.load(place, target(), None)
+    AnswerStore(VOCAB).save(tmp_path / "past")
+    with pytest.raises(VocabularyMismatch):
+        SuffixDrafter.load(tmp_path / "past", target(), None)
+    with pytest.raises(InvalidRequest, match="there is no path"):
+        SuffixDrafter(AnswerStore(VOCAB)).save()

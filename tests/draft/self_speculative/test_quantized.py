@@ -1,0 +1,65 @@
+"""The target in fewer bits as its own drafter: what it guesses, from which memory, and what it refuses."""
+
+import pytest
+
+from foreword.draft.self_speculative.base import FEW
+from foreword.draft.self_speculative.quantized import QuantizedDrafter
+from foreword.errors import InvalidRequest
+from foreword.native.forward import library
+from foreword.types import SamplingParams
+from running import Request, engine, finish, plain, prompts, target
+
+native = pytest.mark.skipif(isinstance(library(), str), reason=f"no native kernel here: {library()}")
+LENGTH = 40
+
+
+def requests() -> list[Request]:
+    settings = [SamplingParams(temperature=t, seed=5, max_tokens=LENGTH, ignore_eos=True) for t in (0.0, 1.0)]
+    return [Request(prompt, params) for prompt in prompts() for params in settings]
+
+
+@native
+@pytest.mark.parametrize(("source", "bytes", "kept"), [(None, 0.29, 0.6), ("int4", 0.29, 0.6), ("int8", 0.54, 0.75)])
+def test_it_foresees_most_of_the_text_with_fewer_bytes(source, bytes, kept):
+    model = target("bfloat16")
+    drafter = QuantizedDrafter.load(source, model, None)
+    got = finish(engine(model, drafter, 3), requests())
+    assert [one.said for one in got] == [one.said for one in plain(model, requests())]
+    stats = [one.sequence.stats for one in got]
+    assert sum(one.accepted for one in stats) > kept * sum(one.drafted for one in stats)
+    assert drafter.model.backend.bytes < bytes * 2 * model.parameters
+
+
+@native
+@pytest.mark.parametrize("chunk", [512, 7])
+def test_it_never_reads_a_prompt(chunk):
+    drafter = QuantizedDrafter.load("int4", target("bfloat16"), None)
+    backend, longest = drafter.model.backend, []
+    read, grow = backend.read, backend.grow
+
+    def watched_read(reads):
+        longest.extend(len(one.tokens) for one in reads)
+        return read(reads)
+
+    def watched_grow(one, ask):
+        longest.append(len(one.tokens))
+        return grow(one, ask)
+
+    backend.read, backend.grow = watched_read, watched_grow
+    got = finish(engine(target("bfloat16"), drafter, 3, chunk=chunk, slots=4), requests())
+    assert sum(one.sequence.stats.accepted for one in got) > 0
+    assert 0 < max(longest) <= max(FEW, 8)
+
+
+@native
+def test_nothing_is_kept_of_a_text_that_ended():
+    drafter = QuantizedDrafter.load("int4", target("bfloat16"), None)
+    finish(engine(target("bfloat16"), drafter, 3), requests()[:2])
+    assert not any(value for value in vars(drafter).values() if isinstance(value, dict))
+
+
+def test_what_it_cannot_be_made_from_is_refused():
+    with pytest.raises(InvalidRequest, match="'int4' or 'int8'"):
+        QuantizedDrafter.load("some/folder", target("float32"), None)
+    with pytest.raises(InvalidRequest, match="only backend 'native' can"):
+        QuantizedDrafter.load(None, target("float32"), None)

@@ -1,0 +1,124 @@
+"""What must also hold on a CUDA device. Skipped where there is none.
+
+The tests of tests/model/cuda/test_attention.py run on the device too where there is one, compiled and not interpreted.
+"""
+
+import pytest
+import torch
+
+import starter
+from drafters import Foresight, RandomTree, known
+from foreword.errors import ModelError
+from foreword.model import Model, Read
+from foreword.model.cuda.backend import CudaGraphBackend, Recorder
+from foreword.model.cuda.launch import Scoring
+from foreword.model.pool.backend import PoolBackend
+from foreword.model.probe.probe import choose
+from foreword.sampling.noise import Stream, plain_gumbel
+from foreword.train.methods.lm import load
+from foreword.types import SamplingParams
+from layers import TOLERANCE, Layer
+from running import Request, engine, finish, plain, prompts
+
+pytestmark = pytest.mark.gpu
+
+
+def on_device(dtype: str = "float32", device: str = "cuda") -> Model:
+    model = Model.load(starter.target(), dtype=dtype, device=device)
+    assert model.capability.backend == "graph", model.capability.reason
+    return model
+
+
+def requests(temperature: float, tokens: int = 24) -> list[Request]:
+    params = SamplingParams(temperature=temperature, seed=3, max_tokens=tokens, ignore_eos=True)
+    return [Request(prompt, params) for prompt in prompts()]
+
+
+def test_noise_is_the_same_on_both_devices():
+    seeds, positions = [3, 2**62 + 1], [0, 70_000]
+    here, there = (plain_gumbel(seeds, positions, 8192, stream=Stream.TARGET, device=d) for d in ("cpu", "cuda"))
+    assert torch.allclose(here, there.cpu(), rtol=2e-7, atol=1e-7)
+    assert (here != there.cpu()).float().mean() < 1e-3
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("dim", [64, 80, 128, 256])
+def test_the_kernel_says_what_the_definition_says(dtype, dim):
+    reads = [Read(1, 5000, [0]), Read(2, 300, [0] * 70), Read(3, 2000, [0] * 65, [-1, *range(30), *[-1, 5, 9] * 11])]
+    layer = Layer(reads, heads=(32, 8), dims=(dim, dim), dtype=dtype)
+    for scoring in (Scoring(dim**-0.5), Scoring(dim**-0.5, window=700, softcap=30.0)):
+        found, want = layer.by_kernel(scoring, rows=256, splits=16), layer.plainly(scoring)
+        torch.testing.assert_close(found[:136], want, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
+        assert torch.equal(layer.by_kernel(scoring, rows=136, splits=10), found[:136])  # whatever is launched
+
+
+def test_replays_say_what_the_pool_says():
+    model = on_device()
+    pooled = PoolBackend(model.hf)
+    text, tree = list(range(40, 400)), [-1, 0, 0, -1, 3]
+    for backend in (model.backend, pooled):
+        backend.open(1, 512)
+    for reads in ([Read(1, 0, text)], [Read(1, 360, [9, *text[:5]], tree, keep=6)], [Read(1, 361, [7, 8, 9], keep=3)]):
+        for _ in range(3):
+            found, heard = model.backend.read_hidden(reads, [0, 8])
+            want, overheard = pooled.read_hidden(reads, [0, 8])
+            torch.testing.assert_close(found, want, atol=1e-3, rtol=1e-3)
+            torch.testing.assert_close(heard, overheard, atol=1e-3, rtol=1e-3)
+
+
+@pytest.mark.parametrize("guesser", [Foresight, RandomTree])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_guesses_do_not_change_the_text(temperature, guesser):
+    model, asked = on_device(), requests(temperature)
+    want = plain(model, asked)
+    got = finish(engine(model, guesser(known(want), spoilt=0.3), 8, slots=5), asked)
+    assert [answer.said for answer in got] == [answer.said for answer in want]
+
+
+@pytest.mark.parametrize("guesser", [Foresight, RandomTree])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_in_bfloat16_one_shape_for_all_forwards_gives_the_same_text(temperature, guesser):
+    model, asked = on_device("bfloat16"), requests(temperature, 64)
+    model.backend = CudaGraphBackend(model.hf, buckets=(64,))
+    want = plain(model, asked)
+    got = finish(engine(model, guesser(known(want), spoilt=0.3), 8, slots=5), asked)
+    assert [answer.said for answer in got] == [answer.said for answer in want]
+
+
+def test_a_model_that_cannot_be_recorded_is_driven_through_the_pool():
+    hf = load(starter.target(), torch.float32).cuda().eval()
+
+    def wait(module, given, out) -> None:
+        torch.cuda.synchronize()  # which a recording cannot hold
+
+    hf.model.layers[3].register_forward_hook(wait)
+    backend, capability = choose(hf, [])
+    assert type(backend) is PoolBackend
+    assert dict(capability.refused)["graph"]
+    backend.open(1, 64)
+    assert backend.read([Read(1, 0, [5, 6, 7])]).isfinite().all()  # and the device is as good as before
+
+
+def test_too_much_memory_says_how_much():
+    model = on_device()
+    with pytest.raises(ModelError, match=r"cannot allocate the keys.*GiB.*Lower 'max_tokens'"):
+        model.open(1, 10**9)
+    model.open(2, 64)
+    assert model.read([Read(2, 0, [5, 6, 7])]).isfinite().all()
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two devices")
+def test_a_model_on_another_device_than_the_current_one():
+    first, second = on_device(device="cuda:0"), on_device(device="cuda:1")
+    asked = requests(0.0)
+    assert [one.said for one in plain(second, asked)] == [one.said for one in plain(first, asked)]
+
+
+def test_recordings_share_memory_and_may_be_played_in_any_order():
+    recorder, held = Recorder(), torch.zeros(1000, device="cuda")
+    plays = [recorder(lambda by=by: (held * by + 1.0, held.cumsum(0))) for by in (2, 3)]
+    held.fill_(5.0)
+    for turn in (0, 1, 1, 0):
+        first, second = plays[turn]()
+        assert (first == 5.0 * (2 + turn) + 1.0).all()
+        assert second[-1] == 5000.0

@@ -1,0 +1,541 @@
+"""The drop-in gives what transformers gives: same tokens, same shapes, same rules of stopping, and the model back."""
+
+import threading
+from functools import partial
+
+import pytest
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GenerationMixin,
+    LogitsProcessor,
+    StoppingCriteria,
+    StoppingCriteriaList,
+    StopStringCriteria,
+    T5Config,
+    T5ForConditionalGeneration,
+)
+
+import foreword
+import starter
+import tiny_models
+from foreword import InvalidRequest, UnknownMethod
+from foreword.budget import BUDGETS, DraftBudget
+from foreword.hf.adapters import split
+from foreword.hf.borrowed import ModelRecord, borrowed_model
+from foreword.model import Mode
+from generating import GumbelBuffer, ids
+
+DRAFTERS = ["nothing", "itself", "text"]
+
+
+@pytest.fixture(scope="module")
+def model():
+    return tiny_models.build("llama")
+
+
+@pytest.fixture(scope="module")
+def shipped():
+    """Target, draft and tokenizer of the family, in float32 as users of transformers load them."""
+    target, draft = (
+        AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32) for path in (starter.target(), starter.draft())
+    )
+    return target, draft, AutoTokenizer.from_pretrained(starter.target())
+
+
+@pytest.fixture
+def enabled():
+    with foreword.enable():
+        yield
+
+
+def how(drafter, model):
+    """Arguments that let a drafter guess four tokens a round, or none."""
+    if drafter == "nothing":
+        return dict(custom_generate=foreword.generate, method="none")
+    return dict(custom_generate=foreword.generate, nodes=4, drafter=model if drafter == "itself" else None)
+
+
+class Alternate(LogitsProcessor):
+    """Forbids tokens of the parity of the last one: depends on the path, and only on it."""
+
+    def __call__(self, input_ids, scores):
+        odd = torch.arange(scores.shape[-1]) % 2
+        return scores.masked_fill(odd == input_ids[:, -1:] % 2, -torch.inf)
+
+
+class OfRow(LogitsProcessor):
+    """Allows each row of the batch its own half of the vocabulary."""
+
+    def __call__(self, input_ids, scores):
+        half = (torch.arange(scores.shape[-1]) >= scores.shape[-1] // 2).expand_as(scores)
+        row = torch.arange(len(scores))[:, None] % 2 == 1
+        return scores.masked_fill(half != row, -torch.inf)
+
+
+class Sum(StoppingCriteria):
+    """Ends a row when the sum of its last three tokens is a multiple of seven."""
+
+    def __call__(self, input_ids, scores, **kwargs):
+        return input_ids[:, -3:].sum(1) % 7 == 0
+
+
+# ---- the same tokens
+
+
+@pytest.mark.parametrize("name", ["gpt2", "mistral", "qwen3", "gemma2", "opt", "mixtral"])
+@pytest.mark.parametrize("drafter", ["itself", "text"])
+def test_greedy_text_is_that_of_transformers(name, drafter):
+    model, inputs = tiny_models.build(name), ids(13)
+    want = model.generate(**inputs, max_new_tokens=24, do_sample=False)
+    got = model.generate(**inputs, max_new_tokens=24, do_sample=False, **how(drafter, model))
+    assert got.dtype == want.dtype
+    assert got.tolist() == want.tolist()
+
+
+@pytest.mark.parametrize("name", ["stablelm", "bloom", "qwen3-next", "mamba"])
+def test_models_that_take_no_attention_of_ours_are_served_more_simply(name):
+    model, inputs = tiny_models.build(name), ids(9)
+    want = model.generate(**inputs, max_new_tokens=12, do_sample=False)
+    with pytest.warns(UserWarning, match="mode '(cache|plain)'"):
+        got = model.generate(**inputs, max_new_tokens=12, do_sample=False, **how("text", model))
+    assert got.tolist() == want.tolist()
+    again = model.generate(**inputs, max_new_tokens=12, do_sample=False, **how("text", model))
+    assert again.tolist() == want.tolist(), "warned once, served twice"
+
+
+@pytest.mark.parametrize("drafter", DRAFTERS)
+def test_rows_of_different_lengths_with_end_of_text_and_padding(model, drafter):
+    inputs = ids(3, 17, 9, 1, 12, pad=7)
+    inputs["input_ids"][1, 4] = 7  # the padding token may also be part of a prompt
+    options = dict(max_new_tokens=20, do_sample=False, eos_token_id=list(range(0, 320, 9)), pad_token_id=7)
+    want = model.generate(**inputs, **options)
+    assert len({(row[17:] != 7).sum().item() for row in want}) > 1, "all rows are equally long: the test says nothing"
+    assert model.generate(**inputs, **options, **how(drafter, model)).tolist() == want.tolist()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        dict(repetition_penalty=1.7),
+        dict(no_repeat_ngram_size=2),
+        dict(bad_words_ids=[[5], [7, 9]] + [[token] for token in range(100, 200)]),
+        dict(min_new_tokens=9, eos_token_id=list(range(0, 320, 3)), pad_token_id=0),
+        dict(min_length=20, eos_token_id=list(range(0, 320, 3)), pad_token_id=0),
+        dict(suppress_tokens=list(range(0, 320, 2)), begin_suppress_tokens=[1, 3, 5, 7]),
+        dict(sequence_bias=[[[4], 9.0], [[4, 8], -50.0]]),
+        dict(exponential_decay_length_penalty=(3, 1.2), eos_token_id=11, pad_token_id=0),
+        dict(forced_eos_token_id=11, eos_token_id=11, pad_token_id=0),
+        dict(encoder_repetition_penalty=1.5),
+        dict(logits_processor=[Alternate()]),
+        dict(logits_processor=[OfRow()]),
+        dict(prefix_allowed_tokens_fn=lambda row, text: [(int(text[-1]) * 7 + row + k) % 320 for k in range(5)]),
+        dict(stopping_criteria=StoppingCriteriaList([Sum()]), eos_token_id=11, pad_token_id=0),
+        dict(use_cache=False),
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_options_of_generate_are_obeyed_along_every_path(model, options):
+    inputs = ids(11, 6)
+    want = model.generate(**inputs, max_new_tokens=20, do_sample=False, **options)
+    got = model.generate(**inputs, max_new_tokens=20, do_sample=False, **options, **how("itself", model))
+    assert got.tolist() == want.tolist()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        dict(temperature=0.6),
+        dict(top_k=0, temperature=1.3),
+        dict(top_k=9, top_p=0.8, min_p=0.02, typical_p=0.9),
+        dict(epsilon_cutoff=0.01, repetition_penalty=1.2, renormalize_logits=True),
+        dict(logits_processor=[Alternate()], num_return_sequences=2),
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_a_seed_fixes_the_sampled_text_whoever_guesses(model, options):
+    texts = []
+    for drafter in DRAFTERS:
+        torch.manual_seed(11)
+        texts.append(model.generate(**ids(5, 8), max_new_tokens=16, do_sample=True, **options, **how(drafter, model)))
+    assert texts[0].tolist() == texts[1].tolist() == texts[2].tolist()
+    again = model.generate(**ids(5, 8), max_new_tokens=16, do_sample=True, **options, **how("text", model))
+    assert again.tolist() != texts[0].tolist(), "torch's generator went on, and the text did not change"
+    assert len({tuple(row) for row in texts[0].tolist()}) == len(texts[0]), "rows share their noise"
+
+
+def test_sampled_tokens_follow_the_law_of_transformers(model):
+    inputs = {name: value.repeat(1000, 1) for name, value in ids(6).items()}
+    options = dict(max_new_tokens=1, do_sample=True, top_k=4, temperature=0.8)
+    theirs = model.generate(**inputs, **options)[:, -1]
+    ours = model.generate(**inputs, **options, seed=3, **how("nothing", model))[:, -1]
+    shares = [torch.bincount(tokens, minlength=320) / 1000 for tokens in (theirs, ours)]
+    assert (shares[0] > 0).sum() > 1
+    assert (shares[0] - shares[1]).abs().max() < 0.08
+
+
+def test_greedy_text_leaves_the_global_generator_alone(model):
+    before = torch.get_rng_state()
+    model.generate(**ids(5), max_new_tokens=3, do_sample=False, **how("text", model))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_plain_warpers_are_recognised_only_at_the_end_and_in_order(model):
+    config = model.generation_config
+    config = type(config)(do_sample=True, temperature=0.5, top_k=7, top_p=0.9)
+    config._pad_token_tensor = config._eos_token_tensor = None
+    processors = model._get_logits_processor(config, 3)
+    assert split(processors) == ([], {"temperature": 0.5, "top_k": 7, "top_p": 0.9})
+    assert split(processors[::-1]) == (processors[::-1][:2], {"temperature": 0.5})
+    last = Alternate()
+    assert split([*processors, last]) == ([*processors, last], {})
+
+
+# ---- stopping
+
+
+def test_stop_strings_cut_inside_an_accepted_block_and_across_tokens(shipped, enabled):
+    target, _, tokenizer = shipped
+    inputs = tokenizer("The capital of France is", return_tensors="pt")
+    options = dict(max_new_tokens=40, do_sample=False)
+    text = tokenizer.decode(target.generate(**inputs, **options)[0, inputs.input_ids.shape[1] :])
+    for start in (3, 6, 11):
+        stop = text[start : start + 5]
+        assert stop
+        want = target.generate(**inputs, **options, stop_strings=[stop], tokenizer=tokenizer)
+        got = target.generate(
+            **inputs, **options, stop_strings=[stop], tokenizer=tokenizer, speculative_decoding=True, draft_model=target
+        )
+        assert got.tolist() == want.tolist()
+        criteria = StoppingCriteriaList([StopStringCriteria(tokenizer, [stop])])
+        got = target.generate(**inputs, **options, stopping_criteria=criteria, **how("itself", target))
+        assert got.tolist() == want.tolist()
+
+
+def test_a_criterion_sees_every_prefix_once_and_nothing_after_the_end(model):
+    seen = []
+
+    class Watch(Sum):
+        def __call__(self, input_ids, scores, **kwargs):
+            seen.append(input_ids[0].tolist())
+            return super().__call__(input_ids, scores)
+
+    criteria = StoppingCriteriaList([Watch()])
+    got = model.generate(
+        **ids(5), max_new_tokens=40, do_sample=False, stopping_criteria=criteria, **how("itself", model)
+    )[0].tolist()
+    assert len(got) < 45
+    assert seen == [got[:length] for length in range(6, len(got) + 1)]
+
+
+def test_time_that_is_up_ends_the_text_after_one_token(model):
+    got = model.generate(**ids(5), max_new_tokens=30, max_time=1e-9, do_sample=False, **how("itself", model))
+    assert got.shape == (1, 6)
+
+
+def test_a_streamer_gets_the_prompt_then_each_token_then_the_end(model):
+    streamer = GumbelBuffer()
+    got = model.generate(**ids(5), max_new_tokens=9, do_sample=False, streamer=streamer, **how("itself", model))
+    assert streamer.values == [got[:, :5].tolist(), *([token] for token in got[0, 5:].tolist())]
+    assert streamer.ended == 1
+
+
+def test_a_streamer_is_ended_when_a_call_is_refused(model):
+    streamer = GumbelBuffer()
+    with pytest.raises(InvalidRequest, match="2 rows"):
+        model.generate(**ids(5, 5), max_new_tokens=9, streamer=streamer, **how("text", model))
+    assert streamer.ended == 1
+
+
+# ---- what is returned
+
+
+@pytest.mark.parametrize("options", [dict(), dict(logits_processor=[Alternate()], repetition_penalty=1.4)])
+def test_scores_and_logits_are_those_of_transformers(model, options):
+    options = dict(options, max_new_tokens=12, do_sample=False, return_dict_in_generate=True)
+    options |= dict(output_scores=True, output_logits=True)
+    want = model.generate(**ids(7, 4), **options)
+    got = model.generate(**ids(7, 4), **options, **how("itself", model))
+    assert got.sequences.tolist() == want.sequences.tolist()
+    torch.testing.assert_close(torch.stack(got.logits), torch.stack(want.logits), atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(torch.stack(got.scores), torch.stack(want.scores), atol=1e-4, rtol=1e-4)
+    assert [row.tokens for row in got.stats] == [12, 12]
+    assert got.stats[0].accepted > 0
+
+
+def test_sampled_scores_are_the_filtered_ones_and_asking_for_them_changes_nothing(model):
+    options = dict(max_new_tokens=12, do_sample=True, top_k=5, seed=4, **how("itself", model))
+    plain = model.generate(**ids(7), **options)
+    got = model.generate(**ids(7), **options, return_dict_in_generate=True, output_scores=True)
+    assert got.sequences.tolist() == plain.tolist()
+    assert [(step > -torch.inf).sum().item() for step in got.scores] == [5] * 12
+    assert all(step[0, token] > -torch.inf for step, token in zip(got.scores, got.sequences[0, 7:], strict=True))
+    assert got.seeds == (4,)
+    assert got.logits is None
+
+
+def test_a_row_that_has_ended_says_padding_with_certainty(model):
+    options = dict(eos_token_id=list(range(0, 320, 9)), pad_token_id=7, max_new_tokens=20, do_sample=False)
+    options |= dict(return_dict_in_generate=True, output_scores=True)
+    got = model.generate(**ids(3, 17, 9, 1), **options, **how("text", model))
+    short = int(torch.tensor([row.tokens for row in got.stats]).argmin())
+    assert got.stats[short].tokens < len(got.scores)
+    assert got.scores[-1][short].softmax(-1)[7] == 1
+
+
+# ---- the model comes back
+
+
+def state(model):
+    return (
+        model.config._attn_implementation,
+        [(name, type(module), module.training, id(module)) for name, module in model.named_modules()],
+        [(name, id(weight), weight.sum().item()) for name, weight in model.state_dict(keep_vars=True).items()],
+    )
+
+
+class Broken(LogitsProcessor):
+    def __call__(self, input_ids, scores):
+        raise RuntimeError("the processor is broken")
+
+
+def test_target_and_draft_are_given_back_as_they_were(model):
+    small = tiny_models.build("qwen2")
+    model.train()
+    model.model.layers[0].eval()
+    before, options = (state(model), state(small)), dict(max_new_tokens=6, do_sample=False)
+    plain = model.generate(**ids(5), **options)
+    model.generate(**ids(5), **options, custom_generate=foreword.generate, drafter=small, nodes=3)
+    assert (state(model), state(small)) == before
+    with pytest.raises(RuntimeError, match="the processor is broken"):
+        model.generate(
+            **ids(5), **options, custom_generate=foreword.generate, drafter=small, nodes=0, logits_processor=[Broken()]
+        )
+    assert (state(model), state(small)) == before
+    assert model.generate(**ids(5), **options).tolist() == plain.tolist()
+    model.eval()
+
+
+def test_a_bfloat16_model_is_given_back_too():
+    model = AutoModelForCausalLM.from_pretrained(starter.target(), dtype=torch.bfloat16)
+    before, call = state(model), partial(model.generate, **ids(5), max_new_tokens=8, do_sample=False)
+    plain = call()
+    assert call(**how("text", model)).shape == plain.shape
+    assert state(model) == before
+    assert call().tolist() == plain.tolist()
+
+
+def test_changed_weights_are_seen_at_once():
+    model = tiny_models.build("llama")
+    call = partial(model.generate, **ids(5), max_new_tokens=12, do_sample=False)
+    before = call(**how("text", model))
+    model.model.layers[0].mlp.down_proj.weight.data.mul_(-3)
+    assert call().tolist() != before.tolist()
+    assert call(**how("text", model)).tolist() == call().tolist()
+
+
+def test_a_hook_in_a_layer_is_obeyed():
+    model = tiny_models.build("llama")
+    model.model.layers[1].mlp.down_proj.register_forward_hook(lambda module, args, output: output * -2)
+    call = partial(model.generate, **ids(5), max_new_tokens=12, do_sample=False)
+    assert call(**how("itself", model)).tolist() == call().tolist()
+
+
+def test_a_model_is_probed_once_until_it_is_built_differently():
+    model = tiny_models.build("llama")
+    with borrowed_model(model) as (_, first):
+        capability = first.capability
+    with borrowed_model(model) as (again, second):
+        assert second is first
+        assert again.capability is capability
+        assert again.mode is Mode.TREE
+    model.double()
+    with borrowed_model(model) as (_, third):
+        assert third.capability is not capability
+
+
+def test_what_is_remembered_keeps_no_model_alive():
+    known = ModelRecord()
+    known.refresh(tiny_models.build("llama"))
+    assert known.shape
+    from foreword.hf import borrowed as module
+
+    model, before = tiny_models.build("llama"), len(module._RECORDS)
+    with borrowed_model(model):
+        assert model in module._RECORDS  # others may be freed meanwhile, so a count says nothing
+    del model
+    import gc
+
+    gc.collect()
+    assert len(module._RECORDS) <= before
+
+
+def test_two_threads_take_turns_with_one_model(model):
+    want = model.generate(**ids(5), max_new_tokens=12, do_sample=False).tolist()
+    got = []
+
+    def work():
+        got.append(model.generate(**ids(5), max_new_tokens=12, do_sample=False, **how("itself", model)).tolist())
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert got == [want] * 3
+
+
+def test_two_threads_that_borrow_the_same_two_models_crosswise_both_get_them():
+    models = [tiny_models.build("llama") for _ in range(2)]
+    want = [one.generate(**ids(5), max_new_tokens=6, do_sample=False).tolist() for one in models]
+    got, start = {}, threading.Barrier(2, timeout=60)
+
+    def work(mine: int) -> None:
+        options = how("text", models[mine]) | {"drafter": models[1 - mine]}
+        start.wait()
+        got[mine] = [models[mine].generate(**ids(5), max_new_tokens=6, do_sample=False, **options).tolist()]
+
+    threads = [threading.Thread(target=work, args=(mine,), daemon=True) for mine in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    assert [got.get(mine) for mine in range(2)] == [[one] for one in want]
+
+
+class Learnt(DraftBudget):
+    """Allows four draft tokens for each round until one is learnt from, and none afterwards."""
+
+    rounds = 0
+
+    def nodes(self, sequence, others):
+        return 0 if self.rounds else 4
+
+    def learn(self, sequence, outcome):
+        self.rounds += 1
+
+
+def drafted(model, inputs, want, **options):
+    """Draft tokens of a call whose text is `want`."""
+    found = model.generate(**inputs, max_new_tokens=6, do_sample=False, return_dict_in_generate=True, **options)
+    assert found.sequences.tolist() == want.tolist()
+    return sum(stats.drafted for stats in found.stats)
+
+
+def test_next_call_with_same_drafter_keeps_what_the_width_learnt(monkeypatch):
+    monkeypatch.setitem(BUDGETS, "learnt", Learnt)
+    monkeypatch.setattr("foreword.budget.USUAL", "learnt")
+    model, small, inputs = tiny_models.build("llama"), tiny_models.build("qwen2"), ids(9)
+    want = model.generate(**inputs, max_new_tokens=6, do_sample=False)
+    call = partial(drafted, model, inputs, want)
+    ours = dict(custom_generate=foreword.generate)
+    # Without noise both rules give the text of transformers.
+    for options in (dict(drafter=small), dict(drafter=model), dict(drafter=small, rule="same-distribution")):
+        assert call(**ours, **options) == 4, "a drafter that was not asked before is tried"
+        assert call(**ours, **options) == 0
+    with foreword.enable():
+        assert call(draft_model=small) == 0
+    assert call(**ours, drafter=small, nodes=2) > 0
+    assert call(**ours, drafter=small, budget="learnt") == 4
+    assert call(**ours, drafter=small, budget="learnt") == 0
+
+
+def test_width_of_a_failed_call_is_discarded(monkeypatch):
+    monkeypatch.setitem(BUDGETS, "learnt", Learnt)
+    model, inputs = tiny_models.build("llama"), ids(9)
+    call = partial(model.generate, **inputs, custom_generate=foreword.generate, drafter=model, budget="learnt")
+
+    class Late(LogitsProcessor):
+        def __call__(self, input_ids, scores):
+            if input_ids.shape[1] > 15:
+                raise RuntimeError("the processor is broken")
+            return scores
+
+    with pytest.raises(RuntimeError, match="the processor is broken"):
+        call(max_new_tokens=12, do_sample=False, logits_processor=[Late()])
+    found = call(max_new_tokens=6, do_sample=False, return_dict_in_generate=True)
+    assert found.stats[0].drafted == 4
+
+
+# ---- refusals
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (dict(num_beams=2), "num_beams=2"),
+        (dict(guidance_scale=1.5), "guidance_scale=1.5"),
+        (dict(output_attentions=True, return_dict_in_generate=True), "output_attentions"),
+        (dict(output_hidden_states=True, return_dict_in_generate=True), "output_hidden_states"),
+        (dict(nodes=65), "cannot use 'nodes' 65"),
+        (dict(seed=-1, do_sample=True), "seed"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_cannot_be_served_is_refused_by_name(model, options, says):
+    with pytest.raises(InvalidRequest, match=says):
+        model.generate(**ids(5), max_new_tokens=4, custom_generate=foreword.generate, **options)
+
+
+def test_inputs_that_cannot_be_served_are_refused(model):
+    call = partial(model.generate, max_new_tokens=4, custom_generate=foreword.generate)
+    with pytest.raises(InvalidRequest, match="padded on the right"):
+        call(input_ids=torch.tensor([[1, 2], [3, 4]]), attention_mask=torch.tensor([[1, 1], [1, 0]]))
+    cache = model.generate(**ids(5), max_new_tokens=4, return_dict_in_generate=True).past_key_values
+    with pytest.raises(InvalidRequest, match="past_key_values"):
+        call(**ids(20), past_key_values=cache)
+    with pytest.raises(UnknownMethod, match="nonsense"):
+        call(**ids(5), method="nonsense")
+    with pytest.raises(InvalidRequest, match="another tokenizer"):
+        call(**ids(5), drafter=AutoModelForCausalLM.from_pretrained(starter.draft(), dtype=torch.float32))
+
+
+# ---- enable
+
+
+def test_the_spellings_people_use_are_served(shipped, enabled):
+    target, draft, tokenizer = shipped
+    inputs = tokenizer("Once upon a time", return_tensors="pt")
+    call = partial(target.generate, **inputs, max_new_tokens=16, do_sample=False, return_dict_in_generate=True)
+    want = call()
+    assert not hasattr(want, "stats")
+    for options in (
+        dict(draft_model=draft, speculative_decoding=True),
+        dict(draft_model=draft),
+        dict(draft_model=str(starter.draft())),
+        dict(assistant_model=draft),
+        dict(speculative_decoding=True),
+        dict(prompt_lookup_num_tokens=3),
+    ):
+        got = call(**options)
+        assert got.sequences.tolist() == want.sequences.tolist()
+        assert got.stats, f"{options} went to transformers"
+    assert not hasattr(call(speculative_decoding=False, draft_model=draft), "stats")
+
+
+def test_enable_is_undone_wholly_and_counts_once():
+    original = GenerationMixin.generate
+    with foreword.enable():
+        patched = GenerationMixin.generate
+        assert patched is not original
+        with foreword.enable():
+            assert GenerationMixin.generate is patched
+        assert GenerationMixin.generate is patched, "the inner block took back what the outer one did"
+    assert GenerationMixin.generate is original
+    foreword.disable()
+    assert GenerationMixin.generate is original
+
+
+def test_what_cannot_be_served_goes_to_transformers_with_one_warning(model, enabled):
+    want = model.generate(**ids(5), max_new_tokens=4, num_beams=2, do_sample=False)
+    with pytest.warns(UserWarning, match="num_beams=2") as caught:
+        got = model.generate(**ids(5), max_new_tokens=4, num_beams=2, do_sample=False, speculative_decoding=True)
+    assert got.tolist() == want.tolist()
+    assert len(caught) == 1
+    ends = dict(decoder_start_token_id=0, eos_token_id=None, pad_token_id=0)
+    sizes = dict(vocab_size=320, d_model=32, d_kv=8, d_ff=32, num_layers=1, num_heads=2)
+    other = T5ForConditionalGeneration(T5Config(**sizes, **ends)).eval()
+    with pytest.warns(UserWarning, match="encoder-decoder"):
+        got = other.generate(torch.tensor([[4, 5]]), max_new_tokens=3, speculative_decoding=True)
+    assert got.shape == (1, 4)

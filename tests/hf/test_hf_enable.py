@@ -1,0 +1,439 @@
+"""Under `foreword.enable()` every call that worked works: served with the same text, or handed over as it was."""
+
+import importlib.util
+import warnings
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    BertConfig,
+    BertLMHeadModel,
+    DynamicCache,
+    GenerationConfig,
+    LogitsProcessor,
+    LogitsProcessorList,
+    MaxLengthCriteria,
+    StoppingCriteria,
+    StoppingCriteriaList,
+    T5Config,
+    T5ForConditionalGeneration,
+    WatermarkingConfig,
+    pipeline,
+)
+
+import foreword
+import starter
+import tiny_models
+from foreword import InvalidRequest
+from foreword.hf import borrowed
+from generating import GumbelBuffer, ids
+from strangers import NEAR
+
+
+@pytest.fixture(autouse=True)
+def unlearned() -> None:
+    """What one test taught the budget of a pair of models decides nothing in the next."""
+    borrowed._RECORDS.clear()
+
+
+UNCHANGED = "transformers runs this call unchanged"
+
+
+class Counting(LogitsProcessor):
+    """Keeps a state: what it allows depends on how often it was called."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def __call__(self, input_ids, scores):
+        self.calls += 1
+        return scores.masked_fill(torch.arange(scores.shape[-1]) % 5 != self.calls % 5, -torch.inf)
+
+
+class Counted(StoppingCriteria):
+    """Ends every row after seven calls."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def __call__(self, input_ids, scores, **kwargs):
+        self.calls += 1
+        return torch.full((len(input_ids),), self.calls >= 7)
+
+
+class Thirds(StoppingCriteria):
+    def __call__(self, input_ids, scores, **kwargs):
+        return input_ids[:, -1] % 3 == 0
+
+
+@pytest.fixture(scope="module")
+def model():
+    return tiny_models.build("llama")
+
+
+@pytest.fixture(scope="module")
+def small():
+    return tiny_models.build("llama")
+
+
+@pytest.fixture(scope="module")
+def shipped():
+    target, draft = (
+        AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32) for path in (starter.target(), starter.draft())
+    )
+    return target, draft, AutoTokenizer.from_pretrained(starter.target())
+
+
+def right(*lengths):
+    """The prompts of `ids`, padded on the right."""
+    inputs = ids(*lengths)
+    rolled = {name: value.clone() for name, value in inputs.items()}
+    for row, length in enumerate(lengths):
+        shift = -(max(lengths) - length)
+        rolled = {name: value.clone() for name, value in rolled.items()}
+        for name in rolled:
+            rolled[name][row] = inputs[name][row].roll(shift)
+    return rolled
+
+
+def filled(model):
+    cache, inputs = DynamicCache(config=model.config), ids(20)
+    with torch.no_grad():
+        model(inputs["input_ids"][:, :12], past_key_values=cache)
+    return inputs | {"past_key_values": cache}
+
+
+def outcome(call):
+    """What a call returns or raises, what it leaves of the random stream, and the warnings of ours."""
+    torch.manual_seed(3)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            result = call()
+        except Exception as error:  # noqa: BLE001 - that too must be as it was
+            result = (type(error), str(error))
+    said = [str(one.message) for one in caught if "; transformers runs" in str(one.message)]
+    return result, torch.get_rng_state(), said
+
+
+# ---- what goes to transformers
+
+HANDED = {
+    "num_beams": (lambda: ids(11), dict(num_beams=2), "num_beams=2: beam search is not supported; "),
+    "penalty_alpha": (lambda: ids(11), dict(penalty_alpha=0.5, top_k=4), "contrastive"),
+    "attentions": (lambda: ids(11), dict(output_attentions=True), "output_attentions"),
+    "hidden": (lambda: ids(11), dict(output_hidden_states=True), "output_hidden_states"),
+    "guidance": (lambda: ids(11), dict(guidance_scale=1.5), "guidance_scale=1.5"),
+    "negative": (lambda: ids(11), dict(negative_prompt_ids=torch.tensor([[3]]), guidance_scale=1.5), "guidance"),
+    "watermark": (lambda: ids(11), dict(watermarking_config=WatermarkingConfig(), do_sample=True), "watermark"),
+    "healing": (lambda: ids(11), dict(token_healing=True), "token_healing"),
+    "synced": (lambda: ids(11), dict(synced_gpus=True), "synced_gpus"),
+    "state": (lambda: ids(11) | {"logits_processor": [Counting()]}, dict(do_sample=True), "Counting"),
+    "state, two rows": (lambda: ids(11, 6) | {"logits_processor": [Counting()]}, {}, "Counting"),
+    "criterion, two rows": (lambda: ids(11, 6) | {"stopping_criteria": [Counted()]}, dict(eos_token_id=7), "Counted"),
+    "no end, two rows": (lambda: ids(11, 6) | {"stopping_criteria": [Thirds()]}, {}, "continue until all"),
+    "streamer, two rows": (lambda: ids(11, 6) | {"streamer": GumbelBuffer()}, {}, "streamer"),
+    "right": (lambda: right(11, 6), {}, "padded on the right"),
+    "right, one row": (
+        lambda: dict(input_ids=torch.tensor([[4, 5, 6, 0]]), attention_mask=torch.tensor([[1, 1, 1, 0]])),
+        {},
+        "padded on the right",
+    ),
+    "right, no mask": (lambda: dict(input_ids=right(11, 6)["input_ids"]), dict(pad_token_id=0), "padded on the right"),
+    "positions": (lambda: ids(11) | {"position_ids": torch.arange(11)[None] * 2}, {}, "position_ids"),
+    "an empty cache": (lambda: ids(11) | {"past_key_values": DynamicCache()}, {}, "past_key_values"),
+    "a long mask": (lambda: ids(11) | {"attention_mask": torch.ones(1, 15)}, {}, "its shape differs"),
+    "wrong type": (lambda: ids(11) | {"token_type_ids": torch.zeros(1, 11)}, {}, "token_type_ids"),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("spelling", ["assistant", "lookup", "asked"])
+@pytest.mark.parametrize("name", HANDED)
+def test_a_call_that_is_not_served_is_as_it_was(model, small, name, spelling):
+    make, options, says = HANDED[name]
+    asks = {"assistant": dict(assistant_model=small), "lookup": dict(prompt_lookup_num_tokens=3), "asked": {}}
+    options = dict(max_new_tokens=8, return_dict_in_generate=True) | {"do_sample": False} | options | asks[spelling]
+    given = make()
+    want, stream, _ = outcome(partial(model.generate, **given, **options))
+    again = make()
+    asked = {"speculative_decoding": True} if spelling == "asked" else {}
+    with foreword.enable():
+        got, left, said = outcome(partial(model.generate, **again, **options, **asked))
+    assert len(said) == 1
+    assert says in said[0]
+    assert said[0].endswith(UNCHANGED)
+    if isinstance(want, tuple):
+        assert got == want, "another error than before"
+        return
+    assert not hasattr(got, "stats")
+    assert got.sequences.tolist() == want.sequences.tolist()
+    assert torch.equal(left, stream)
+    if "streamer" in given:
+        assert again["streamer"].values == given["streamer"].values
+
+
+@pytest.mark.parametrize("asks", ["assistant", "lookup"])
+def test_a_filled_cache_gets_the_text_of_plain_decoding(model, small, asks):
+    options = dict(max_new_tokens=12, do_sample=False)
+    want = model.generate(**filled(model), **options)
+    options |= dict(assistant_model=small) if asks == "assistant" else dict(prompt_lookup_num_tokens=3)
+    with foreword.enable(), pytest.warns(UserWarning, match="past_key_values: .*; transformers runs this call without"):
+        assert model.generate(**filled(model), **options).tolist() == want.tolist()
+
+
+def test_a_draft_model_is_left_out_where_it_cannot_help(model, small):
+    want = model.generate(**ids(11), max_new_tokens=6, num_beams=2, do_sample=False)
+    with foreword.enable(), pytest.warns(UserWarning, match="num_beams=2: .* without the draft model"):
+        got = model.generate(**ids(11), max_new_tokens=6, num_beams=2, do_sample=False, draft_model=small)
+    assert got.tolist() == want.tolist()
+
+
+# ---- what is served
+
+SERVED = {
+    "plain": (lambda: ids(11), {}),
+    "two rows": (lambda: ids(11, 6), {}),
+    "static": (lambda: ids(11), dict(cache_implementation="static")),
+    "no cache": (lambda: ids(11), dict(use_cache=False)),
+    "chunks": (lambda: ids(11), dict(prefill_chunk_size=4)),
+    "bias": (lambda: ids(11, 6), dict(sequence_bias=[[[4], 9.0]])),
+    "renormalized": (lambda: ids(11, 6), dict(renormalize_logits=True, remove_invalid_values=True)),
+    "encoder": (lambda: ids(11, 6), dict(encoder_repetition_penalty=1.4, encoder_no_repeat_ngram_size=2)),
+    "max_length": (lambda: ids(11), dict(max_new_tokens=None, max_length=23)),
+    "max_time": (lambda: ids(11), dict(max_time=1000.0)),
+    "not synced": (lambda: ids(11), dict(synced_gpus=False, logits_to_keep=1, num_beams=1)),
+    "criterion": (lambda: ids(11) | {"stopping_criteria": [Counted()]}, {}),
+    "streamer": (lambda: ids(11) | {"streamer": GumbelBuffer()}, {}),
+    "prefix": (
+        lambda: (
+            ids(11, 6)
+            | {"prefix_allowed_tokens_fn": lambda row, text: [(int(text[-1]) * 7 + row + k) % 320 for k in range(5)]}
+        ),
+        {},
+    ),
+    "no mask": (lambda: dict(input_ids=ids(11)["input_ids"]), {}),
+    "no mask, padding": (lambda: dict(input_ids=ids(11, 6)["input_ids"]), dict(pad_token_id=0)),
+    "padding that ends": (lambda: dict(input_ids=right(11, 6)["input_ids"]), dict(pad_token_id=0, eos_token_id=0)),
+    "holes": (
+        lambda: ids(11) | {"attention_mask": torch.tensor([[1, 0, 1, 1, 0, 0, 1, 1, 1, 1, 1]])},
+        {},
+    ),
+    "positions": (lambda: ids(11) | {"position_ids": torch.arange(11)[None]}, {}),
+    "int32": (lambda: dict(input_ids=ids(11)["input_ids"].int()), {}),
+    "nothing": (dict, dict(bos_token_id=3, max_new_tokens=12)),
+    "beyond the context": (lambda: ids(250), {}),
+    "a configuration": (lambda: ids(11) | {"generation_config": GenerationConfig(max_new_tokens=12)}, {}),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*synced")
+@pytest.mark.parametrize("name", SERVED)
+def test_a_call_that_is_served_has_the_text_of_plain_decoding(model, small, name):
+    make, options = SERVED[name]
+    options = dict(max_new_tokens=12, do_sample=False, return_dict_in_generate=True) | options
+    want = model.generate(**(given := make()), **options)
+    with foreword.enable():
+        got = model.generate(**(again := make()), **options, assistant_model=small)
+    assert got.sequences.tolist() == want.sequences.tolist()
+    assert got.sequences.dtype == want.sequences.dtype
+    assert sum(row.accepted for row in got.stats) > 0
+    if "streamer" in given:
+        assert again["streamer"].values == given["streamer"].values
+
+
+def test_a_temperature_beyond_ours_is_served(model, small):
+    options = dict(max_new_tokens=8, do_sample=True, temperature=1000.0, return_dict_in_generate=True)
+    with foreword.enable():
+        assert model.generate(**ids(11), **options, assistant_model=small).stats
+
+
+def test_none_takes_back_what_a_configuration_says(model):
+    config = GenerationConfig(prompt_lookup_num_tokens=3, max_new_tokens=6, return_dict_in_generate=True)
+    with foreword.enable():
+        assert model.generate(**ids(11), generation_config=config).stats
+        assert not hasattr(model.generate(**ids(11), generation_config=config, prompt_lookup_num_tokens=None), "stats")
+
+
+TEXT = "one two three four five one two three four five one two three"
+"""The draft is right about what follows, so the first tries pay whatever the clock says."""
+
+
+def test_a_pipeline_is_served(shipped, monkeypatch):
+    target, draft, tokenizer = shipped
+    make = partial(pipeline, "text-generation", model=target, tokenizer=tokenizer)
+    options, seen = dict(max_new_tokens=48, do_sample=False), []
+    want = make()(TEXT, **options)
+    with foreword.enable():
+        inner = target.generate
+
+        def watched(**given):
+            seen.append(inner(**given, return_dict_in_generate=True))
+            return seen[-1].sequences
+
+        monkeypatch.setattr(target, "generate", watched)
+        got = make(assistant_model=draft)(TEXT, **options)
+    assert got == want
+    assert seen[0].stats[0].accepted > 0
+
+
+# ---- kinds of model
+
+
+def eyes(name):
+    spec = importlib.util.spec_from_file_location("kinds", Path(__file__).parents[1] / "model" / "test_kinds.py")
+    kinds = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(kinds)
+    return tiny_models.random(kinds.STRANGE[name]).eval()
+
+
+@pytest.mark.parametrize("name", ["llava", "qwen 2 vl", "qwen 2.5 vl", "qwen 3 vl"])
+def test_text_of_a_model_that_sees_is_served(name):
+    model = eyes(name)
+    options = dict(max_new_tokens=10, do_sample=False, return_dict_in_generate=True, pad_token_id=0)
+    for inputs in (ids(9), ids(9, 5)):
+        borrowed._RECORDS.clear()
+        want = model.generate(**inputs, **options)
+        with foreword.enable():
+            got = model.generate(**inputs, **options, assistant_model=model)
+        assert got.sequences.tolist() == want.sequences.tolist()
+        assert sum(row.accepted for row in got.stats) > 0
+
+
+def test_an_image_goes_to_transformers():
+    model = eyes("llava")
+    token = model.config.image_token_id = 7
+    inputs = dict(input_ids=torch.tensor([[3, *[token] * 4, 5, 6]]), pixel_values=torch.randn(1, 3, 28, 28))
+    options = dict(max_new_tokens=5, do_sample=False)
+    want = model.generate(**inputs, **options)
+    with foreword.enable(), pytest.warns(UserWarning, match=f"pixel_values: .*{UNCHANGED}"):
+        got = model.generate(**inputs, **options, speculative_decoding=True)
+    assert got.tolist() == want.tolist()
+    with pytest.raises(InvalidRequest, match="cannot serve mm_encoder_outputs"):
+        model.generate(**inputs, **options, custom_generate=foreword.generate)
+
+
+@pytest.mark.filterwarnings("ignore:.*mode 'cache'", "ignore:.*mode 'plain'")
+@pytest.mark.parametrize("decoder", [True, False])
+def test_bert_is_served_as_a_decoder_only(decoder):
+    torch.manual_seed(1)
+    sizes = dict(vocab_size=320, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=48)
+    model = BertLMHeadModel(BertConfig(**sizes, is_decoder=decoder, initializer_range=0.3, pad_token_id=0)).eval()
+    options = ids(9) | dict(max_new_tokens=8, do_sample=False, eos_token_id=None)
+    want = model.generate(**options)
+    with foreword.enable(), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        got = model.generate(**options, speculative_decoding=True)
+    assert got.tolist() == want.tolist()
+    said = [str(one.message) for one in caught]
+    assert any("masked language model" in one for one in said) is not decoder
+
+
+@pytest.mark.parametrize("asks", ["assistant_model", "draft_model"])
+def test_an_encoder_decoder_goes_to_transformers(asks):
+    torch.manual_seed(1)
+    sizes = dict(vocab_size=320, d_model=32, d_kv=8, d_ff=32, num_layers=1, num_heads=2)
+    model = T5ForConditionalGeneration(T5Config(**sizes, decoder_start_token_id=0, pad_token_id=0)).eval()
+    options = dict(inputs=torch.tensor([[4, 5]]), max_new_tokens=6, do_sample=False)
+    want = model.generate(**options, **({asks: model} if asks == "assistant_model" else {}))
+    with foreword.enable(), pytest.warns(UserWarning, match="encoder-decoder"):
+        assert model.generate(**options, **{asks: model}).tolist() == want.tolist()
+
+
+# ---- draft models of another tokenizer
+
+
+def test_a_draft_of_another_tokenizer_is_translated(shipped):
+    target, _, tokenizer = shipped
+    foreign = NEAR.model(torch.float32)
+    foreign.resize_token_embeddings(8200, mean_resizing=False)
+    inputs = tokenizer("Once upon a time there was a little girl", return_tensors="pt")
+    options = dict(max_new_tokens=24, do_sample=False, return_dict_in_generate=True)
+    want = target.generate(**inputs, **options)
+    theirs = dict(tokenizer=tokenizer, assistant_tokenizer=NEAR.tokenizer())
+    says = r"the draft model has another tokenizer; method 'tli' translates its tokens"
+    with foreword.enable(), pytest.warns(UserWarning, match=says):
+        got = target.generate(**inputs, **options, assistant_model=foreign, **theirs)
+    assert got.sequences.tolist() == want.sequences.tolist()
+    assert got.stats[0].accepted > 0
+    for method in ("slem", "tli"):
+        how = partial(foreword.generate, **theirs, method=method, drafter=foreign)
+        got = target.generate(**inputs, **options, custom_generate=how)
+        assert got.sequences.tolist() == want.sequences.tolist()
+        assert got.stats[0].accepted > 0
+
+
+@pytest.mark.parametrize("size", [320, 9000])
+def test_a_draft_of_another_tokenizer_is_refused_without_both(shipped, size):
+    target, _, tokenizer = shipped
+    other = AutoModelForCausalLM.from_config(type(target.config)(**target.config.to_dict() | {"vocab_size": size}))
+    inputs = tokenizer("Once upon a time", return_tensors="pt")
+    options = dict(max_new_tokens=6, do_sample=False)
+    with pytest.raises(InvalidRequest, match=f"it has {size} tokens and the target 8192.*Give tokenizer= and assist"):
+        target.generate(**inputs, **options, custom_generate=foreword.generate, drafter=other)
+    want = target.generate(**inputs, **options)
+    with foreword.enable(), pytest.warns(UserWarning, match="another tokenizer; transformers runs this call without"):
+        assert target.generate(**inputs, **options, draft_model=other).tolist() == want.tolist()
+
+
+# ---- arguments
+
+
+def test_an_argument_that_is_nearly_one_is_named(model):
+    with foreword.enable():
+        with pytest.raises(InvalidRequest, match=r"cannot use argument 'draft_modle': .*Did you mean 'draft_model'\?"):
+            model.generate(**ids(5), draft_modle=model)
+        with pytest.raises(InvalidRequest, match=r"cannot use argument 'draftr': .*Did you mean 'drafter'\?"):
+            model.generate(**ids(5), draftr=model, custom_generate=foreword.generate)
+        with pytest.raises(ValueError, match="not used by the model"):
+            model.generate(**ids(5), zebra=model)
+    with pytest.raises(InvalidRequest, match=r"cannot use argument 'draftr': .*Did you mean 'drafter'\?"):
+        model.generate(**ids(5), max_new_tokens=3, custom_generate=partial(foreword.generate, draftr=model))
+
+
+# ---- processors of the caller
+
+
+@pytest.mark.parametrize("rows", [(11,), (11, 6)])
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (lambda scores: None, "it returned NoneType"),
+        (lambda scores: scores.numpy(), "it returned ndarray"),
+        (lambda scores: scores[:, :3], "it returned the shape"),
+        (lambda scores: scores.long(), "it returned int64"),
+        (lambda scores: scores.to("meta"), "on meta"),
+        (lambda scores: scores / 0, "NaN or infinity"),
+    ],
+)
+def test_a_processor_that_returns_no_logits_is_named(model, rows, answer, says):
+    class Mistaken(LogitsProcessor):
+        def __call__(self, input_ids, scores):
+            return answer(scores)
+
+    with pytest.raises(InvalidRequest, match=f"cannot use the logits processor Mistaken: .*{says}"):
+        model.generate(**ids(*rows), max_new_tokens=4, custom_generate=foreword.generate, logits_processor=[Mistaken()])
+
+
+def test_a_configuration_that_changes_during_a_call_changes_nothing(model):
+    config = GenerationConfig(max_new_tokens=12, do_sample=False, return_dict_in_generate=True, output_scores=True)
+    prepared, _ = model._prepare_generation_config(config)
+
+    class Meddling(StoppingCriteria):
+        def __call__(self, input_ids, scores, **kwargs):
+            prepared.return_dict_in_generate = prepared.output_scores = False
+            processors.append(Counting())
+            return torch.zeros(len(input_ids), dtype=torch.bool)
+
+    processors = LogitsProcessorList()
+    criteria = StoppingCriteriaList([MaxLengthCriteria(23), Meddling()])
+    got = foreword.generate(
+        model, ids(11)["input_ids"], generation_config=prepared, logits_processor=processors, stopping_criteria=criteria
+    )
+    want = model.generate(**ids(11), generation_config=config)
+    assert got.sequences.tolist() == want.sequences.tolist()
+    assert len(got.scores) == 12

@@ -1,0 +1,58 @@
+"""Experts in C, in models large enough that several threads share the work; those of test_native.py are not."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, Qwen3MoeConfig
+
+from foreword.model.cpu.backend import CpuBackend
+from foreword.model.pool.plan import Read
+from foreword.native.forward import library
+
+pytestmark = pytest.mark.skipif(isinstance(library(), str), reason=f"no native kernel here: {library()}")
+THREADS = 4
+
+
+def backend() -> CpuBackend:
+    torch.manual_seed(0)
+    config = Qwen3MoeConfig(
+        vocab_size=320, hidden_size=256, num_hidden_layers=5, num_attention_heads=4, num_key_value_heads=2, head_dim=64,
+        num_experts=16, num_experts_per_tok=4, moe_intermediate_size=240, initializer_range=0.1,
+    )  # fmt: skip
+    made = CpuBackend(AutoModelForCausalLM.from_config(config).to(torch.bfloat16).eval())
+    made.open(1, 200)
+    return made
+
+
+def scores(threads: int, rounds: int) -> torch.Tensor:
+    """Of many short reads, in each of which other experts are asked, with so many threads."""
+    torch.set_num_threads(threads)
+    made, generator = backend(), torch.Generator().manual_seed(1)
+    assert made._threads == threads
+    said = []
+    for number in range(rounds):
+        tokens = torch.randint(320, (1 + number % 5,), generator=generator).tolist()
+        said.append(made.read([Read(1, 0, tokens, keep=len(tokens))]).clone())
+    return torch.cat(said)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 40])
+def test_the_bits_do_not_depend_on_how_many_threads_share_the_experts(rows):
+    before, tokens = torch.get_num_threads(), list(range(20, 20 + rows))
+    found = []
+    try:
+        for threads in (1, 2, THREADS):
+            torch.set_num_threads(threads)
+            found.append(backend().read([Read(1, 0, tokens, keep=rows)]))
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
+
+
+def test_a_late_thread_does_not_wait_for_what_a_later_layer_asks():
+    """More threads than cores: some are late in every forward. In a process of its own, for who waits in C waits on."""
+    command = f"import test_experts as t; import torch; assert torch.equal(t.scores({THREADS}, 400), t.scores(1, 400))"
+    subprocess.run([sys.executable, "-c", command], cwd=__file__.rpartition("/")[0], check=True, timeout=90)

@@ -1,0 +1,211 @@
+"""Models held in 8 bits, for guesses: what they say then, what they hold, and what can no longer be had of them."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import starter
+import tiny_models
+from foreword import LLM, Learning, SamplingParams, bundled
+from foreword.bench.lineup import Weights
+from foreword.bench.lineup import _drafter as lined_up
+from foreword.draft.cross_vocab.pairing import load_pair
+from foreword.draft.ensemble.fuse import FusedDrafter
+from foreword.draft.heads.dspark import DSparkDrafter
+from foreword.draft.heads.eagle import EagleDrafter
+from foreword.draft.lm import LanguageModelDrafter
+from foreword.draft.lookup.suffix import SuffixDrafter
+from foreword.draft.online.learner import taught
+from foreword.draft.self_speculative.base import SPARE, SelfDrafter
+from foreword.errors import InvalidRequest, ModelError
+from foreword.hf.borrowed import ModelRecord
+from foreword.model import Model, Read
+from foreword.model.cpu.backend import CpuBackend
+from foreword.model.cpu.kernel import Kernel, Rows
+from foreword.model.view import view
+from foreword.model.weights import copied
+from foreword.native import forward
+from foreword.native.workspace import multiplied
+from running import prompts, target, tokenizer
+from strangers import NEAR
+
+pytestmark = pytest.mark.skipif(forward.reason() is not None, reason=f"no native kernel here: {forward.reason()}")
+KINDS = ["llama-gqa", "qwen2", "qwen3", "gemma3", "phi3", "granite", "lfm2", "qwen3.5", "qwen2-moe", "gpt-neox"]
+
+
+def loaded() -> Model:
+    return Model.load(starter.draft(), dtype="bfloat16", device="cpu")
+
+
+def text(vocab: int, length: int = 48) -> list[int]:
+    return [token % vocab for prompt in prompts() for token in prompt][:length]
+
+
+def said(model: Model, tokens: list[int]) -> torch.Tensor:
+    model.open(9, 100)
+    logits = model.read([Read(9, 0, tokens, keep=len(tokens))])
+    model.close(9)
+    return logits
+
+
+def overlap(one: torch.Tensor, other: torch.Tensor) -> float:
+    return float(torch.minimum(one.softmax(-1), other.softmax(-1)).sum(-1).mean())
+
+
+def held(backend: CpuBackend) -> int:
+    return sum(tensor.nbytes for tensor in backend._held)
+
+
+def test_it_says_nearly_the_same_from_half_of_the_bytes():
+    model, tokens = loaded(), text(8192)
+    whole, viewed, bytes_before = said(model, tokens), said(view(model, bits=8), tokens), held(model.backend)
+    table = model.backend._table.nbytes  # its embeddings, which are its head as well, stay as they are
+    model.quantize_int8()
+    found = said(model, tokens)
+    assert 0.97 < overlap(found, whole) < 1
+    assert torch.equal(found, viewed)
+    assert held(model.backend) - table < 0.53 * bytes_before
+    model.quantize_int8()
+    assert torch.equal(said(model, tokens), found)
+
+
+def test_embeddings_are_what_they_were():
+    model, tokens = loaded(), torch.tensor(text(8192))
+    before = model.embed(tokens)
+    model.quantize_int8()
+    assert torch.equal(model.embed(tokens), before)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_kind_that_is_read_in_c_can_be_held_so(name):
+    tokens = text(tiny_models.VOCAB)
+    model = Model(tiny_models.build(name).to(torch.bfloat16))
+    assert model.capability.backend == "native"
+    whole = said(model, tokens)
+    model.quantize_int8()
+    found = said(model, tokens)
+    assert (found - whole).pow(2).mean().sqrt() < 0.2 * whole.std()  # random weights are larger than learnt ones
+    model.open(1, 100)
+    model.read([Read(1, 0, tokens[:20], keep=0)])
+    one_by_one = torch.cat([model.read([Read(1, 20 + i, [tokens[20 + i]])]) for i in range(8)])
+    assert torch.equal(one_by_one, found[20:28])
+
+
+@pytest.mark.skipif(not forward.amx(), reason="products are made in one way here")
+def test_sums_are_exact_whichever_instructions_make_them():
+    model, tokens = loaded(), text(8192, 23)
+    model.quantize_int8()
+    found = model.lm_head(model.embed(torch.tensor(tokens)))
+    forward.needed().foreword_use_amx(0)
+    try:
+        assert torch.equal(model.lm_head(model.embed(torch.tensor(tokens))), found)
+    finally:
+        forward.needed().foreword_use_amx(1)
+
+
+def test_what_is_nothing_and_what_is_huge_can_be_multiplied():
+    model = loaded()
+    model.quantize_int8()
+    rows = torch.randn(3, model.hf.config.hidden_size, generator=torch.Generator().manual_seed(0))
+    rows[1] = 0
+    found = model.lm_head(torch.cat([rows, 2.0**20 * rows[:1]]))
+    assert not found[1].any()
+    assert torch.equal(found[3], 2.0**20 * found[0])
+
+
+def test_weights_cannot_be_had_back():
+    model = loaded()
+    model.quantize_int8()
+    with pytest.raises(ModelError, match="held in 8 bits"):
+        copied(model)
+    with pytest.raises(InvalidRequest, match="held in 8 bits"):
+        view(model, bits=4)
+
+
+def test_models_that_c_does_not_read_stay_as_they_are():
+    model = Model.load(starter.draft(), dtype="float32", device="cpu")
+    before = said(model, text(8192))
+    model.quantize_int8()
+    assert torch.equal(said(model, text(8192)), before)
+    assert copied(model) is not None
+
+
+def coding(model: Model) -> int:
+    return model.backend._model.coding
+
+
+def test_a_draft_model_is_held_so_unless_it_learns(tmp_path):
+    paths = {"target": starter.target(), "draft": starter.draft(), "dtype": "bfloat16", "device": "cpu"}
+    asked = SamplingParams(temperature=0.8, seed=3, max_tokens=24, ignore_eos=True)
+    served, learner = LLM(**paths), LLM(**paths, learn=Learning(share=0.01))
+    assert coding(served.engine.drafter.model) == forward.BYTES
+    assert coding(learner.engine.drafter.trainable) == forward.WHOLE
+    assert coding(served.target) == coding(learner.target) == forward.WHOLE
+    answers = {
+        tuple(one.generate("The river", asked)[0].tokens) for one in (served, learner, LLM(**paths | {"draft": None}))
+    }
+    assert len(answers) == 1
+    with pytest.raises(ModelError, match="with learn=True"):
+        served.save_draft(tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+    source = Weights(str(starter.target()), str(starter.draft()), torch.bfloat16, None)
+    assert coding(lined_up("lm", served.target, served.tokenizer, source).model) == forward.BYTES
+
+
+def test_the_target_itself_is_never_held_so():
+    model = target("bfloat16")
+    for drafter in (LanguageModelDrafter(model), SelfDrafter(view(model, spare=SPARE))):
+        taught(drafter, model, None)
+    assert coding(model) == forward.WHOLE
+    joined = FusedDrafter([SuffixDrafter.load(None, model, None), LanguageModelDrafter(loaded())])
+    taught(joined, model, None)
+    assert coding(joined.members[1].model) == forward.BYTES
+
+
+def test_heads_are_held_so_where_they_are_loaded():
+    beside, heads = (
+        Model.load(bundled.target(), dtype="bfloat16", device="cpu"),
+        Path(bundled.__file__).parent / "heads",
+    )
+    eagle = EagleDrafter.load(heads / "eagle", beside, None)
+    dspark = DSparkDrafter.load(heads / "dspark", beside, None)
+    assert [eagle._reader._model.coding, eagle._reader._fc.coding] == [forward.BYTES] * 2
+    stack = dspark.blocks._stack
+    assert [stack._model.coding, stack._fc.coding] == [forward.BYTES] * 2
+
+
+@pytest.mark.parametrize("matrices", [True, False])
+@pytest.mark.parametrize(("depth", "outputs"), [(4096, 48), (16384, 32), (80, 16)])
+def test_sums_of_any_depth_fit(matrices, depth, outputs):
+    """Weights and rows as large as they can be, and all of one sign."""
+    library = forward.needed()
+    matrix = Matrix(torch.full((outputs, depth), 0.5).bfloat16())
+    matrix.quantize_int8()
+    rows = torch.full((20, depth), 3.0)
+    rows[1, ::2], rows[2] = 1.5, -3.0
+    usual = forward.amx()
+    library.foreword_use_amx(int(matrices))
+    try:
+        found = matrix.times(rows)
+    finally:
+        library.foreword_use_amx(int(usual))
+    torch.testing.assert_close(found, (0.5 * rows.sum(-1))[:, None].expand(20, outputs), rtol=2e-3, atol=0)
+
+
+class Matrix(Kernel):
+    """A packed matrix and nothing else."""
+
+    def __init__(self, weight: torch.Tensor) -> None:
+        super().__init__(Rows([], 0), [])
+        self._only = forward.Model(hidden=weight.shape[1], vocab=len(weight), head=self._pack(weight))
+        self.describe(self._only, 1)
+
+    def times(self, rows: torch.Tensor) -> torch.Tensor:
+        return multiplied(self._library, self._only, self._scratch, rows, 2)
+
+
+def test_draft_models_of_other_tokenizers_and_of_the_drop_in_are_held_so(tmp_path):
+    pair = load_pair(NEAR.save(tmp_path), target("bfloat16"), tokenizer())
+    assert coding(pair.model) == forward.BYTES
+    assert coding(ModelRecord().draft(str(starter.draft()), target("bfloat16"))) == forward.BYTES

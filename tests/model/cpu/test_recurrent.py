@@ -1,0 +1,270 @@
+"""Models that remember in states: guesses leave no trace in them, whatever becomes of them."""
+
+import copy
+from dataclasses import replace
+from functools import cache
+from itertools import product
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, Lfm2Config, PreTrainedModel, Qwen3_5TextConfig
+
+import tiny_models
+from drafters import Foresight, RandomTree, known
+from foreword.bench.engine_entry import timed
+from foreword.draft.cross_vocab.slem import StringMatchDrafter
+from foreword.draft.cross_vocab.tli import IntersectionDrafter
+from foreword.draft.lm import LanguageModelDrafter
+from foreword.draft.lookup.recycle import RecyclingDrafter
+from foreword.errors import InvalidRequest
+from foreword.model import Mode, Model, Read
+from foreword.model.cost import measured
+from foreword.model.cpu.recurrent import SLOTS, RecurrentBackend, refused
+from foreword.model.view import view
+from foreword.native.forward import library
+from foreword.types import SamplingParams
+from running import Request, distribution, drafter, engine, finish, plain, prompts
+from strangers import NEAR, pair
+
+pytestmark = pytest.mark.skipif(isinstance(library(), str), reason=f"no native kernel here: {library()}")
+
+ATTENTION, STATE = "full_attention", "linear_attention"
+LAYERS = (STATE, STATE, ATTENTION, STATE)
+SIZES = dict(
+    vocab_size=8192, hidden_size=64, intermediate_size=96, num_attention_heads=4, num_key_value_heads=2, head_dim=16,
+    linear_num_key_heads=4, linear_num_value_heads=8, linear_key_head_dim=16, linear_value_head_dim=16,
+    max_position_embeddings=1024, initializer_range=0.06, tie_word_embeddings=True,
+)  # fmt: skip
+
+
+def random(*layers: str, **others: int) -> PreTrainedModel:
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(len(layers))
+        sizes = SIZES | others
+        model = AutoModelForCausalLM.from_config(
+            Qwen3_5TextConfig(**sizes, num_hidden_layers=len(layers), layer_types=[*layers])
+        )
+        tiny_models.disturb(model)
+    return model.eval()
+
+
+def built(*layers: str, **others: int) -> Model:
+    return Model(random(*layers, **others).to(torch.bfloat16))
+
+
+@cache
+def target() -> Model:
+    return built(*LAYERS)
+
+
+@cache
+def draft() -> Model:
+    return built(STATE, ATTENTION)
+
+
+@cache
+def requests() -> list[Request]:
+    settings = product((0.0, 0.8), (24, 31), prompts()[:3])
+    return [
+        Request(prompt, SamplingParams(temperature=heat, seed=seed, max_tokens=count, ignore_eos=True))
+        for seed, (heat, count, prompt) in enumerate(settings)
+    ]
+
+
+@cache
+def answers():
+    return plain(target(), requests())
+
+
+def convolving() -> Model:
+    """Nothing but convolutions between its gates, and attention."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(5)
+        sizes = {name: size for name, size in SIZES.items() if not name.startswith(("linear", "head"))}
+        config = Lfm2Config(**sizes, num_hidden_layers=4, layer_types=["conv", "conv", ATTENTION, "conv"])
+        return Model(AutoModelForCausalLM.from_config(config).eval().to(torch.bfloat16))
+
+
+@cache
+def short() -> Model:
+    return convolving()
+
+
+@cache
+def said():
+    return plain(short(), requests())
+
+
+GUESSERS = {
+    "a chain": lambda answers: Foresight(known(answers()), spoilt=0.3),
+    "a tree": lambda answers: RandomTree(known(answers()), spoilt=0.3),
+    "nonsense": lambda answers: Foresight(known(answers()), spoilt=1.0),
+    "recycled": lambda _: RecyclingDrafter(),
+    "a draft model that remembers in states too": lambda _: LanguageModelDrafter(draft()),
+    "a draft model with attention alone": lambda _: drafter("lm", "bfloat16"),
+    "a draft model of another vocabulary": lambda _: IntersectionDrafter(
+        replace(pair(NEAR, "bfloat16"), model=draft())
+    ),
+    "another spelling": lambda _: StringMatchDrafter(replace(pair(NEAR, "bfloat16"), model=draft())),
+    "its twin": lambda _: LanguageModelDrafter(built(*LAYERS)),
+}
+
+
+def check(model: Model, name: str, slots: int, answers) -> None:
+    loop = engine(model, GUESSERS[name](answers), 7, slots=slots, chunk=5)
+    got = finish(loop, requests())
+    assert [answer.said for answer in got] == [answer.said for answer in answers()]
+    assert loop.failed is None
+    assert any(answer.sequence.stats.accepted for answer in got) is (name != "nonsense")
+    assert model.backend._memories == {}
+
+
+@pytest.mark.parametrize("model", [target, short])
+def test_such_a_model_is_read_in_trees(model):
+    assert isinstance(model().backend, RecurrentBackend)
+    assert model().capability.mode is Mode.TREE
+
+
+@pytest.mark.parametrize("slots", [1, 4])
+@pytest.mark.parametrize("name", GUESSERS)
+def test_the_text_is_the_same_whoever_guesses(name, slots):
+    check(target(), name, slots, answers)
+
+
+@pytest.mark.parametrize("slots", [1, 4])
+@pytest.mark.parametrize("name", ["a chain", "a tree", "nonsense"])
+def test_the_text_is_the_same_where_only_a_convolution_remembers(name, slots):
+    check(short(), name, slots, said)
+
+
+def test_a_draft_model_in_which_only_a_convolution_remembers():
+    loop = engine(short(), LanguageModelDrafter(convolving()), 7)
+    got = finish(loop, requests())
+    assert [answer.said for answer in got] == [answer.said for answer in said()]
+    assert sum(answer.sequence.stats.accepted for answer in got) > sum(answer.sequence.stats.rounds for answer in got)
+
+
+@pytest.mark.parametrize("rule", ["rejection", "block", "traversal"])
+def test_guesses_that_are_drawn_leave_no_trace_either(rule):
+    """What was read with guesses beside it, and what such a text is when it is read in one piece."""
+    loop = engine(target(), LanguageModelDrafter(draft()), 5, rule=rule, slots=4, chunk=5)
+    got = finish(loop, requests())
+    assert loop.failed is None
+    assert any(answer.sequence.stats.accepted for answer in got)
+    for answer in got:
+        if answer.sequence.params.greedy:
+            said, tokens = distribution(target(), answer.sequence.tokens).argmax(-1).tolist(), answer.sequence.tokens
+            assert said[answer.sequence.prompt - 1 : -1] == tokens[answer.sequence.prompt :]
+
+
+def test_a_tree_that_a_draft_model_grows_may_have_more_guesses_than_there_are_slots():
+    """Its twin foresees everything, so what it guesses is kept only where its states are right in every branch."""
+    loop = engine(target(), LanguageModelDrafter(built(*LAYERS)), 3 * SLOTS)
+    got = finish(loop, requests())
+    assert [answer.said for answer in got] == [answer.said for answer in answers()]
+    assert max(answer.sequence.stats.rounds for answer in got) <= 10
+
+
+def text(count: int) -> list[int]:
+    return torch.randint(8192, (count,), generator=torch.Generator().manual_seed(3)).tolist()
+
+
+@pytest.fixture
+def backend():
+    backend = target().backend
+    for name in (1, 2):
+        backend.open(name, 1000)
+    yield backend
+    for name in (1, 2):
+        backend.close(name)
+
+
+def test_a_text_is_read_anew_once_where_it_is_taken_back_and_then_no_more(backend):
+    words = text(60)
+    backend.read([Read(1, 0, words[:40], keep=0)])
+    state = backend._memories[1].state
+    assert (state.folded, state.back) == (40, 0)
+    seen = [backend.read([Read(1, 34, words[34:40], keep=1)])]
+    assert (state.folded, state.back) == (28, 12)
+    seen += [backend.read([Read(1, past, words[past : past + 4], keep=1)]) for past in (36, 30, 34)]
+    assert state.folded == 28  # nothing of this was read anew
+    backend.read([Read(2, 0, words[:34], keep=0)])
+    assert torch.equal(seen[-1], backend.read([Read(2, 34, words[34:38], keep=1)]))
+    backend.read([Read(1, 38, words[38:55], keep=0)])
+    assert state.folded == 55 - 12
+    assert torch.equal(backend.read([Read(1, 55, words[55:], keep=1)]), distribution(target(), words)[-1:])
+
+
+def test_a_branch_that_was_kept_is_read_anew_as_it_was_kept(backend):
+    words, tree = text(30), text(40)[30:37]
+    backend.read([Read(1, 0, words + tree, [-1, 0, 1, -1, 3, 3, 5], keep=8)])
+    backend.move(1, [33, 35, 36], 30)
+    said = words + [tree[node] for node in (3, 5, 6)]
+    backend.read([Read(1, 33, tree[:2], keep=1)])
+    again = backend.read([Read(1, 32, [said[32], tree[0]], keep=1)])
+    assert torch.equal(again, distribution(target(), [*said, tree[0]])[-1:])
+
+
+def test_steps_far_beyond_the_usual_forget_no_more_than_they_should():
+    model = random(STATE, ATTENTION)
+    mixer = model.model.layers[0].linear_attn
+    with torch.no_grad():
+        mixer.dt_bias.fill_(120)
+        mixer.A_log.fill_(-7)
+        model = model.to(torch.bfloat16)
+        truth = copy.deepcopy(model).float()(torch.tensor([text(40)])).logits[0]
+    assert (distribution(Model(model), text(40)) - truth).pow(2).mean().sqrt() < 0.05 * truth.std()
+
+
+@pytest.mark.parametrize("back", [0, 9])
+def test_more_guesses_than_there_are_slots(backend, back):
+    words, draft_tokens, nodes = text(50), text(63)[50:], text(123)[63:]
+    backend._memories[1].state.back = back
+    backend.read([Read(1, 0, words[:49], keep=0)])
+    backend.read([Read(1, 49, words[49:] + draft_tokens[:5], keep=6)])
+    parents = [max(node - 1 - node % 3, -1) for node in range(3 * SLOTS)]
+    # Three guesses turned out to be right: the first two are known from the read before, the last one is read again.
+    tree = backend.read([Read(1, 52, draft_tokens[2:3] + nodes[: len(parents)], parents, keep=len(parents) + 1)])
+    for last in (0, 5, 17, len(parents) - 1):
+        path, node = list[int](), last
+        while node >= 0:
+            path, node = [nodes[node], *path], parents[node]
+        assert torch.equal(tree[last + 1], distribution(target(), words + draft_tokens[:3] + path)[-1])
+
+
+def test_what_is_asked_for_row_by_row_may_be_long(backend):
+    words = text(400)
+    assert torch.equal(backend.read([Read(1, 0, words, keep=400)])[-1:], backend.read([Read(2, 0, words, keep=1)]))
+    assert backend._memories[1].state.slots == SLOTS  # these were no guesses
+
+
+@pytest.mark.parametrize(("others", "why"), [
+    (dict(hidden_act="gelu_pytorch_tanh"), "another activation"),
+    (dict(linear_key_head_dim=24), "unusual sizes"),
+    (dict(linear_num_value_heads=4, linear_num_key_heads=4, linear_value_head_dim=20), "unusual sizes"),
+])  # fmt: skip
+def test_other_sizes_are_refused_and_read_through_the_cache(others, why):
+    with pytest.warns(UserWarning, match="runs in mode 'cache'"):
+        model = built(STATE, ATTENTION, **others)
+    assert why in (refused(model.hf) or "")
+    assert model.capability.mode is Mode.CACHE
+
+
+def test_without_any_attention_it_is_refused():
+    assert refused(random(STATE, STATE).to(torch.bfloat16)) == "none of its layers has attention"
+
+
+def test_halves_cannot_be_left_out_of_such_a_model():
+    with pytest.raises(InvalidRequest, match="keep a recurrent state, which draft tokens cannot share"):
+        view(target(), bits=4)
+
+
+def test_what_it_costs_is_measured_without_reading_a_text_anew(monkeypatch):
+    """Keys can be copied to make a long text; a state cannot."""
+    model, again = copy.copy(target()), list[int]()
+    backend = timed(model)  # a benchmark looks on
+    monkeypatch.setattr(RecurrentBackend, "_read_again", lambda *given: again.append(1))
+    assert measured(model, seconds=0.2).seconds[8] > 0
+    assert again == []
+    assert backend.reads > 8
+    assert backend._memories == {}

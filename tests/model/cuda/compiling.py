@@ -1,0 +1,54 @@
+"""Compiles the kernels for a GPU that need not be here, as `attend` calls them: python compiling.py 90 bfloat16 64
+
+The interpreter takes what the compiler does not, such as a variable that changes its shape in a loop.
+"""
+
+import sys
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from foreword.model.cuda import kernels, launch
+
+KINDS = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16", torch.int32: "i32"}
+
+
+class Compiled:
+    """Stands where a kernel stood, and compiles it for what it is called with."""
+
+    def __init__(self, kernel, capability: int) -> None:
+        self.kernel, self.target = kernel, GPUTarget("cuda", capability, 32)
+
+    def __getitem__(self, grid):
+        return self
+
+    def __call__(self, *given, **constants) -> None:
+        types = dict(zip(self.kernel.arg_names, map(kind, given), strict=False))
+        constants |= {name: None for name, held in types.items() if held == "constexpr"}
+        made = triton.compile(
+            ASTSource(self.kernel, types | dict.fromkeys(constants, "constexpr"), constexprs=constants),
+            target=self.target,
+        )
+        assert made.asm["cubin"]
+        sys.stdout.write(f"{self.kernel.__name__}: {made.metadata.shared} bytes of shared memory\n")
+
+
+def kind(argument) -> str:
+    if isinstance(argument, torch.Tensor):
+        return f"*{KINDS[argument.dtype]}"
+    return "constexpr" if argument is None else "fp32" if isinstance(argument, float) else "i32"
+
+
+def main(capability: str, dtype: str, dim: str, *extras: str) -> None:
+    for name in ("partial_sums", "joined_sums"):
+        setattr(kernels, name, Compiled(getattr(kernels, name), int(capability)))
+    query, pool = torch.zeros(2, 8, int(dim)), torch.zeros(64, 2, int(dim))
+    given = [tensor.to(getattr(torch, dtype)) for tensor in (query, pool, pool)]
+    extra = launch.Scoring(0.1, 5, 2.0, given[0][0, :, 0]) if extras else launch.Scoring(0.1)
+    launch.attend(*given, torch.zeros(2, 17, dtype=torch.int32), extra, (9, 2, 16))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

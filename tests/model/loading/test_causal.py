@@ -1,0 +1,54 @@
+"""Models that read in both directions write no text; they are refused, whatever their config is called."""
+
+import pytest
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    BertConfig,
+    LlamaConfig,
+    RobertaConfig,
+    T5Config,
+    T5ForConditionalGeneration,
+)
+
+import tiny_models
+from foreword.errors import ModelError
+from foreword.model import Model
+
+SMALL = dict(
+    vocab_size=320, hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=96,
+    max_position_embeddings=128,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("config", [BertConfig, RobertaConfig])
+def test_a_masked_model_is_refused(tmp_path, config, dtype):
+    AutoModelForCausalLM.from_config(config(**SMALL)).save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match=r"is bidirectional.*\(config\.json says is_decoder=false\)"):
+        Model.load(tmp_path, device="cpu", dtype=dtype)
+
+
+@pytest.mark.filterwarnings("ignore:.*runs in mode")
+def test_the_same_model_as_a_decoder_is_driven(tmp_path):
+    AutoModelForCausalLM.from_config(BertConfig(**SMALL, is_decoder=True)).save_pretrained(tmp_path)
+    assert Model.load(tmp_path, device="cpu", dtype="float32").vocab == 320
+
+
+def test_a_causal_kind_that_is_told_to_look_both_ways_is_refused():
+    hf = tiny_models.random(LlamaConfig(**SMALL, is_causal=False)).eval()
+    with pytest.raises(ModelError, match="is bidirectional"):
+        Model(hf)
+
+
+@pytest.mark.parametrize("name", ["gpt-neox", "mamba", "mixtral", "qwen3.5"])
+@pytest.mark.filterwarnings("ignore:.*runs in mode")
+def test_models_that_write_are_taken_in_bfloat16(name):
+    assert Model(tiny_models.build(name).to(torch.bfloat16)).vocab == tiny_models.VOCAB
+
+
+def test_an_encoder_decoder_is_named_as_one(tmp_path):
+    config = T5Config(vocab_size=320, d_model=64, d_kv=16, d_ff=96, num_layers=1, num_heads=4)
+    T5ForConditionalGeneration(config).save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match=r"it is an encoder-decoder\. Use a decoder-only model"):
+        Model.load(tmp_path, device="cpu")

@@ -1,0 +1,142 @@
+"""A hub that does not answer is tried once, and code from the folder of a model runs only when that was asked for."""
+
+import ast
+import io
+import json
+import shutil
+import socket
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from huggingface_hub import constants
+
+import starter
+from foreword import LLM
+from foreword.draft import usual
+from foreword.errors import ModelError
+from foreword.model import Model, load_tokenizer
+from foreword.model.loading import hub
+
+SOURCE = Path(hub.__file__).parents[1]
+
+ONCE = 2
+"""Calls of one try: where somebody hangs up at once, clients call again."""
+
+
+class Silent:
+    """A hub that takes calls, counts them, and hangs up."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.server = socket.create_server(("127.0.0.1", 0))
+        self.place = f"http://127.0.0.1:{self.server.getsockname()[1]}"
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                caller, _ = self.server.accept()
+            except OSError:
+                return
+            self.calls += 1
+            caller.close()
+
+
+@pytest.fixture
+def silent(monkeypatch, tmp_path):
+    made = Silent()
+    monkeypatch.setattr(constants, "ENDPOINT", made.place)
+    monkeypatch.setattr(
+        constants, "HUGGINGFACE_CO_URL_TEMPLATE", made.place + "/{repo_id}/resolve/{revision}/{filename}"
+    )
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(hub, "FRESH", 1e12)  # seconds; or a test may fall between two moments
+    hub._answers.cache_clear()
+    yield made
+    hub._answers.cache_clear()
+    made.server.close()
+
+
+def test_an_id_that_is_nowhere_is_tried_once(silent):
+    for load in (Model.load, load_tokenizer, lambda source: LLM(source)):
+        with pytest.raises(
+            ModelError, match=r"'some/model': there is no such folder, it is not in the cache.*does not"
+        ):
+            load("some/model")
+    assert usual("some/model") == "lm"
+    assert 0 < silent.calls <= ONCE
+
+
+def test_an_id_in_the_cache_is_loaded_after_one_try(silent, tmp_path):
+    place = tmp_path / "cache" / "models--some--model"
+    shutil.copytree(starter.draft(), place / "snapshots" / "abc")
+    (place / "refs").mkdir()
+    (place / "refs" / "main").write_text("abc")
+    assert Model.load("some/model", device="cpu").vocab == len(load_tokenizer("some/model"))
+    assert 0 < silent.calls <= ONCE
+
+
+def test_a_folder_asks_nobody(silent):
+    assert LLM(starter.draft(), method="none").target.vocab == 8192
+    assert silent.calls == 0
+
+
+CODE = """
+from pathlib import Path
+from transformers import LlamaConfig
+Path(__file__).parent  # the copy that transformers keeps
+Path({mark!r}).touch()
+class OwnConfig(LlamaConfig):
+    model_type = "own"
+"""
+
+
+@pytest.fixture
+def coded(tmp_path):
+    """A model that needs code from its folder, and the file that this code makes when it runs."""
+    folder = Path(shutil.copytree(starter.draft(), tmp_path / "model"))
+    (folder / "own.py").write_text(CODE.format(mark=str(tmp_path / "ran")))
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    about = {"model_type": "own", "auto_map": {"AutoConfig": "own.OwnConfig"}}
+    (folder / "config.json").write_text(json.dumps(config | about), encoding="utf-8")
+    return folder
+
+
+@pytest.mark.parametrize("load", [Model.load, LLM], ids=["Model", "LLM"])
+def test_code_of_a_folder_does_not_run_and_nobody_is_asked(coded, monkeypatch, load):
+    monkeypatch.setattr(sys, "stdin", io.StringIO("y\n" * 9))
+    with pytest.raises(ModelError, match=r"needs Python code from its own folder \(auto_map\).*trust_remote_code=True"):
+        load(coded)
+    assert not (coded.parent / "ran").exists()
+    assert sys.stdin.read() == "y\n" * 9
+
+
+def test_code_of_a_folder_runs_where_it_is_trusted(coded, monkeypatch, tmp_path):
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    with pytest.raises(ModelError, match="OwnConfig"):  # there is no model of that kind: its code was run to find out
+        Model.load(coded, device="cpu", trust_remote_code=True)
+    assert (coded.parent / "ran").exists()
+
+
+def test_code_that_is_not_needed_is_left_alone(tmp_path):
+    folder = Path(shutil.copytree(starter.draft(), tmp_path / "model"))
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    (folder / "config.json").write_text(json.dumps(config | {"auto_map": {"AutoConfig": "own.Own"}}), encoding="utf-8")
+    assert Model.load(folder, device="cpu").vocab == 8192
+
+
+def test_whoever_loads_says_whether_code_is_trusted():
+    """transformers asks on stdin where it is not told."""
+    silent = []
+    for path in SOURCE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "from_pretrained":
+                owner = ast.unparse(node.func.value)  # type: ignore[attr-defined]
+                told = any(keyword.arg == "trust_remote_code" for keyword in node.keywords)
+                if not told and owner not in ("LlamaConfig", "GenerationConfig"):  # which run no code
+                    silent.append(f"{path.name}:{node.lineno}")
+            assert not (isinstance(node, ast.Call) and ast.unparse(node.func) == "input" and "cli" not in path.parts)
+    assert silent == []

@@ -1,0 +1,199 @@
+"""Weights that are not those that the config asks for are refused by name, whoever they are for."""
+
+import json
+import shutil
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import Mistral3Config, PixtralVisionConfig
+
+import starter
+import tiny_models
+from foreword import bundled
+from foreword.draft import method
+from foreword.draft.heads.dflash import DFlashHead
+from foreword.draft.heads.masked import Layout
+from foreword.errors import ModelError
+from foreword.model import Model
+from foreword.model.head_layers import Qwen3Config
+
+LAYER = "model.layers.0.mlp.up_proj.weight"
+Edit = Callable[[dict[str, Tensor]], object]
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(starter.draft(), tmp_path / "model"))
+
+
+def changed(folder: Path, edit: Edit) -> Path:
+    """The folder, its tensors edited."""
+    tensors = load_file(folder / "model.safetensors")
+    edit(tensors)
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    return folder
+
+
+def configured(folder: Path, **values: object) -> Path:
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    (folder / "config.json").write_text(json.dumps(config | values), encoding="utf-8")
+    return folder
+
+
+def renamed(tensors: dict[str, Tensor]) -> None:
+    for name in list(tensors):
+        tensors[name.removeprefix("model.")] = tensors.pop(name)
+
+
+@pytest.mark.parametrize(
+    ("edit", "said"),
+    [
+        (lambda tensors: tensors.pop(LAYER), f"it lacks {LAYER}"),
+        (lambda tensors: tensors.update(strange=torch.ones(2)), "it holds strange, which its config has no place for"),
+        (
+            lambda tensors: tensors.update({LAYER: torch.ones(2, 2)}),
+            rf"{LAYER} has the shape \[2, 2\], not \[384, 128\]",
+        ),
+        (lambda tensors: tensors[LAYER][3, 4].fill_(float("nan")), f"{LAYER} holds NaN or infinite numbers"),
+        (lambda tensors: tensors[LAYER][3, 4].fill_(float("-inf")), f"{LAYER} holds NaN or infinite numbers"),
+    ],
+    ids=["missing", "unexpected", "mismatched", "NaN", "infinite"],
+)
+def test_a_model_is_refused_by_the_name_of_its_odd_tensor(copied, edit, said):
+    with pytest.raises(ModelError, match=said):
+        Model.load(changed(copied, edit), device="cpu", dtype="float32")
+
+
+@pytest.mark.parametrize(
+    ("layers", "said"), [(99, r"it lacks model\.layers\.10\..* and 870 more"), (1, r"it holds model\.layers\.1\.")]
+)
+def test_a_config_of_more_or_fewer_layers_is_refused(copied, layers, said):
+    with pytest.raises(ModelError, match=said):
+        Model.load(configured(copied, num_hidden_layers=layers), device="cpu")
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        renamed,
+        lambda tensors: tensors.update({"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(32)}),
+        lambda tensors: tensors.update({"lm_head.weight": tensors["model.embed_tokens.weight"].clone()}),
+        lambda tensors: tensors.update({"vision_tower.encoder.weight": torch.ones(2)}),
+    ],
+    ids=["without a prefix", "an old table", "a head that is tied", "eyes"],
+)
+def test_what_no_text_is_read_with_does_not_matter(copied, edit):
+    kept = Model.load(starter.draft(), device="cpu", dtype="float32").hf.state_dict()
+    found = Model.load(changed(copied, edit), device="cpu", dtype="float32").hf.state_dict()
+    assert tiny_models.differing(kept, found) == []
+
+
+def test_of_a_model_that_sees_the_eyes_may_be_missing_and_no_more(tmp_path):
+    eyes = dict(hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2, image_size=28)
+    text = tiny_models.build("mistral").config
+    made = tiny_models.random(Mistral3Config(text_config=text, vision_config=PixtralVisionConfig(**eyes)))
+    made.save_pretrained(tmp_path)
+
+    def blind(tensors: dict[str, Tensor]) -> None:
+        for name in [name for name in tensors if "vision" in name]:
+            del tensors[name]
+
+    changed(tmp_path, blind)
+    assert Model.load(tmp_path, dtype="float32", device="cpu").vocab == tiny_models.VOCAB
+    last = next(name for name in sorted(load_file(tmp_path / "model.safetensors")) if name.endswith("up_proj.weight"))
+    changed(tmp_path, lambda tensors: tensors.pop(last))
+    with pytest.raises(ModelError, match=r"it lacks .*up_proj\.weight"):
+        Model.load(tmp_path, dtype="float32", device="cpu")
+
+
+def test_numbers_too_large_for_a_dtype_are_named_and_fit_in_another(copied):
+    changed(copied, lambda tensors: tensors[LAYER][3, 4].fill_(1e6))
+    with pytest.raises(ModelError, match=f"{LAYER} holds NaN or infinite numbers in float16.*use dtype='float32'"):
+        Model.load(copied, device="cpu", dtype="float16")
+    assert Model.load(copied, device="cpu", dtype="float32").dtype == torch.float32
+
+
+def test_a_config_that_names_another_dtype_than_its_weights_is_loaded(copied):
+    model = Model.load(configured(copied, dtype="float16"), device="cpu", dtype="float32")
+    assert model.dtype == torch.float32
+
+
+@cache
+def family_target() -> Model:
+    return Model.load(bundled.target(), device="cpu", dtype="float32")
+
+
+def head(name: str, folder: Path) -> Path:
+    """A head of the family that ships, or an untrained one for it."""
+    if shipped := bundled.head(name):
+        return Path(shutil.copytree(shipped, folder, dirs_exist_ok=True))
+    config = family_target().hf.config
+    sizes = dict(intermediate_size=96, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2, head_dim=32)
+    made = Qwen3Config(vocab_size=config.vocab_size, hidden_size=config.hidden_size, **sizes)
+    DFlashHead(Layout(made, (1, 2), 4, 3, sample_from_anchor=False)).dump(torch.float32).write(folder)
+    return folder
+
+
+@pytest.mark.parametrize("name", ["eagle", "dflash", "dspark", "medusa"])
+def test_a_head_is_refused_by_the_name_of_its_odd_tensor(name, tmp_path):
+    def load(edit: Edit) -> None:
+        method(name).load(changed(head(name, tmp_path / "head"), edit), family_target(), None)
+
+    load(lambda tensors: None)
+    tensors = load_file(head(name, tmp_path / "head") / "model.safetensors")
+    odd = next(odd for odd, tensor in reversed(tensors.items()) if tensor.dim() == 2 and tensor.is_floating_point())
+    with pytest.raises(ModelError, match=f"lacks {odd}"):
+        load(lambda tensors: tensors.pop(odd))
+    with pytest.raises(ModelError, match="it holds strange, which its config has no place for"):
+        load(lambda tensors: tensors.update(strange=torch.ones(2)))
+    with pytest.raises(ModelError, match=f"{odd} holds NaN or infinite numbers"):
+        load(lambda tensors: tensors[odd][0, 0].fill_(float("nan")))
+
+
+class Evil:
+    """Makes a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (Path.touch, (self.path,))
+
+
+@pytest.mark.parametrize("head", [False, True])
+def test_pickled_weights_that_hold_code_are_refused_and_not_run(copied, head):
+    (copied / "model.safetensors").unlink()
+    torch.save({"weight": Evil(copied / "ran")}, copied / "pytorch_model.bin")
+    if head:
+        configured(copied, architectures=["MedusaModel"], medusa_num_heads=2)
+    with pytest.raises(ModelError, match=r"pickled file \(\.bin\) is damaged or holds more than tensors.*safetensors"):
+        method("medusa").load(copied, family_target(), None) if head else Model.load(copied, device="cpu")
+    assert not (copied / "ran").exists()
+
+
+def test_pickled_tensors_are_read(copied):
+    torch.save(load_file(copied / "model.safetensors"), copied / "pytorch_model.bin")
+    (copied / "model.safetensors").unlink()
+    kept = Model.load(starter.draft(), device="cpu", dtype="float32").hf.state_dict()
+    assert tiny_models.differing(kept, Model.load(copied, device="cpu", dtype="float32").hf.state_dict()) == []
+
+
+@pytest.mark.parametrize(
+    ("index", "said"),
+    [
+        ('{"weight_map": {"a": "one.safetensors"}}', "names one.safetensors, which does not exist. Copy all files"),
+        ('{"weight_map": null}', "names no files"),
+        ("null", "holds no JSON object"),
+        ("{", "is not JSON"),
+    ],
+)
+def test_an_index_of_files_that_are_not_there_is_named(copied, index, said):
+    (copied / "model.safetensors").unlink()
+    (copied / "model.safetensors.index.json").write_text(index)
+    with pytest.raises(ModelError, match=rf"model\.safetensors\.index\.json {said}"):
+        Model.load(copied, device="cpu")

@@ -1,0 +1,180 @@
+"""Attention over the pool: equal to the definition, and bit for bit blind to company, chunks and rejected guesses."""
+
+import pytest
+import torch
+from torch import nn
+
+from foreword.errors import ModelError
+from foreword.model.pool.attention import attend
+from foreword.model.pool.kv_pool import KVPool
+from foreword.model.pool.plan import Plan, Read, Span
+
+DTYPES = [torch.float32, torch.bfloat16]
+SHAPES = {
+    "one head a group": dict(heads=4, kv_heads=4, dim=16, value_dim=16),
+    "grouped heads": dict(heads=6, kv_heads=2, dim=64, value_dim=64),
+    "one key head": dict(heads=8, kv_heads=1, dim=32, value_dim=32),
+    "narrow values": dict(heads=4, kv_heads=2, dim=24, value_dim=16),
+}
+
+
+def module(layer_idx: int) -> nn.Module:
+    made = nn.Module()
+    made.layer_idx = layer_idx
+    return made
+
+
+class Text:
+    """Queries, keys and values of one text, a row for each token; a tree's branches are rows like any other."""
+
+    def __init__(self, length: int, shape: dict[str, int], dtype: torch.dtype, seed: int) -> None:
+        rng = torch.Generator().manual_seed(seed)
+        heads, kv_heads, dim, value_dim = shape.values()
+
+        def drawn(*size: int) -> torch.Tensor:
+            return torch.randn(*size, generator=rng).to(dtype)
+
+        self.query = drawn(heads, length, dim)
+        self.key, self.value = drawn(kv_heads, length, dim), drawn(kv_heads, length, value_dim)
+        self.capacity = length + 64
+
+
+class Layer:
+    """One attention layer over a pool of its own."""
+
+    def __init__(self, **options: object) -> None:
+        self.pool, self.options = KVPool(rows=64), options
+        self.extents: dict[int, object] = {}
+
+    def read(self, *parts: tuple[Text, Read]) -> list[torch.Tensor]:
+        """One packed forward; the rows of each part, [rows, heads, value_dim]. Read.tokens are rows of the text."""
+        spans, rows, start = [], [], 0
+        for text, read in parts:
+            if read.id not in self.extents:
+                self.extents[read.id] = self.pool.reserve(text.capacity)
+            extent = self.extents[read.id]
+            stop = start + len(read.tokens)
+            spans.append(Span(start, stop, extent, read))
+            rows += range(extent.start + read.past, extent.start + read.past + len(read.tokens))
+            start = stop
+        packed = [torch.cat([getattr(t, name)[:, r.tokens] for t, r in parts], 1)[None] for name in FIELDS]
+        plan = Plan(self.pool, tuple(spans), torch.tensor(rows))
+        out, _ = attend(module(layer_idx=0), *packed, None, plan=plan, **self.options)
+        return [out[0, one.start : one.stop].clone() for one in spans]
+
+
+FIELDS = ("query", "key", "value")
+
+
+def defined(text: Text, visible: torch.Tensor, *, softcap=None, s_aux=None, scaling=None) -> torch.Tensor:
+    """Attention written out in double precision, [rows, heads, value_dim]. visible: [rows, keys]."""
+    query, key, value = (getattr(text, name).double() for name in FIELDS)
+    groups = query.shape[0] // key.shape[0]
+    key, value = key.repeat_interleave(groups, 0), value.repeat_interleave(groups, 0)
+    scores = query @ key.transpose(-1, -2) * (query.shape[-1] ** -0.5 if scaling is None else scaling)
+    scores = scores if softcap is None else softcap * torch.tanh(scores / softcap)
+    scores = scores.masked_fill(~visible, -torch.inf)
+    if s_aux is not None:
+        scores = torch.cat([scores, s_aux.double()[:, None, None].expand(-1, scores.shape[1], 1)], -1)
+    return (scores.softmax(-1)[..., : key.shape[1]] @ value).transpose(0, 1)
+
+
+VARIANTS = {
+    "plain": {},
+    "scaled": dict(scaling=0.3),
+    "softcap": dict(softcap=1.5),
+    "window": dict(sliding_window=5),
+    "sinks": dict(s_aux=True),
+    "everything": dict(softcap=2.0, s_aux=True, sliding_window=7, scaling=0.2),
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("tree", [False, True])
+def test_equal_to_the_definition(variant, shape, tree):
+    options = dict(VARIANTS[variant])
+    if "s_aux" in options:
+        options["s_aux"] = torch.randn(SHAPES[shape]["heads"])
+    text = Text(30, SHAPES[shape], torch.float32, 1)
+    parents = [-1, 0, 0, -1, 3, 4, 1] if tree else None
+    read = Read(1, 18, list(range(18, 30)), parents)
+    layer = Layer(**options)
+    layer.read((text, Read(1, 0, list(range(18)))))
+    (found,) = layer.read((text, read))
+    window = options.pop("sliding_window", None)
+    span = Span(0, 12, layer.extents[1], read)
+    visible = torch.ones(30, 30, dtype=torch.bool).tril()
+    visible[18:] = span.visible(window, torch.device("cpu"))[:, :30]
+    torch.testing.assert_close(found.double(), defined(text, visible, **options)[18:], atol=2e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("options", [{}, dict(softcap=1.5)], ids=["fused", "written out"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_rows_bits_depend_on_its_own_text_alone(shape, options, dtype):
+    """Read alone token by token; in chunks of any size; beside others; and after rejected guesses."""
+    text, other = (Text(length, SHAPES[shape], dtype, seed) for length, seed in ((400, 1), (90, 2)))
+    alone = Layer(**options)
+    want = torch.cat([alone.read((text, Read(1, place, [place])))[0] for place in range(400)])
+    for sizes in ([400], [7] * 57 + [1], [100, 1, 96, 203], [255, 145]):
+        layer, past, got = Layer(**options), 0, []
+        for size in sizes:
+            rows = list(range(past, past + size))
+            got += layer.read((text, Read(1, past, rows)))
+            past += size
+        assert torch.equal(torch.cat(got), want), sizes
+    layer, got = Layer(**options), []
+    for past in range(0, 400, 10):
+        rows = list(range(past, past + 10))
+        beside = (other, Read(2, 0, list(range(1 + past % 90))))
+        wrong = [*rows, *(place % 400 for place in range(past + 60, past + 65))]  # guesses that are then given up
+        pair = [(text, Read(1, past, wrong)), beside]
+        got.append(layer.read(*(pair if past % 20 else pair[::-1]))[0 if past % 20 else 1][:10])
+    assert torch.equal(torch.cat(got), want)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("options", [{}, dict(softcap=1.5)], ids=["fused", "written out"])
+@pytest.mark.parametrize("dim", [64, 128])
+def test_the_length_of_padded_keys_changes_no_bit(dim, options, dtype):
+    """Rows early in a long chunk are padded far beyond their own text; alone they are not."""
+    text = Text(1500, dict(heads=4, kv_heads=2, dim=dim, value_dim=dim), dtype, 4)
+    whole, parts, got = Layer(**options), Layer(**options), []
+    (want,) = whole.read((text, Read(1, 0, list(range(1500)))))
+    for past in range(0, 1500, 20):
+        got += parts.read((text, Read(1, past, list(range(past, past + 20)))))
+    assert torch.equal(torch.cat(got), want)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_branch_gets_the_bits_of_the_same_text_in_a_line(dtype):
+    shape = SHAPES["grouped heads"]
+    text = Text(80, shape, dtype, 3)
+    line, tree = Layer(), Layer()
+    for layer in (line, tree):
+        layer.read((text, Read(1, 0, list(range(61)))))
+    (as_chain,) = line.read((text, Read(1, 61, [61, 62, 63])))
+    (grown,) = tree.read((text, Read(1, 61, [61, 70, 71, 62, 63, 72], [-1, 0, 0, 2, 2])))
+    # 61 is the trunk; 62 and 63 are not in one branch here, so only what both texts share can agree.
+    assert torch.equal(as_chain[0], grown[0])
+    (first,) = tree.read((text, Read(1, 61, [61, 62, 70, 63], [-1, -1, 0])))
+    torch.testing.assert_close(as_chain[1], first[1], atol=0, rtol=0)
+    torch.testing.assert_close(as_chain[2].float(), first[3].float(), atol=1e-2, rtol=1e-2)
+
+
+def test_rows_of_no_span_give_zero_and_the_window_asked_for_is_noted():
+    text = Text(4, SHAPES["one head a group"], torch.float32, 1)
+    pool = KVPool(64)
+    plan = Plan(pool, (Span(0, 3, pool.reserve(3), Read(0, 0, [0, 1, 2])),), torch.tensor([0, 1, 2]))
+    packed = [getattr(text, name)[None] for name in FIELDS]
+    out, _ = attend(module(layer_idx=5), *packed, None, plan=plan, sliding_window=9)
+    assert out[0, :3].any()
+    assert not out[0, 3].any()
+    assert plan.windows == {5: 9}
+
+
+def test_a_model_used_without_us_says_how_to_get_it_back():
+    text = Text(4, SHAPES["one head a group"], torch.float32, 1)
+    with pytest.raises(ModelError, match="set_attn_implementation"):
+        attend(module(layer_idx=0), *(getattr(text, name)[None] for name in FIELDS), None)

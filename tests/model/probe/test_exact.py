@@ -1,0 +1,60 @@
+"""Texts and log-probabilities are equal bit for bit on backends of torch, whatever is read beside a token."""
+
+import pytest
+import torch
+
+import starter
+import zoo
+from foreword.model import Mode, Model
+from sweep import DTYPES, differing
+
+DRIVEN = {
+    "cache": ("llama", "bloom", "gemma3_text", "mixtral", "lfm2", "qwen3_5_text", "falcon_h1"),
+    "pool": ("llama", "gpt2", "gpt_oss", "axk1", "gemma3n_text"),
+    "plain": ("llama", "mamba", "qwen3_5_text"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*runs in mode")
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("backend", "kind"), [(backend, kind) for backend, kinds in DRIVEN.items() for kind in kinds])
+def test_no_bit_depends_on_draft_tokens_company_or_chunks(backend, kind, dtype):
+    model = Model(zoo.twin(zoo.build(kind), DTYPES[dtype]), backend=backend)
+    wrong, accepted, refused = differing(model)
+    assert wrong == ()
+    assert (accepted > 0) == (refused > 0) == (model.mode is not Mode.PLAIN)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_bundled_draft_model_says_the_same_through_the_cache(dtype):
+    model = Model.load(starter.draft(), dtype=dtype, backend="cache")
+    wrong, accepted, refused = differing(model)
+    assert wrong == ()
+    assert accepted > 0
+    assert refused > 0
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", ["falcon_h1", "mamba"])
+def test_pool_is_refused_for_layers_with_a_state(kind, dtype):
+    with pytest.warns(UserWarning, match="runs in mode"):
+        model = Model(zoo.twin(zoo.build(kind), DTYPES[dtype]))
+    assert model.mode in (Mode.CACHE, Mode.PLAIN)
+    assert "keep a recurrent state" in dict(model.capability.refused)["pool"]
+
+
+def test_an_algorithm_that_bfloat16_would_hide_is_found(monkeypatch):
+    """Attention that forgets a small part of its scale is within rounding in bfloat16, and wrong."""
+    from transformers import AttentionInterface
+
+    from foreword.model.pool import attention
+
+    def colder(*args, scaling=None, **kwargs):
+        return attention.attend(*args, scaling=None if scaling is None else scaling * 0.99, **kwargs)
+
+    monkeypatch.setitem(AttentionInterface._global_mapping, attention.NAME, colder)
+    model = zoo.twin(zoo.build("phimoe"), torch.bfloat16)
+    with pytest.warns(UserWarning, match="runs in mode"):
+        capability = Model(model).capability
+    assert capability.backend == "cache"
+    assert "in float32 scores deviate" in dict(capability.refused)["pool"]

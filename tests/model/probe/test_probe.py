@@ -1,0 +1,97 @@
+"""The probe believes scores only: a model that misbehaves in one way is driven in a simpler one that is exact."""
+
+import warnings
+
+import pytest
+import torch
+
+import starter
+from foreword.errors import InvalidRequest, ModelError
+from foreword.model import Mode, Model, Read
+from foreword.model.pool.packed_linear import PackedLinear
+from foreword.model.probe.probe import build_backend, choose
+from tiny_models import build
+
+
+def test_a_model_that_takes_our_attention_scores_trees():
+    backend, capability = choose(build("llama-gqa"), swaps := [])
+    assert backend.mode is capability.mode is Mode.TREE
+    assert 0 < capability.error < 1e-3
+    assert swaps
+    assert "deviate" in capability.reason
+
+
+def test_a_layer_that_forgets_its_window_is_found_although_no_score_shows_it():
+    """The window is longer than the texts of the probe, so every score is right."""
+    model = build("mistral")
+    model.config.sliding_window = 200
+    for layer in model.model.layers:
+        layer.self_attn.config = Forgetful(model.config)
+    _, capability = choose(model, [])
+    assert capability.mode in (Mode.CACHE, Mode.PLAIN)
+    assert "window" in capability.reason
+
+
+class Forgetful:
+    """A configuration that answers everything but the window."""
+
+    sliding_window = None
+
+    def __init__(self, config: object) -> None:
+        self._config = config
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._config, name)
+
+
+@pytest.mark.parametrize(("backend", "mode"), [("pool", Mode.TREE), ("cache", Mode.CACHE), ("plain", Mode.PLAIN)])
+def test_a_way_can_be_asked_for(backend, mode):
+    model, best = (Model.load(starter.draft(), dtype="bfloat16", backend=one) for one in (backend, None))
+    assert (model.capability.backend, model.mode, model.capability.refused) == (backend, mode, ())
+    for one in (model, best):
+        one.open(1, 16)
+    said, same = (one.read([Read(1, 0, [5])]).float() for one in (model, best))
+    torch.testing.assert_close(said, same, atol=0.3, rtol=0.05)
+
+
+def test_a_way_that_cannot_be_taken_is_refused():
+    with pytest.raises(ModelError, match=r"cannot run this model on backend 'native': it is made for bfloat16 on CPU"):
+        Model.load(starter.draft(), dtype="float32", backend="native")
+    with pytest.raises(ModelError, match=r"cannot run this model on backend 'pool': .*; "):
+        Model(build("mamba"), backend="pool")
+    ways = r"no backend 'pol'; choose one of native, graph, pool, cache, plain$"
+    with pytest.raises(InvalidRequest, match=ways):
+        Model.load(starter.draft(), backend="pol")
+    with pytest.raises(InvalidRequest, match=ways):
+        Model(build("llama"), backend="pol")
+
+
+@pytest.mark.filterwarnings("ignore:.*runs in mode")
+@pytest.mark.parametrize("name", ["llama", "falcon", "mamba"])
+def test_what_was_found_once_need_not_be_found_again(name):
+    first = Model(build(name))
+    again = Model(build(name), known=first.capability)
+    assert again.mode is first.mode
+    assert type(again.backend) is type(first.backend)
+    assert build_backend(build(name), first.capability, []).mode is first.mode
+
+
+def test_a_model_that_cannot_have_several_tokens_scored_is_driven_plainly_with_its_own_layers():
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        model = Model(build("mamba"))
+    assert model.mode is Mode.PLAIN
+    assert not any(isinstance(module, PackedLinear) for module in model.hf.modules())
+    (warning,) = [str(one.message) for one in said if "runs in mode" in str(one.message)]
+    assert "'plain'" in warning
+    assert all(backend in warning for backend in ("native", "pool", "cache"))
+
+
+def test_a_broken_score_in_a_tree_is_found(monkeypatch):
+    """Attention that lets siblings see each other scores chains right and trees wrong."""
+    from foreword.model.pool.plan import Span
+
+    monkeypatch.setattr(Span, "_ancestors", lambda self, keys, parents: torch.ones(1, dtype=torch.bool))
+    _, capability = choose(build("llama"), [])
+    assert capability.mode is Mode.CHAIN
+    assert "deviate" in capability.refused[-1][1]

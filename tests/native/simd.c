@@ -1,0 +1,104 @@
+/* What test_lanes.py runs on each processor: every operation of simd.c on numbers from standard input, and one forward of a
+ * small model with weights of its own making. Results go to standard output, float32 after float32.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "forward.c"
+
+static void say(floats x) {
+    float each[LANES];
+    store(each, x);
+    fwrite(each, sizeof *each, LANES, stdout);
+}
+static void say_number(float x) { fwrite(&x, sizeof x, 1, stdout); }
+
+static void operations(const float *a, const float *b, const float *c) {
+    const floats x = load(a), y = load(b), z = load(c);
+    bf16 narrowed[2 * LANES];
+    factor factors[LANES];
+    int32_t at[LANES];
+    for (int i = 0; i < LANES; i++) at[i] = (7 * i + 3) % LANES;
+    say(add(x, y)), say(sub(x, y)), say(mul(x, y)), say(quotient(x, y)), say(fused(x, y, z));
+    say(maximum(x, y)), say(minimum(x, y)), say(rounded(x)), say(scaled(x, rounded(y))), say(vexp(x)), say(sigmoid(x));
+    say(widen(narrow(x))), say(where_above(x, y, z)), say(gathered(a, at)), say(all(a[0]));
+    store_halves(narrowed, narrow(x)), store_halves(narrowed + LANES, narrow(y));
+    say(even_of(load_pairs(narrowed))), say(odd_of(load_pairs(narrowed)));
+    store_factors(factors, z);
+    say(load_factors(factors)), say(dot(x, load_pairs(narrowed), factors));
+    store_apart(narrowed + 1, narrow(z));
+    say(even_of(load_pairs(narrowed))), say(odd_of(load_pairs(narrowed)));
+    for (int i = 0; i < 2 * LANES; i++) narrowed[i] = (bf16)(i * 0x1357 + 0x0246);
+    for (int n = 0; n < 4; n++) {
+        const pairs found = looked_up(table_of(a), load_pairs(narrowed), n);
+        say(even_of(found)), say(odd_of(found));
+    }
+    int8_t bytes[8 * LANES];
+    int16_t small[LANES];
+    for (int i = 0; i < 8 * LANES; i++) bytes[i] = (int8_t)(i * 77 + 13);
+    store_words((void *)small, rounded(minimum(maximum(x, all(-3e4f)), all(3e4f))));
+    counts sums[2] = {none(), none()};
+    for (int i = 0; i < 4; i++) sums[i % 2] = word_dot(sums[i % 2], load_bytes(bytes + 2 * LANES * i), four_words(small + 4 * i));
+    say(pair_sums(sums[0], sums[1]));
+    say_number(sum_of(x)), say_number(maximum_of(x)), say_number((float)above(x, y));
+}
+
+static uint32_t drawn = 1;
+static float draw(void) { return (float)((drawn = drawn * 1664525u + 1013904223u) >> 8) / (1 << 23) - 1; } /* in [-1, 1) */
+static void *packed(int64_t outputs, int64_t depth, int coding) {
+    bf16 *plain = aligned_alloc(64, outputs * depth * 2), *made = calloc(outputs * depth + 65536, 2);
+    for (int64_t i = 0; i < outputs * depth; i += LANES) {
+        float each[LANES];
+        for (int k = 0; k < LANES; k++) each[k] = draw() / 8;
+        narrow_store(plain + i, load(each));
+    }
+    foreword_pack(plain, made, outputs, depth);
+    if (coding == WHOLE) return made;
+    uint8_t *coded_weights = calloc(foreword_coded_bytes(outputs, depth, coding) + 65536, 1);
+    foreword_quantize(made, coded_weights, outputs, depth, coding);
+    return coded_weights;
+}
+static float *ones(int64_t n) {
+    float *made = malloc(n * sizeof *made);
+    for (int64_t i = 0; i < n; i++) made[i] = 1 + draw() / 4;
+    return made;
+}
+
+enum { HIDDEN = 64, HEADS = 4, KV = 2, DIM = 32, INNER = 96, VOCAB = 112, LAYERS = 2, LENGTH = 40, ACROSS = (HEADS + 2 * KV) * DIM };
+
+/* The logits of all rows, read in steps of `step`. */
+static void forward(int coding, int64_t step) {
+    drawn = 1;
+    Layer layers[LAYERS] = {0};
+    float *cos = ones(LENGTH * DIM), *sin = ones(LENGTH * DIM);
+    for (int l = 0; l < LAYERS; l++)
+        layers[l] = (Layer){
+            .qkv = packed(ACROSS, HIDDEN, coding), .out = packed(HIDDEN, HEADS * DIM, coding), .gate_up = packed(2 * INNER, HIDDEN, coding), .down = packed(HIDDEN, INNER, coding),
+            .norm = ones(HIDDEN), .mlp_norm = ones(HIDDEN), .qkv_bias = ones(ACROSS), .cos = cos, .sin = sin,
+            .keys = calloc(2 * LENGTH * KV * DIM, sizeof(bf16) * 4), .values = calloc(2 * LENGTH * KV * DIM, sizeof(bf16) * 4),
+        };
+    const Model m = {
+        .layers = LAYERS, .hidden = HIDDEN, .heads = HEADS, .kv_heads = KV, .dim = DIM, .intermediate = INNER, .vocab = VOCAB, .eps = 1e-6f, .scale = 0.2f,
+        .table = packed(VOCAB, HIDDEN, WHOLE), .table_rows = VOCAB, .norm = ones(HIDDEN), .head = packed(VOCAB, HIDDEN, coding), .layer = layers, .coding = coding, .rotary_dim = DIM,
+    };
+    float residual[LENGTH * HIDDEN], wide[LENGTH * ACROSS], steps[LENGTH], *logits = malloc(LENGTH * VOCAB * sizeof(float)), *scores = malloc(2 * MOST_QUERIES * 1024 * sizeof(float));
+    factor *narrowed = malloc(LENGTH * (HEADS * DIM + 2 * HIDDEN + INNER) * sizeof(factor));
+    int64_t tokens[LENGTH], positions[LENGTH], keep[LENGTH];
+    for (int64_t i = 0; i < LENGTH; i++) tokens[i] = (i * 37 + 5) % VOCAB, positions[i] = i, keep[i] = i;
+    for (int64_t start = 0; start < LENGTH; start += step) {
+        const Span span = {.stop = step, .past = start, .first_chain = step};
+        const Forward f = {
+            .rows = step, .spans = 1, .kept = step, .tokens = tokens + start, .positions = positions + start, .keep = keep, .span = &span, .logits = logits + start * VOCAB,
+            .residual = residual, .wide = wide, .scores = scores, .narrow = narrowed, .steps = steps, .longest = 1024,
+        };
+        foreword_forward(&m, &f, 2);
+    }
+    fwrite(logits, sizeof *logits, LENGTH * VOCAB, stdout);
+}
+
+int main(void) {
+    float numbers[3][LANES];
+    foreword_use_amx(0);
+    while (fread(numbers, sizeof numbers, 1, stdin)) operations(numbers[0], numbers[1], numbers[2]);
+    for (int coding = WHOLE; coding <= NIBBLES; coding++) forward(coding, LENGTH), forward(coding, 1);
+}

@@ -1,0 +1,166 @@
+"""The same C on processors of several kinds, run here: each operation against torch, and a forward against our own.
+
+What this machine's processor cannot do is left out; another kind of machine is tried where a cross compiler and an
+emulator are installed.
+"""
+
+import platform
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from foreword.native import compiler
+from foreword.native.compiler import SOURCES
+from foreword.native.cpu import told
+
+PROGRAM = Path(__file__).with_name("simd.c")
+LANES, LOGITS = 16, 40 * 112
+OPERATIONS, NUMBERS = 30, 3
+"""What the program says of each 16 times three numbers: so many vectors, then so many numbers."""
+FIRST = (-0.1802, 0.0192, 0.4362, -0.9732, 0.7403, -0.2961, 0.8087, -1.4089)
+"""Logits, as an ARM said them in an emulator and a Xeon with AVX2 to the same bits."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of processor, and what compiles and runs for it."""
+
+    name: str
+    flags: tuple[str, ...]
+    hidden_layers: str = ""
+    """Of what the system says of the processor."""
+    command: tuple[str, ...] = ("cc",)
+    emulator: tuple[str, ...] = ()
+
+    def refused(self) -> str | None:
+        if missing := next((tool for tool in (*self.command, *self.emulator) if shutil.which(tool) is None), None):
+            return f"there is no {missing}"
+        if self.emulator:
+            return None
+        flags = next((line for line in told() if line.startswith("flags")), "").split()
+        if platform.machine() != "x86_64" or not set(self.hidden_layers.split()) <= set(flags):
+            return f"the processor lacks {self.hidden_layers or 'x86-64'}"
+        return None
+
+
+WITHOUT_AMX = ("-mno-amx-tile", "-mno-amx-bf16", "-mno-amx-int8")
+AVX512 = "avx512f avx512bw avx512vl avx512dq avx512cd"
+KINDS = [
+    Kind("avx2", ("-march=x86-64-v3",), "avx2 fma"),
+    *(
+        pytest.param(kind, marks=pytest.mark.slow)
+        for kind in (
+            Kind("avx512 with bfloat16", ("-march=native", *WITHOUT_AMX), f"{AVX512} avx512_bf16"),
+            Kind("avx512", ("-march=x86-64-v4",), AVX512),
+            Kind("avx2, by clang", ("-march=x86-64-v3",), "avx2 fma", command=("clang",)),
+            Kind("sse", ("-march=x86-64",)),
+            Kind("arm", ("-static",), command=("aarch64-linux-gnu-gcc",), emulator=("qemu-aarch64-static",)),
+        )
+    ),
+]
+"""Half a minute to compile them all."""
+
+
+def given() -> Tensor:
+    """Blocks of three times 16 numbers: common ones, those between two bfloat16, and what is hardly a number."""
+    generator = torch.Generator().manual_seed(1)
+    common = torch.rand(6, 3, LANES, generator=generator) * 160 - 80
+    between = (torch.randint(0x3F80, 0x4180, (2, 3, LANES), generator=generator, dtype=torch.int32) << 16) + 0x8000
+    odd = (
+        torch.tensor([0.0, -0.0, float("inf"), -float("inf"), 3.4e38, -3.4e38, 1e30, 1.0] * 6).view(1, 3, LANES).clone()
+    )
+    odd[0, 0, 3], odd[0, 1] = float("nan"), 1.0
+    return torch.cat([common, between.view(torch.float32), odd])
+
+
+@pytest.fixture(scope="module", params=KINDS, ids=lambda kind: kind.name)
+def said(request, tmp_path_factory) -> tuple[list[tuple[Tensor, Tensor]], Tensor]:
+    """What the program says of each block, and its forwards: [coding, all rows at once or one by one, numbers]."""
+    kind: Kind = request.param
+    if why := kind.refused():
+        pytest.skip(why)
+    made = tmp_path_factory.mktemp("lanes") / "program"
+    flags = [flag for flag in compiler.FLAGS if flag not in (compiler.NATIVE, "-shared", "-fPIC")]
+    words = [*kind.command, *flags, *kind.flags, "-I", str(SOURCES), str(PROGRAM), "-o", str(made), "-lm"]
+    subprocess.run(words, check=True, timeout=120)
+    numbers = given().numpy().tobytes()
+    told = subprocess.run([*kind.emulator, str(made)], input=numbers, stdout=subprocess.PIPE, check=True, timeout=120)
+    found = torch.frombuffer(bytearray(told.stdout), dtype=torch.float32)
+    blocks, size = len(given()), OPERATIONS * LANES + NUMBERS
+    each = found[: blocks * size].view(blocks, size)
+    vectors = [(block[:-NUMBERS].view(OPERATIONS, LANES), block[-NUMBERS:]) for block in each]
+    return vectors, found[blocks * size :].view(3, 2, LOGITS)
+
+
+def bfloat16(x: Tensor) -> Tensor:
+    return x.bfloat16().float()
+
+
+def test_operations_are_those_of_torch(said):
+    spread = torch.tensor([(7 * i + 3) % LANES for i in range(LANES)])
+    for (x, y, z), (found, numbers) in zip(given()[:8], said[0], strict=False):
+        low, high = bfloat16(torch.cat([x, y])).view(-1, 2).T
+        exact = [
+            x + y, x - y, x * y, x / y, None, torch.maximum(x, y), torch.minimum(x, y), x.round(), None, None, None,
+            bfloat16(x), torch.where(x > y, z, 0), x[spread], x[0].expand(LANES), low, high, bfloat16(z), None,
+        ]  # fmt: skip
+        for place, (expected, got) in enumerate(zip(exact, found, strict=False)):
+            assert expected is None or torch.equal(expected, got), place
+        torch.testing.assert_close(found[4], (x.double() * y + z).float(), rtol=2e-6, atol=1e-3)
+        torch.testing.assert_close(found[8], torch.ldexp(x, y.round().clamp(-126, 127).int()), rtol=0, atol=0)
+        torch.testing.assert_close(found[9], x.exp(), rtol=5e-7, atol=1e-37)
+        torch.testing.assert_close(found[10], x.sigmoid(), rtol=1e-6, atol=1e-37)
+        factors = bfloat16(z)
+        torch.testing.assert_close(found[18], x + low * factors[0] + high * factors[1], rtol=1e-5, atol=1e-3)
+        torch.testing.assert_close(numbers[0], x.sum(), rtol=1e-5, atol=1e-4)
+        assert numbers[1] == x.max()
+        assert int(numbers[2]) == sum(1 << lane for lane in range(LANES) if x[lane] > y[lane])
+
+
+def test_every_other_place_is_written_and_no_place_between(said):
+    for (x, y, z), (found, _) in zip(given()[:8], said[0], strict=False):
+        assert torch.equal(found[19], bfloat16(torch.cat([x, y]))[::2])
+        assert torch.equal(found[20], bfloat16(z))
+
+
+def test_each_nibble_finds_its_place_in_a_table(said):
+    codes = [(i * 0x1357 + 0x0246) & 0xFFFF for i in range(2 * LANES)]
+    for (x, _, _), (found, _) in zip(given()[:8], said[0], strict=False):
+        for nibble in range(4):
+            expected = bfloat16(x)[[code >> 4 * nibble & 15 for code in codes]]
+            assert torch.equal(found[21 + 2 * nibble], expected[::2])
+            assert torch.equal(found[22 + 2 * nibble], expected[1::2])
+
+
+def test_bytes_times_words_are_summed_exactly(said):
+    """A load of 32 bytes is 8 outputs by 4 depths; the first and the third are the same outputs."""
+    loads = torch.tensor([(i * 77 + 13 + 128) % 256 - 128 for i in range(8 * LANES)]).view(4, 8, 4)
+    for (x, _, _), (found, _) in zip(given()[:6], said[0], strict=False):
+        words = x.round().long().view(4, 1, 4)
+        each = (loads * words).sum(-1)
+        assert torch.equal(found[29], torch.cat([each[0] + each[2], each[1] + each[3]]).float())
+
+
+def test_what_is_hardly_a_number_stays_what_it_is(said):
+    (x, y, _), (found, _) = given()[-1], said[0][-1]
+    assert torch.equal(found[11].isnan(), x.isnan())
+    assert torch.equal(found[11].nan_to_num(7), bfloat16(x).nan_to_num(7))
+    known = ~x.isnan()
+    torch.testing.assert_close(found[10][known], x.sigmoid()[known], rtol=1e-6, atol=1e-37)
+    assert torch.equal(found[12], torch.where(x > y, given()[-1][2], 0))
+
+
+def test_rows_keep_their_bits_and_say_what_they_say_elsewhere(said):
+    """In bfloat16, 8 bits and 4, all rows at once and one by one."""
+    _, forwards = said
+    assert torch.equal(forwards[:, 0], forwards[:, 1])
+    assert forwards.isfinite().all()
+    assert forwards[0].std() > 0.1
+    torch.testing.assert_close(forwards[1], forwards[0], rtol=0, atol=0.05)
+    torch.testing.assert_close(forwards[2], forwards[0], rtol=0, atol=0.5)
+    torch.testing.assert_close(forwards[0, 0, :8], torch.tensor(FIRST), rtol=0, atol=0.01)

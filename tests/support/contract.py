@@ -1,0 +1,189 @@
+"""What every drafter must keep. A new method passes this suite by being in the registry. Test code."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+
+from foreword.draft.base import Drafter
+from foreword.draft.none import NoDrafter
+from foreword.model import Read
+from foreword.sampling.streams import NoiseStreams
+from foreword.types import Batch, Draft, SamplingParams, Sequence
+from running import Request, engine, finish, plain, prompts, target
+
+SAMPLED = SamplingParams(temperature=0.8, seed=4, max_tokens=20, ignore_eos=True)
+GREEDY = SamplingParams(temperature=0, seed=0, max_tokens=20, ignore_eos=True)
+FILTERED = SamplingParams(temperature=0.8, top_p=0.9, seed=4, max_tokens=20, ignore_eos=True)
+
+
+@dataclass
+class Trial:
+    """A drafter alone, without the loop."""
+
+    make: Callable[[], Drafter]
+
+    def __post_init__(self) -> None:
+        self.drafter = self.make()
+        self._told: dict[Sequence, int] = {}
+
+    def sequence(self, tokens: tuple[int, ...], params: SamplingParams = SAMPLED) -> Sequence:
+        return Request(tuple(tokens), params).sequence(target().eos)
+
+    def propose(self, sequences: list[Sequence], nodes: list[int], *, shared: bool = True) -> Draft:
+        vocab = target().vocab
+        if self.drafter.hidden_layers:
+            for sequence in sequences:
+                self._tell(sequence)
+        draft = self.drafter.propose(Batch(tuple(sequences), NoiseStreams(vocab, shared=shared)), nodes)
+        check_form(draft, nodes, vocab, wants_probs=not shared)
+        return draft
+
+    def _tell(self, sequence: Sequence) -> None:
+        """What the engine does after every forward: say what the target thinks at the tokens that it has read."""
+        model, read, told = target(), sequence.tokens[:-1], self._told.get(sequence, 0)
+        if len(read) > told:
+            model.open(-7, len(read))
+            _, hidden = model.read_hidden([Read(-7, 0, read, keep=0)], self.drafter.hidden_layers)
+            model.close(-7)
+            self.drafter.on_hidden_states(sequence, told, hidden[told:])
+            self._told[sequence] = len(read)
+
+
+def check_form(draft: Draft, nodes: list[int], vocab: int, *, wants_probs: bool = False) -> None:
+    """Shapes, dtypes and ranges of types.Draft."""
+    rows, width = len(nodes), draft.nodes
+    assert draft.tokens.shape == draft.parents.shape == (rows, width)
+    assert draft.count.shape == (rows,)
+    assert draft.tokens.dtype == draft.parents.dtype == draft.count.dtype == torch.int64
+    count = draft.count.tolist()
+    assert all(0 <= got <= min(asked, width) for got, asked in zip(count, nodes, strict=True))
+    assert width == max(count, default=0), "padding beyond the longest row is scored for nothing"
+    assert bool(((draft.tokens >= 0) & (draft.tokens < vocab)).all())
+    order = torch.arange(width)
+    assert bool(((draft.parents >= -1) & (draft.parents < order)).all())
+    assert not draft.chain or bool((draft.parents == order - 1).all())
+    if draft.probs is None:
+        return
+    assert wants_probs, "laws are copied and compared for nothing"
+    assert draft.probs.shape == (rows, width, vocab)
+    for row, used in enumerate(count):
+        distributions = draft.probs[row, :used]
+        torch.testing.assert_close(distributions.sum(-1), torch.ones(used), atol=1e-4, rtol=0)
+        assert bool((distributions.gather(1, draft.tokens[row, :used, None]) > 0).all()), (
+            "drawn from a law that forbids it"
+        )
+
+
+def draft_tokens(draft: Draft) -> list[tuple[list[int], list[int]]]:
+    """Tokens and parents in use, row by row."""
+    rows = zip(draft.tokens.tolist(), draft.parents.tolist(), draft.count.tolist(), strict=True)
+    return [(tokens[:used], parents[:used]) for tokens, parents, used in rows]
+
+
+def keeps_its_form(make: Callable[[], Drafter]) -> None:
+    for shared in (True, False):
+        trial = Trial(make)
+        sequences = [trial.sequence(prompt, params) for prompt in prompts() for params in (SAMPLED, GREEDY)]
+        for most in (1, 3, 8):
+            trial.propose(sequences, [most] * len(sequences), shared=shared)
+        trial.propose(sequences, [index % 4 for index in range(len(sequences))], shared=shared)
+        assert draft_tokens(trial.propose(sequences[:2], [0, 0], shared=shared)) == [([], []), ([], [])]
+        trial.propose([trial.sequence((5,))], [4], shared=shared)
+
+
+def company_changes_nothing(make: Callable[[], Drafter]) -> None:
+    """In float32; what a drafter says of one sequence does not depend on the others, their order or their budgets."""
+
+    def alone_with(prompt: list[int]) -> object:
+        trial = Trial(make)
+        return draft_tokens(trial.propose([trial.sequence(prompt)], [5]))[0]
+
+    alone = [alone_with(prompt) for prompt in prompts()]
+    trial = Trial(make)
+    sequences = [trial.sequence(prompt) for prompt in reversed(prompts())]
+    together = draft_tokens(trial.propose(sequences, [5] * len(sequences)))
+    assert together == alone[::-1]
+
+
+def asking_twice_is_harmless(make: Callable[[], Drafter]) -> None:
+    trial = Trial(make)
+    one = trial.sequence(prompts()[3])
+    first = draft_tokens(trial.propose([one], [4]))
+    assert draft_tokens(trial.propose([one], [4])) == first
+    one.tokens += [first[0][0][0], 7] if first[0][0] else [9, 7]
+    fresh = Trial(make)
+    assert draft_tokens(trial.propose([one], [4])) == draft_tokens(fresh.propose([one], [4]))
+
+
+def pauses_are_harmless(make: Callable[[], Drafter]) -> None:
+    """Tokens that were committed while nobody asked are not missed."""
+    trial = Trial(make)
+    one = trial.sequence(prompts()[3][:12])
+    for token in prompts()[3][12:24]:
+        trial.propose([one], [3 if token % 3 == 0 else 0])
+        one.tokens.append(token)
+    fresh = Trial(make)
+    assert draft_tokens(trial.propose([one], [4])) == draft_tokens(fresh.propose([one], [4]))
+
+
+def release_frees(make: Callable[[], Drafter]) -> None:
+    """Nothing of a sequence is left, an unknown one is ignored, and its id may come again with another text."""
+    trial = Trial(make)
+    for _ in range(3):
+        first, unknown = trial.sequence(prompts()[3]), trial.sequence((5,))
+        trial.propose([first], [3])
+        trial.drafter.release(first)
+        trial.drafter.release(first)
+        trial.drafter.release(unknown)
+        again = trial.sequence(prompts()[0])
+        again.id = first.id
+        assert draft_tokens(trial.propose([again], [3])) == draft_tokens(Trial(make).propose([again], [3]))
+        trial.drafter.release(again)
+    assert all(not value for value in vars(trial.drafter).values() if isinstance(value, dict | set))
+
+
+def the_edge_of_the_context_is_respected(make: Callable[[], Drafter]) -> None:
+    """The last places can be guessed at, and nothing is read beyond them."""
+    trial = Trial(make)
+    context = target().context
+    params = SamplingParams(temperature=0, max_tokens=8)
+    text = (prompts()[3] * 60)[: context - 8]
+    one = trial.sequence(text, params)
+    for step in range(8):
+        trial.propose([one], [max(0, 8 - step - 1)])
+        one.tokens.append(5 + step)
+
+
+def the_text_is_unaffected(make: Callable[[], Drafter]) -> None:
+    drafter = make()
+    loop = engine(target(), drafter, 3, chunk=16, slots=4)
+    got = [answer for kinds in ((FILTERED,), (SAMPLED, GREEDY)) for answer in finish(loop, asked(kinds))]
+    assert [one.said for one in got] == said_plainly()
+    assert loop.failed is None
+    if not isinstance(drafter, NoDrafter):
+        for kind in (FILTERED, SAMPLED, GREEDY):
+            stats = [one.sequence.stats for one in got if one.sequence.params == kind]
+            assert sum(one.drafted for one in stats) > 0, f"nothing was guessed: {kind}"
+        assert sum(one.sequence.stats.accepted for one in got) > 0
+
+
+def asked(kinds: tuple[SamplingParams, ...]) -> list[Request]:
+    return [Request(prompt, params) for params in kinds for prompt in prompts()[1:4]]
+
+
+@cache
+def said_plainly() -> list[tuple[list[int], str, str | None]]:
+    return [one.said for one in plain(target(), asked((FILTERED, SAMPLED, GREEDY)))]
+
+
+CONTRACT = (
+    keeps_its_form,
+    company_changes_nothing,
+    asking_twice_is_harmless,
+    pauses_are_harmless,
+    release_frees,
+    the_edge_of_the_context_is_respected,
+    the_text_is_unaffected,
+)

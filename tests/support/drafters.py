@@ -1,0 +1,101 @@
+"""Drafters that no user would want: they know the truth and spoil it, lie, overreach, or break. Test code."""
+
+from collections.abc import Callable
+from collections.abc import Sequence as List
+from random import Random
+
+import torch
+
+from foreword.draft.base import Drafter, chosen
+from foreword.types import Batch, Draft, Scores, Sequence, Verdict
+from running import Answer
+
+Truth = Callable[[Sequence], list[int]]
+"""The tokens that a sequence will write, from its first on; as many as are known."""
+
+
+def known(answers: List[Answer]) -> Truth:
+    """The truth about requests that were answered before. Two of them must differ in prompt or seed."""
+    texts = {_name(answer.sequence): answer.tokens for answer in answers}
+    return lambda sequence: texts[_name(sequence)]
+
+
+def _name(sequence: Sequence) -> tuple[tuple[int, ...], int]:
+    return tuple(sequence.tokens[: sequence.prompt]), sequence.seed
+
+
+class Foresight(Drafter):
+    """Guesses the truth, each token spoilt with a chance; after the end of what is known, token 1 for ever."""
+
+    def __init__(self, truth: Truth, spoilt: float = 0.0, vocab: int = 8192) -> None:
+        self.truth, self.spoilt, self.vocab, self.dice = truth, spoilt, vocab, Random(3)
+        self.observed = self.released = 0
+
+    def propose(self, batch: Batch, nodes: List[int]) -> Draft:
+        return chosen([[self.token_at(s, d) for d in range(n)] for s, n in zip(batch.sequences, nodes, strict=True)])
+
+    def observe(self, batch: Batch, draft: Draft, verdict: Verdict, scores: Scores) -> None:
+        self.observed += 1
+
+    def release(self, sequence: Sequence) -> None:
+        self.released += 1
+
+    def token_at(self, sequence: Sequence, depth: int) -> int:
+        rest = self.truth(sequence)[sequence.produced + depth :]
+        token = rest[0] if rest else 1
+        return (token + 1 + self.dice.randrange(7)) % self.vocab if self.dice.random() < self.spoilt else token
+
+
+class RandomTree(Foresight):
+    """The same in trees of random shape, with twins among the children and dead branches."""
+
+    def propose(self, batch: Batch, nodes: List[int]) -> Draft:
+        width = max(nodes)
+        tokens = torch.zeros(len(nodes), width, dtype=torch.int64)
+        parents = torch.full((len(nodes), width), -1)
+        for row, (sequence, count) in enumerate(zip(batch.sequences, nodes, strict=True)):
+            depths: list[int] = []
+            for node in range(count):
+                parent = self.dice.randrange(-1, node)
+                depths.append(depths[parent] + 1 if parent >= 0 else 0)
+                parents[row, node], tokens[row, node] = parent, self.token_at(sequence, depths[node])
+        return Draft.padded(tokens, parents, torch.tensor(nodes), chain=False)
+
+
+class Breaking(Foresight):
+    """Works until its turn comes, then does `wrong`: a callable that raises, or returns a draft that is none."""
+
+    def __init__(self, truth: Truth, wrong: Callable[[Batch, List[int]], Draft], *, where: str, after: int = 3) -> None:
+        super().__init__(truth)
+        self.wrong, self.where, self.left = wrong, where, after
+        self.calls = 0
+
+    def propose(self, batch: Batch, nodes: List[int]) -> Draft:
+        self.calls += 1
+        return self.wrong(batch, nodes) if self._now("propose") else super().propose(batch, nodes)
+
+    def observe(self, batch: Batch, draft: Draft, verdict: Verdict, scores: Scores) -> None:
+        if self._now("observe"):
+            self.wrong(batch, [])
+
+    def release(self, sequence: Sequence) -> None:
+        if self.where == "release":
+            raise RuntimeError("release broke")
+
+    def _now(self, where: str) -> bool:
+        self.left -= where == self.where
+        return where == self.where and self.left < 0
+
+
+class Listener(RandomTree):
+    """Remembers what the target thought at every token of every sequence."""
+
+    def __init__(self, truth: Truth, layers: tuple[int, ...], spoilt: float = 0.3) -> None:
+        super().__init__(truth, spoilt)
+        self.hidden_layers = layers
+        self.heard: dict[int, list[torch.Tensor]] = {}
+
+    def on_hidden_states(self, sequence: Sequence, start: int, hidden: torch.Tensor) -> None:
+        states = self.heard.setdefault(sequence.id, [])
+        assert sum(map(len, states)) == start
+        states.append(hidden.clone())

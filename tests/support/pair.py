@@ -1,0 +1,100 @@
+"""A tiny target, data and a loop that trains beside it: what the tests of training share. Asserts nothing."""
+
+from pathlib import Path
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from foreword.train.data.packing import Block, Packer, Piece
+from foreword.train.data.records import Record
+from foreword.train.devices import Devices, OneDevice
+from foreword.train.log import Row
+from foreword.train.losses import LOSSES
+from foreword.train.task import TrainContext
+from foreword.train.trainer import Trainer, TrainingConfig
+from running import tokenizer
+
+VOCAB = 320
+
+
+def llama(seed: int = 0, layers: int = 1, hidden: int = 32) -> LlamaForCausalLM:
+    """A model with random weights, float32."""
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=VOCAB,
+        hidden_size=hidden,
+        intermediate_size=2 * hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=128,
+        initializer_range=0.3,
+        eos_token_id=0,
+        tie_word_embeddings=True,
+    )
+    return LlamaForCausalLM(config)
+
+
+def setting(target: LlamaForCausalLM, loss: str = "forward-kl", temperature: float = 1.0) -> TrainContext:
+    """What a student finds beside this target. The tokenizer is another's, and never read."""
+    return TrainContext(
+        source="", target=target, tokenizer=tokenizer(), eos=frozenset(), loss=LOSSES[loss],
+        temperature=temperature, length=64, seed=0, counts=lambda: torch.arange(VOCAB).flip(0),
+    )  # fmt: skip
+
+
+class Bytes:
+    """Stands where an encoder stands: a text's bytes are its tokens, all of them learnt."""
+
+    def __call__(self, record: Record) -> Piece:
+        tokens = list(record.text.encode())
+        return Piece(tokens, [True] * len(tokens))
+
+
+class Copying:
+    """The smallest task: predict the next token from this one, with dropout so that random numbers matter."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(1)
+        self.module = nn.Sequential(nn.Embedding(VOCAB, 16), nn.Dropout(0.2), nn.Linear(16, VOCAB))
+        self.seeds: list[int] = []
+
+    def to(self, device: torch.device) -> None:
+        pass
+
+    def data(self, block: Block, seed: int) -> Block:
+        self.seeds.append(seed)
+        return block
+
+    def loss(self, module: nn.Module, block: Block) -> Float[Tensor, ""]:
+        learnt = block.learnt[:, 1:]
+        logits = module(block.tokens[:, :-1])[learnt]
+        return nn.functional.cross_entropy(logits, block.tokens[:, 1:][learnt], reduction="sum")
+
+    def measure(self, module: nn.Module, block: Block) -> dict[str, Float[Tensor, ""]]:
+        return {"loss": self.loss(module, block)}
+
+
+TEXTS = [
+    Record(text=f"{number} times {number} is {number * number}; so they say", source="sums") for number in range(40)
+]
+
+
+def trainer(
+    folder: Path, recipe: TrainingConfig, *, task: Copying | None = None, devices: Devices | None = None
+) -> Trainer:
+    """A trainer of the smallest task."""
+    return Trainer(
+        task or Copying(),
+        Packer(Bytes(), TEXTS[:30], 64, recipe.seed),
+        recipe,
+        folder=folder,
+        devices=devices or OneDevice(torch.device("cpu")),
+        held_out=Packer(Bytes(), TEXTS[30:], 64).all(9),
+    )
+
+
+def losses(rows: list[Row]) -> list[float | None]:
+    return [row.loss for row in rows]

@@ -1,0 +1,234 @@
+"""Runs requests through an engine, and keeps the shipped pair of models loaded once. Test code; asserts nothing."""
+
+from collections.abc import Sequence as List
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cache
+from hashlib import blake2b
+from itertools import count
+from pathlib import Path
+
+import pytest
+import torch
+
+import starter
+from foreword.budget import DraftBudget, FixedBudget
+from foreword.detokenizer import Detokenizer
+from foreword.draft import method
+from foreword.draft.base import Drafter
+from foreword.draft.cross_vocab.slem import StringMatchDrafter
+from foreword.draft.cross_vocab.tli import IntersectionDrafter
+from foreword.draft.ensemble.cascade import CascadeDrafter
+from foreword.draft.ensemble.fuse import FusedDrafter
+from foreword.draft.lm import LanguageModelDrafter
+from foreword.draft.lookup.datastore import Datastore, build
+from foreword.draft.lookup.lookahead import LookaheadDrafter
+from foreword.draft.lookup.ngram import NgramDrafter
+from foreword.draft.lookup.predicted import PredictedDrafter
+from foreword.draft.lookup.recycle import RecyclingDrafter
+from foreword.draft.lookup.retrieval import RetrievalDrafter
+from foreword.draft.lookup.suffix import SuffixDrafter
+from foreword.draft.lookup.suffix_store import AnswerStore
+from foreword.draft.none import NoDrafter
+from foreword.draft.self_speculative.base import SPARE
+from foreword.draft.self_speculative.layers import LayersDrafter, costs
+from foreword.draft.self_speculative.quantized import QuantizedDrafter
+from foreword.engine import Engine
+from foreword.errors import InvalidRequest
+from foreword.files import atomic_folder
+from foreword.model import Model, Read, load_tokenizer
+from foreword.model.view import view
+from foreword.native.forward import library
+from foreword.scheduler import Scheduler
+from foreword.train.registry import DFlashOptions, DSparkOptions, EagleOptions, MedusaOptions, TrainOptions
+from foreword.types import Delta, SamplingParams, Sequence
+from foreword.verify import rule as find_rule
+from strangers import NEAR, pair
+from trainables import trained
+
+TEXTS = (
+    "The capital of France is",
+    "Once upon a time there was a little girl who lived near a forest. One day the little girl",
+    "one two three four five one two three four five one two three",
+    "Rivers carry water from the mountains to the sea. " * 3 + "Rivers carry",
+    "Q: What is the largest planet?\nA:",
+)
+"""Prompts of different lengths; some of them repeat themselves, so that there is something to look up."""
+SAID = (
+    "The capital of France is France. France is France. France is the capital of Spain.",
+    "One day the little girl who lived near a forest. One day the little girl had the kidney had the blood",
+    "one two three four five four four five five five two three four four four five five",
+    "Rivers carry water from the sea. The sea will be used to make the sea.",
+    "It is a small planet. The largest planet is a small planet.",
+)
+"""What the target says to them, more or less, for those who look things up elsewhere."""
+_ids = count(1)
+
+
+@cache
+def target(dtype: str = "float32") -> Model:
+    return Model.load(starter.target(), dtype=dtype)
+
+
+@cache
+def draft(dtype: str = "float32") -> Model:
+    return Model.load(starter.draft(), dtype=dtype)
+
+
+@cache
+def tokenizer():
+    return load_tokenizer(starter.target())
+
+
+@cache
+def prompts() -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(tokenizer()(text)["input_ids"]) for text in TEXTS)
+
+
+@dataclass(frozen=True)
+class Request:
+    prompt: tuple[int, ...]
+    params: SamplingParams = field(default_factory=SamplingParams)
+
+    def sequence(self, eos: frozenset[int]) -> Sequence:
+        reader = Detokenizer(tokenizer(), list(self.prompt), self.params.stop, self.params.skip_special_tokens)
+        seed = self.params.seed or 0
+        return Sequence(next(_ids), list(self.prompt), len(self.prompt), self.params, seed, eos, reader)
+
+
+@dataclass(frozen=True)
+class Answer:
+    sequence: Sequence
+    deltas: list[Delta]
+
+    @property
+    def tokens(self) -> list[int]:
+        return self.sequence.tokens[self.sequence.prompt :]
+
+    @property
+    def text(self) -> str:
+        return "".join(delta.text for delta in self.deltas)
+
+    @property
+    def said(self) -> tuple[list[int], str, str | None]:
+        """All that must not depend on who guessed."""
+        return self.tokens, self.text, self.sequence.finish_reason
+
+
+def engine(
+    model: Model,
+    drafter: Drafter | None = None,
+    budget: DraftBudget | int = 0,
+    *,
+    rule: str = "match",
+    slots: int = 8,
+    chunk: int = 512,
+) -> Engine:
+    budget = FixedBudget(budget) if isinstance(budget, int) else budget
+    return Engine(model, drafter or NoDrafter(), find_rule(rule), budget, Scheduler(slots=slots, chunk=chunk))
+
+
+def finish(loop: Engine, requests: List[Request]) -> list[Answer]:
+    """Run the requests together to their end."""
+    answers = [Answer(request.sequence(loop.target.eos), []) for request in requests]
+    by_id = {answer.sequence.id: answer for answer in answers}
+    for answer in answers:
+        loop.add(answer.sequence)
+    while not loop.idle:
+        for delta in loop.step():
+            by_id[delta.id].deltas.append(delta)
+    return answers
+
+
+def plain(model: Model, requests: List[Request]) -> list[Answer]:
+    """What the target says when nobody guesses, one request at a time."""
+    return [finish(engine(model), [request])[0] for request in requests]
+
+
+@cache
+def datastore() -> Datastore:
+    """TEXTS and SAID as a corpus."""
+    with suppress(InvalidRequest):  # it may be there already
+        build([("prompts", text) for text in (*TEXTS, *SAID)], tokenizer(), common[0] / "store")
+    return Datastore(common[0] / "store", tokenizer())
+
+
+def drafter(name: str, dtype: str = "float32") -> Drafter:
+    """A drafter that ships, over the draft model of the family."""
+    made = {
+        "none": NoDrafter,
+        "ngram": NgramDrafter,
+        "suffix": lambda: SuffixDrafter(AnswerStore(target(dtype).vocab)),
+        "predicted": PredictedDrafter,
+        "recycle": RecyclingDrafter,
+        "lookahead": LookaheadDrafter,
+        "lm": lambda: LanguageModelDrafter(draft(dtype)),
+        "tli": lambda: IntersectionDrafter(pair(NEAR, dtype)),
+        "slem": lambda: StringMatchDrafter(pair(NEAR, dtype)),
+        "retrieval": lambda: RetrievalDrafter(datastore()),
+        "eagle": lambda: served(EagleOptions(unroll=2, draft_vocab=400), dtype),
+        "dflash": lambda: served(DFlashOptions(layers=1, block=5, anchors=24), dtype),
+        "dspark": lambda: served(DSparkOptions(layers=1, block=4, anchors=24, rank=16), dtype),
+        "medusa": lambda: served(MedusaOptions(), dtype),
+        "layers": lambda: layers(dtype),
+        "quantized": lambda: quantized(dtype),
+        "fuse": lambda: FusedDrafter(
+            [SuffixDrafter(AnswerStore(target(dtype).vocab)), LanguageModelDrafter(draft(dtype))]
+        ),
+        "cascade": lambda: CascadeDrafter([NgramDrafter(), LanguageModelDrafter(draft(dtype))]),
+    }
+    return made[name]()
+
+
+@cache
+def sayings() -> tuple[tuple[int, ...], ...]:
+    """The prompts with what the target says to them, at temperature 0 and a little above."""
+    asked = [
+        Request(prompt, SamplingParams(temperature=heat, seed=3, max_tokens=32, ignore_eos=True))
+        for prompt in prompts()
+        for heat in (0.0, 0.7)
+    ]
+    return tuple(tuple(answer.sequence.tokens) for answer in finish(engine(target()), asked))
+
+
+common: list[Path] = []
+"""A folder that all processes of a run of the tests share; conftest.py knows it."""
+
+
+@cache
+def shelf(options: TrainOptions) -> Path:
+    """Return the folder of a drafter with these options, trained once for all processes."""
+    place = common[0] / blake2b(repr(options).encode(), digest_size=8).hexdigest()
+    if not place.exists():
+        with suppress(InvalidRequest), atomic_folder(place) as begun:  # another process may have been faster
+            trained(options, sayings()).save(begun)
+    return place
+
+
+def served(options: TrainOptions, dtype: str) -> Drafter:
+    """Load the trained drafter by its method."""
+    return method(options.method).load(shelf(options), target(dtype), tokenizer())
+
+
+def layers(dtype: str) -> Drafter:
+    """The target without two MLPs: in its own memory in bfloat16, in a memory of the drafter's otherwise."""
+    shares, model = dtype == "bfloat16", target(dtype)
+    made = view(model, spare=SPARE if shares else 0)
+    return LayersDrafter(made, costs(model), frozenset({3, 5}), every=4 if shares else 0, shares=shares)
+
+
+def quantized(dtype: str) -> Drafter:
+    """The target in 4 bits, likewise; there is no such view of a float32 model, so its bfloat16 twin stands in."""
+    if isinstance(library(), str):
+        pytest.skip(f"no native kernel here: {library()}")
+    shares = dtype == "bfloat16"
+    return QuantizedDrafter(view(target("bfloat16"), bits=4, spare=SPARE if shares else 0), shares=shares)
+
+
+def distribution(model: Model, tokens: List[int]) -> torch.Tensor:
+    """The model's own logits after every token of a text, in one forward."""
+    model.open(-7, len(tokens))
+    try:
+        return model.read([Read(-7, 0, list(tokens), keep=len(tokens))]).float()
+    finally:
+        model.close(-7)

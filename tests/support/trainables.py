@@ -1,0 +1,38 @@
+"""Trainable drafters of the bundled target, after a few rounds over its own answers. Test code."""
+
+import torch
+from torch import nn
+
+import starter
+from foreword.model import load_tokenizer
+from foreword.train.data.packing import Block, Piece, stack
+from foreword.train.losses import forward_kl
+from foreword.train.methods.lm import load
+from foreword.train.registry import TrainOptions
+from foreword.train.task import Trainable, TrainContext
+
+ROUNDS, RATE, LENGTH = 8, 4e-3, 64
+
+
+def trained(options: TrainOptions, texts: tuple[tuple[int, ...], ...]) -> Trainable:
+    """Train a drafter of the bundled target for a few rounds over these texts, until it predicts about half of them."""
+    target = load(starter.target(), torch.float32)
+    with torch.random.fork_rng(devices=[]):
+        context = TrainContext(
+            source=starter.target(), target=target, tokenizer=load_tokenizer(starter.target()), eos=frozenset(),
+            loss=forward_kl, temperature=1.0, length=LENGTH, seed=0,
+            counts=lambda: torch.tensor(sum(texts, ())).bincount(minlength=target.config.vocab_size),
+        )  # fmt: skip
+        trainable = options.begin(context)
+        torch.manual_seed(0)
+        pieces = [Piece(list(text)[:LENGTH], [True] * min(len(text), LENGTH)) for text in texts]
+        blocks = stack([Block.of([piece], LENGTH) for piece in pieces])
+        learning = [parameter for parameter in trainable.module.parameters() if parameter.requires_grad]
+        optimizer = torch.optim.AdamW(learning, lr=RATE)
+        for turn in range(ROUNDS):
+            loss = trainable.loss(trainable.module, trainable.data(blocks, turn)) / blocks.learnt.sum()
+            optimizer.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(learning, 1.0)
+            optimizer.step()
+    return trainable

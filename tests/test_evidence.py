@@ -1,0 +1,193 @@
+"""No estimator that lives across requests takes in what is not finite, or is thrown for ever by one stall."""
+
+import math
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
+from random import Random
+
+import pytest
+import torch
+
+from foreword.budget import AdaEdlBudget, AdaptiveBudget, Costs, RoundResult
+from foreword.draft.ensemble.base import DecayedMean
+from foreword.draft.lookup.recycle import RecyclingDrafter
+from foreword.estimators import CalibrationRatio, LinearCost, finite, steadied
+from foreword.sampling.streams import NoiseStreams
+from foreword.types import Batch, Clock, Draft, DraftTree, SamplingParams, Scores, Sequence, Verdict
+from running import Request, prompts, target
+
+BAD = (math.nan, math.inf, -math.inf)
+TABLE = {1: 0.01, 4: 0.012, 16: 0.02}
+
+
+def numbers(of: object) -> list[float]:
+    """All that an estimator holds."""
+    if isinstance(of, float | int):
+        return [float(of)]
+    if isinstance(of, dict):
+        return [number for value in of.values() for number in numbers(value)]
+    if isinstance(of, list | tuple):
+        return [number for value in of for number in numbers(value)]
+    if is_dataclass(of):
+        return numbers([getattr(of, field.name) for field in fields(of)])
+    names = getattr(type(of), "__slots__", ()) or getattr(of, "__dict__", {})
+    return numbers([getattr(of, name) for name in names])
+
+
+def measured() -> AdaptiveBudget:
+    budget = AdaptiveBudget(TABLE)
+    for _ in range(20):
+        round_(budget, 0.001)
+    return budget
+
+
+def round_(budget: AdaptiveBudget, draft_token: float, *, drafted: int = 4, score: float = 0.012) -> int:
+    """One round of one text, of which three guesses are kept; returns how many were asked for."""
+    one = Sequence(1, [1, 2, 3], 3, SamplingParams(), seed=0)
+    asked = budget.nodes(one, 0)
+    drafted = min(asked, drafted)
+    clock = Clock(draft_token if asked else 0.0, score, 0.0001, 0.0001)
+    budget.on_timing(1 + drafted, clock)
+    budget.learn(one, RoundResult(asked, drafted, min(drafted, 3), clock.propose, clock.total))
+    return asked
+
+
+def costs() -> Costs:
+    return Costs(TABLE)
+
+
+def test_what_is_finite() -> None:
+    assert finite()
+    assert finite(0.0, -1e300)
+    for bad in BAD:
+        assert not finite(1.0, bad)
+        assert steadied(bad, 2.0) == 2.0
+    assert [steadied(seen, 1.0) for seen in (0.0, 3.0, 4.0, 1e9)] == [0.0, 3.0, 4.0, 4.0]
+    assert steadied(1e9, 0.0) == 1e9, "nothing was expected yet"
+
+
+LEARNERS: dict[str, tuple[Callable[[], object], Callable[..., object]]] = {
+    "making": (LinearCost, lambda one, bad: one.learn(3, bad)),
+    "earned": (CalibrationRatio, lambda one, bad: one.promise(bad)),
+    "hope": (DecayedMean, lambda one, bad: one.learn(bad)),
+    "costs": (costs, lambda one, bad: one.correct(4, bad)),
+    "guessing": (measured, lambda one, bad: round_(one, bad)),
+    "scoring": (measured, lambda one, bad: round_(one, 0.001, score=bad)),
+}
+
+
+@pytest.mark.parametrize("bad", BAD)
+@pytest.mark.parametrize("name", LEARNERS)
+def test_nothing_that_is_not_finite_is_taken_in(name: str, bad: float) -> None:
+    make, teach = LEARNERS[name]
+    one = make()
+    for _ in range(3):
+        teach(one, bad)
+    assert all(map(math.isfinite, numbers(one)))
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_times_of_zero_break_nothing(name: str) -> None:
+    make, teach = LEARNERS[name]
+    one = make()
+    for _ in range(2000):
+        teach(one, 0.0)
+    assert all(map(math.isfinite, numbers(one)))
+    if isinstance(one, Costs):
+        for _ in range(200):
+            one.correct(4, 0.012)
+        assert one.seconds(4) == pytest.approx(0.012, rel=0.1)
+
+
+def test_one_stall_in_guessing_is_forgotten_within_a_few_rounds() -> None:
+    making = LinearCost()
+    for turn in range(50):
+        making.learn(4 + turn % 3, 0.001 * (4 + turn % 3))
+    before = making.each
+    making.learn(5, 60.0)
+    assert making.each < 4 * before
+    assert making.start < 0.1
+
+
+def test_after_a_stall_guesses_are_tried_again_before_long() -> None:
+    """A minute in which the process stood still in the middle of guessing, while rounds take hundredths of a second."""
+    budget = measured()
+    round_(budget, 60.0)
+    asked = [round_(budget, 0.001) for _ in range(6_000)]
+    assert any(asked[:5_000])
+    assert sum(map(bool, asked[-100:])) > 90
+
+
+def test_what_guesses_lose_with_filters_is_not_held_against_plain_texts() -> None:
+    """There they take many times as long."""
+    budget = AdaptiveBudget(TABLE)
+    filtered = Sequence(1, [1, 2, 3], 3, SamplingParams(top_p=0.9), seed=0)
+
+    def asked_for(one: Sequence) -> int:
+        asked = budget.nodes(one, 0)
+        clock = Clock(0.2 if asked else 0.0, 0.012, 0.0001, 0.0001)
+        budget.on_timing(1 + asked, clock)
+        budget.learn(one, RoundResult(asked, asked, 0, clock.propose, clock.total))
+        return asked
+
+    for _ in range(200):
+        asked_for(filtered)
+    assert not asked_for(Sequence(2, [1], 1, SamplingParams(top_p=0.9), seed=0))
+    for one, params in ((3, SamplingParams()), (4, SamplingParams(temperature=0))):
+        assert asked_for(Sequence(one, [1], 1, params, seed=0))
+
+
+def test_clocks_that_jump_about_do_not_change_the_cost_of_widths_that_nobody_runs() -> None:
+    table, rng = costs(), Random(0)
+    for _ in range(3000):
+        table.correct(4, 0.012 * math.exp(rng.gauss(0, 0.8)))
+    assert table.seconds(4) == pytest.approx(0.012, rel=0.5)
+    assert table.seconds(1) / table.seconds(4) == pytest.approx(10 / 12, rel=0.5)
+
+
+def test_a_threshold_comes_back_from_texts_that_nobody_can_foresee() -> None:
+    one, text = AdaEdlBudget(), Sequence(1, [1], 1, SamplingParams(), seed=0)
+    for _ in range(6_000):
+        one.learn(text, RoundResult(4, 4, 0, 0.0, 0.0))
+    assert one.threshold <= 1
+    for _ in range(700):
+        one.learn(text, RoundResult(4, 4, 4, 0.0, 0.0))
+    assert one.threshold < 0.5
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_a_memory_keeps_no_row_of_logits_that_is_not_finite(bad: float) -> None:
+    drafter, vocab = RecyclingDrafter(), target().vocab
+    one = Request(prompts()[0], SamplingParams(temperature=0.8)).sequence(frozenset())
+    batch = Batch((one,), NoiseStreams(vocab, shared=True))
+    verdict = Verdict([[]], [5], 0)
+    for logits in (torch.randn(1, vocab), torch.full((1, vocab), bad), torch.randn(1, vocab)):
+        drafter.observe(batch, Draft([DraftTree()]), verdict, Scores((logits,)))
+        one.rounds += 1
+        (tree,) = drafter.propose(batch, [4]).trees
+        assert tree.tokens
+        assert all(map(math.isfinite, tree.probabilities))
+
+
+def test_what_promises_are_worth_is_forgotten_while_nothing_is_promised() -> None:
+    """Else a drafter whose promises came to nothing would not be let promise again."""
+    earned = CalibrationRatio()
+    for _ in range(200):
+        earned.promise(10.0)
+    assert earned.share == 0.2
+    for _ in range(600):
+        earned.promise(0.0)
+    assert earned.share == pytest.approx(1.0, abs=0.05)
+
+
+def test_a_floor_stays_within_what_a_chance_can_be() -> None:
+    """Above it nothing is drafted, so nothing would be learnt that lowers it."""
+    budget, one = AdaptiveBudget(TABLE), Sequence(1, [1, 2, 3], 3, SamplingParams(), seed=0)
+    promising = Draft([DraftTree([5, 6, 7, 8], [-1, 0, 1, 2], [0.9, 0.8, 0.7, 0.6])])
+    for draft in [promising] * 20 + [Draft([DraftTree()])] * 100:
+        asked = budget.nodes(one, 0)
+        drafted = len(budget.trim(draft).trees[0]) if asked else 0
+        clock = Clock(0.05 if asked else 0.0, 0.012, 0.0001, 0.0001)
+        budget.on_timing(1 + drafted, clock)
+        budget.learn(one, RoundResult(asked, drafted, 0, clock.propose, clock.total))
+        assert 0 <= budget.floor <= 0.5

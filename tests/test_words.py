@@ -1,0 +1,48 @@
+"""One word for each idea: the source, the messages and the README use the words of docs/glossary.md."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "foreword"
+INSTEAD = {
+    "a draft token; to propose": "guess guesses guessed guessing guesser",
+    "a distribution": "law laws lawful",
+    "a probability": "chance chances",
+    "to verify": "judge judges judged",
+    "the batch, the other sequences": "company",
+    "to predict": "foresee foresees foreseen foretell",
+    "to read hidden states": "hear hears heard overhear listen listens",
+    "to apply the LM head": "speak speaks spoken mouth",
+    "to compute; a hidden state": "think thinks thought thoughts",
+    "a loss budget; a back-off": "purse patience",
+    "an invalid row": "astray",
+    "a child; the first chain": "offspring trunk",
+    "what is trained, its options, its samples": "pupil lesson lessons student students exam exams",
+    "an entry of a benchmark": "contender contenders",
+    "a noun": "nobody somebody whoever",
+}
+"""What to say -> the words that the field does not use for it."""
+BANNED = re.compile(rf"(?<![A-Za-z])(?:{'|'.join(' '.join(INSTEAD.values()).split())})(?![A-Za-z])", re.IGNORECASE)
+FILES = sorted([*SOURCE.rglob("*.py"), *SOURCE.rglob("*.c"), ROOT / "README.md", ROOT / "docs" / "glossary.md"])
+LIMIT = 600
+"""Words of the README: what it is, two commands, five lines, one table."""
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_a_file_speaks_the_words_of_the_field(path: Path) -> None:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    assert [f"{number}: {line.strip()}" for number, line in enumerate(lines, 1) if BANNED.search(line)] == []
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").split()) <= LIMIT
+
+
+def test_the_glossary_names_each_word_once() -> None:
+    rows = re.findall(r"^\| ([^|]+?) \|", (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8"), re.MULTILINE)
+    words = [word for row in rows[1:] for word in row.split(", ")]
+    assert len(words) == len(set(words))
+    assert len(rows) > 30

@@ -1,0 +1,95 @@
+"""Records are read or refused with file and line; what is held out is held out."""
+
+import gzip
+import json
+
+import pytest
+
+from foreword.errors import InvalidRequest
+from foreword.train.data.records import Record, read, split
+
+CHAT = {
+    "messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}],
+    "source": "greetings",
+}
+
+
+def written(folder, *lines: str, name: str = "data.jsonl"):
+    path = folder / name
+    data = "".join(line + "\n" for line in lines).encode()
+    path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    return path
+
+
+@pytest.mark.parametrize("name", ["data.jsonl", "data.jsonl.gz"])
+def test_chats_and_texts_are_read_in_order(tmp_path, name):
+    path = written(tmp_path, json.dumps(CHAT), "", '{"text": "Once", "cut": true, "id": 7}', name=name)
+    chat = Record(turns=(("user", "Hi"), ("assistant", "Hello")), source="greetings")
+    assert read([path, path]) == [chat, Record(text="Once", cut=True)] * 2
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("{", "not JSON"),
+        ("7", "is not a record"),
+        ('{"prompt": "x"}', "is not a record"),
+        ('{"text": "x", "messages": []}', "is not a record"),
+        ('{"text": " "}', "not empty"),
+        ('{"text": 5}', "'text' must be a string"),
+        ('{"text": "x", "source": 3}', "'source' must be a string"),
+        ('{"messages": []}', "one or more"),
+        ('{"messages": [{"role": "user"}]}', "message 1 must have 'role' and 'content'"),
+        ('{"messages": [{"role": "user", "content": "x"}, "y"]}', "message 2"),
+        ('{"messages": [{"role": "user", "content": "x"}]}', "no turn of the assistant"),
+    ],
+)
+def test_a_bad_record_is_named_by_file_and_line(tmp_path, line, says):
+    path = written(tmp_path, json.dumps(CHAT), "", line)
+    with pytest.raises(InvalidRequest, match=says) as error:
+        read([path])
+    assert str(error.value).startswith((f"cannot read {path}:3: ", f"cannot train on {path}:3: "))
+
+
+def test_questions_alone_may_be_read_when_no_answers_are_needed(tmp_path):
+    path = written(tmp_path, '{"messages": [{"role": "user", "content": "x"}]}')
+    assert read([path], answered=False) == [Record(turns=(("user", "x"),))]
+
+
+def test_what_is_not_there_or_not_text_is_refused(tmp_path):
+    with pytest.raises(InvalidRequest, match="there is no file"):
+        read([tmp_path / "nothing.jsonl"])
+    with pytest.raises(InvalidRequest, match="there are no records"):
+        read([written(tmp_path, "")])
+    broken = tmp_path / "broken.jsonl"
+    broken.write_bytes(b'{"text": "\xff"}\n')
+    with pytest.raises(InvalidRequest, match="not UTF-8"):
+        read([broken])
+    cut = written(tmp_path, json.dumps(CHAT), name="cut.jsonl.gz")
+    cut.write_bytes(cut.read_bytes()[:-9])
+    with pytest.raises(InvalidRequest, match="not a complete gzip file"):
+        read([cut])
+
+
+RECORDS = [Record(text=f"{source} {number // 2}", source=source) for source in "ab" for number in range(100)]
+"""Every text occurs twice."""
+
+
+def test_every_source_is_held_out_and_no_beginning_is_on_both_sides():
+    learnt, held_out = split(RECORDS, 20)
+    assert [sum(record.source == source for record in held_out) for source in "ab"] == [10, 10]
+    assert len(learnt) + len(held_out) == len(RECORDS)
+    assert {record.opening for record in learnt} & {record.opening for record in held_out} == set()
+
+
+def test_the_split_is_a_function_of_seed_and_contents():
+    held_out = split(RECORDS, 20)[1]
+    turned = split(RECORDS[::-1], 20)[1]
+    assert sorted(map(str, turned)) == sorted(map(str, held_out))
+    assert split(RECORDS, 20, seed=1)[1] != held_out
+
+
+def test_a_source_is_never_held_out_whole():
+    learnt, held_out = split([Record(text=str(number), source="x") for number in range(3)], 50)
+    assert (len(learnt), len(held_out)) == (1, 2)
+    assert split(RECORDS, 0) == (RECORDS, [])

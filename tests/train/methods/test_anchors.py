@@ -1,0 +1,51 @@
+"""Where guesses are learnt: after every token of a record but its first that learnt ones follow, and nowhere else."""
+
+import pytest
+import torch
+
+from foreword.train.data.packing import Block, Piece, stack
+from foreword.train.methods.ahead import pick
+
+GUESSES = 3
+BLOCK = stack(
+    [
+        Block.of([Piece([5, 6, 7, 8, 9], [False, False, True, True, True]), Piece([1, 2], [True, True])], 9),
+        Block.of([Piece(list(range(20, 28)), [False, True, True, False, True, True, True, True])], 9),
+    ]
+)
+"""Learnt: 7 8 9 and 2; then 21 22, 24 25 26 27. Before 2 and 21 there is but one token, which nobody has read yet."""
+EXPECTED = {
+    (0, 1): [7, 8, 9], (0, 2): [8, 9], (0, 3): [9],
+    (1, 1): [22], (1, 3): [24, 25, 26], (1, 4): [25, 26, 27], (1, 5): [26, 27], (1, 6): [27],
+}  # fmt: skip
+
+
+def found(most: int, *, spread: bool) -> dict[tuple[int, int], list[int]]:
+    """(record block, anchor) -> the tokens that are guessed there."""
+    anchors = pick(BLOCK, most, GUESSES, spread=spread)
+    tokens, before = anchors.tokens(BLOCK), anchors.tokens(BLOCK, 0)
+    assert torch.equal(before[..., 1:], tokens[..., :-1])
+    return {
+        (row, int(anchors.places[row, at])): tokens[row, at][anchors.valid[row, at]].tolist()
+        for row, at in anchors.valid.any(-1).nonzero().tolist()
+    }
+
+
+@pytest.mark.parametrize("spread", [True, False])
+def test_anchors_are_all_places_with_something_to_guess(spread):
+    assert found(9, spread=spread) == EXPECTED
+    assert found(100, spread=spread) == EXPECTED
+
+
+@pytest.mark.parametrize("spread", [True, False])
+def test_fewer_are_some_of_them(spread):
+    few = found(2, spread=spread)
+    assert few.items() <= EXPECTED.items()
+    assert [sum(row == number for row, _ in few) for number in (0, 1)] == [2, 2]
+
+
+def test_drawn_anchors_change_and_spread_ones_do_not():
+    torch.manual_seed(0)
+    assert len({tuple(sorted(found(2, spread=False))) for _ in range(10)}) > 3
+    assert len({tuple(sorted(found(2, spread=True))) for _ in range(10)}) == 1
+    assert set(found(2, spread=True)) == {(0, 1), (0, 3), (1, 1), (1, 5)}

@@ -1,0 +1,90 @@
+"""The head is taught with the token before known, and its confidence what is kept; both help."""
+
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from foreword.draft.heads.dspark import DSparkBlocks, DSparkDrafter
+from foreword.errors import InvalidRequest
+from foreword.model import Model
+from foreword.train.data.packing import Block, Packer, stack
+from foreword.train.devices import OneDevice
+from foreword.train.losses import LOSSES, overlap
+from foreword.train.methods.dspark import DSparkTask
+from foreword.train.registry import DSparkOptions
+from foreword.train.trainer import Trainer, TrainingConfig
+from pair import TEXTS, Bytes, llama, setting
+
+LAYERS = 4
+
+
+def task(name: str = "kl-l1", **options: object) -> DSparkTask:
+    options = {"layers": 1, "block": 3, "anchors": 40, "rank": 8, "decay": 2.0, **options}
+    return DSparkOptions(**options).begin(setting(llama(0, layers=LAYERS), loss=name))
+
+
+def block():
+    return Packer(Bytes(), TEXTS, 64).all(1)[0]
+
+
+@torch.no_grad()
+def said_by_the_table(made: DSparkTask) -> float:
+    return float(made._head.markov_head(torch.arange(320)).abs().max())
+
+
+@torch.no_grad()
+def test_laws_are_those_that_serve():
+    made = task()
+    torch.nn.init.normal_(made._head.markov_head.markov_w2.weight)
+    hidden, before = torch.randn(5, 32), torch.tensor([1, 2, 3, 4, 5])
+    taught = made.distributions(hidden, before, torch.zeros(5, dtype=torch.int64))
+    served = DSparkBlocks(made._head, Model(llama(0, layers=LAYERS)))
+    torch.testing.assert_close(
+        taught, served.after(served.target.lm_head(hidden), before.tolist()), atol=1e-4, rtol=1e-4
+    )
+
+
+def stacked(one: Block) -> Block:
+    return stack([one])
+
+
+@torch.no_grad()
+def test_the_loss_is_that_of_laws_and_promises():
+    made = task("tv")
+    predictions = made._predict(made.module, stacked(block()), spread=True)
+    kept = overlap(predictions.target, predictions.draft)
+    promised = made._head.confidence(predictions.hidden, predictions.before)
+    expected = LOSSES["tv"](predictions.target, predictions.draft) + F.binary_cross_entropy(
+        promised.sigmoid(), kept, reduction="none"
+    )
+    torch.testing.assert_close(made.losses(predictions), expected)
+    metrics = made.metrics(predictions)
+    torch.testing.assert_close(metrics["promise_bias"], (promised.sigmoid() - kept).mean())
+    torch.testing.assert_close(metrics["promise_error"], (promised.sigmoid() - kept).abs().mean())
+
+
+def test_the_table_says_nothing_at_first_and_learns(tmp_path: Path):
+    made = task()
+    assert said_by_the_table(made) == 0
+    trainer = Trainer(
+        made,
+        Packer(Bytes(), TEXTS[:30], 64),
+        TrainingConfig(steps=15, batch=2, warmup=3, learning_rate=0.01, evaluate=15),
+        folder=tmp_path,
+        devices=OneDevice(torch.device("cpu")),
+        held_out=Packer(Bytes(), TEXTS[30:], 64).all(4),
+    )
+    first, last = (row.held_out for row in trainer.run() if row.held_out)
+    assert last["acceptance"] > first["acceptance"] + 0.05
+    assert last["promise_error"] < first["promise_error"]
+    assert said_by_the_table(made) > 0.01
+    made.save(tmp_path / "head")
+    assert DSparkDrafter.load(tmp_path / "head", Model(llama(0, layers=LAYERS)), None).deep == 3
+    assert task(draft=str(tmp_path / "head")).parameters == made.parameters
+
+
+def test_what_cannot_be_is_refused():
+    with pytest.raises(InvalidRequest, match="'rank' must be"):
+        task(rank=0)

@@ -1,0 +1,83 @@
+"""Heads are taught what they are asked for when they serve, begin as the target's own, and learn."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from foreword.draft.heads.block import BlockRequest
+from foreword.draft.heads.medusa import MedusaBlocks, MedusaDrafter
+from foreword.errors import InvalidRequest
+from foreword.model import Model, Read
+from foreword.train.data.packing import Block, Packer, Piece, stack
+from foreword.train.devices import OneDevice
+from foreword.train.methods.ahead import pick
+from foreword.train.methods.medusa import MedusaTask
+from foreword.train.registry import MedusaOptions
+from foreword.train.trainer import Trainer, TrainingConfig
+from pair import TEXTS, Bytes, llama, setting
+
+LAYERS = 2
+
+
+def task(name: str = "forward-kl", **options: object) -> MedusaTask:
+    return MedusaOptions(**{"heads": 3, **options}).begin(setting(llama(0, layers=LAYERS), loss=name))
+
+
+@pytest.mark.parametrize("own", [True, False])
+@torch.no_grad()
+def test_heads_are_taught_what_they_are_asked_for(own):
+    made = task(own=own)
+    for parameter in made.module.parameters():
+        parameter += 0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1))
+    pieces = [Piece(list(range(start, start + 8)), [False] * 2 + [True] * 6) for start in (10, 50)]
+    block = stack([Block.of(pieces, 20)])
+    predictions = made._predict(made.module, block, spread=True)
+    anchors = pick(block, 128, 3, spread=True)
+    target = Model(llama(0, layers=LAYERS))
+    served, row = MedusaBlocks(made._heads, target), 0
+    for _, at in anchors.valid.any(-1).nonzero().tolist():
+        place, draft_tokens = int(anchors.places[0, at]), int(anchors.valid[0, at].sum())
+        first = place - int(block.positions[0, place])
+        target.open(1, 16)
+        _, heard = target.read_hidden([Read(1, 0, block.tokens[0, first:place].tolist())], (LAYERS,))
+        target.close(1)
+        distributions = served.compute([BlockRequest(1, int(block.tokens[0, place]), heard)])[0]
+        torch.testing.assert_close(
+            predictions.draft[row : row + draft_tokens], distributions[:draft_tokens], atol=1e-3, rtol=1e-3
+        )
+        row += draft_tokens
+    assert row == len(predictions.draft) == 2 * (4 * 3 + 2 + 1)
+
+
+def test_own_output_matrices_begin_as_the_targets():
+    made = task(own=True)
+    for head in range(3):
+        assert torch.equal(made._heads.state_dict()[f"{head}.1.weight"], made.target.lm_head.weight)
+    made.loss(made.module, stack(Packer(Bytes(), TEXTS, 64).all(2))).backward()
+    assert all(float(parameter.grad.abs().sum()) > 0 for parameter in made.module.parameters())
+    assert made.target.lm_head.weight.grad is None
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_heads_learn_and_are_served(tmp_path: Path, own):
+    made = task("hybrid", own=own)
+    trainer = Trainer(
+        made,
+        Packer(Bytes(), TEXTS[:30], 64),
+        TrainingConfig(steps=15, batch=2, warmup=3, learning_rate=0.05, evaluate=15),
+        folder=tmp_path,
+        devices=OneDevice(torch.device("cpu")),
+        held_out=Packer(Bytes(), TEXTS[30:], 64).all(4),
+    )
+    first, last = (row.held_out for row in trainer.run() if row.held_out)
+    assert last["acceptance"] > first["acceptance"] + 0.05
+    made.save(tmp_path / "heads")
+    assert MedusaDrafter.load(tmp_path / "heads", Model(llama(0, layers=LAYERS)), None).deep == 3
+    assert task(draft=str(tmp_path / "heads")).parameters == made.parameters
+
+
+def test_what_cannot_be_is_refused():
+    for options in ({"heads": 0}, {"layers": 0}):
+        with pytest.raises(InvalidRequest, match="must be 1 or more"):
+            task(**options)
