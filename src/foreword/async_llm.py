@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from collections.abc import Sequence as List
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from threading import Condition, Thread
@@ -13,20 +14,40 @@ from types import TracebackType
 from foreword.errors import InvalidRequest
 from foreword.llm import LLM
 from foreword.prompts import Prompt, listed, per_prompt
-from foreword.types import Completion, Delta, SamplingParams, Sequence
+from foreword.types import Completion, Delta, SamplingParams, Sequence, TokenLogprob
 
 Event = tuple[Sequence | None, Delta | BaseException | None]
 """(sequence, event): a delta, an error, or None for its end. Sequence None: the event is of the whole job."""
 
 
 @dataclass(slots=True, eq=False)
-class _Job:
-    """Sequences that one caller waits for, and the queue of their events."""
+class Job:
+    """Sequences that one caller waits for. Iterating yields (sequence, delta) as rounds commit, until all have ended.
+
+    An error of a sequence is raised to the iterating caller.
+    """
 
     loop: asyncio.AbstractEventLoop
     events: asyncio.Queue[Event] = field(default_factory=asyncio.Queue)
     sequences: list[Sequence] = field(default_factory=list)
     given_up: bool = False
+
+    async def __aiter__(self) -> AsyncIterator[tuple[Sequence, Delta]]:
+        left = len(self.sequences)
+        while left:
+            sequence, event = await self.events.get()
+            if isinstance(event, BaseException):
+                raise event
+            if event is None:
+                left -= 1
+            elif sequence is not None:
+                yield sequence, event
+
+    async def started(self) -> None:
+        """Wait until all sequences are queued. Raises InvalidRequest if one cannot be served."""
+        _, event = await self.events.get()
+        if isinstance(event, BaseException):
+            raise event
 
 
 class AsyncLLM:
@@ -45,9 +66,9 @@ class AsyncLLM:
         self._changed = Condition()
         self._tasks: list[Callable[[], None]] = []
         """Calls for the thread to make before its next round."""
-        self._jobs: list[_Job] = []
+        self._jobs: list[Job] = []
         """Used by the thread only."""
-        self._named: dict[str, _Job] = {}
+        self._named: dict[str, Job] = {}
         self._closed = False
         self._thread: Thread | None = None
 
@@ -55,24 +76,11 @@ class AsyncLLM:
         self, prompts: Prompt | List[Prompt], params: SamplingParams | List[SamplingParams] | None = None
     ) -> list[Completion]:
         """Complete every prompt, as `LLM.generate` does; all prompts are checked before any starts."""
-        requests = per_prompt(listed(prompts), params)
-        job, deltas = _Job(asyncio.get_running_loop()), dict[int, list[Delta]]()
-        self._call_in_thread(partial(self._start, job, requests), starts=True)
-        try:
-            left: int | None = None
-            while left != 0:
-                sequence, event = await job.events.get()
-                if isinstance(event, BaseException):
-                    raise event
-                if sequence is None:
-                    left = len(job.sequences)
-                elif event is None:
-                    left = (left or 0) - 1
-                else:
-                    deltas.setdefault(sequence.id, []).append(event)
-        finally:
-            self._call_in_thread(partial(self._abort, job))
-        return [self.llm.completion(one, deltas.get(one.id, [])) for one in job.sequences]
+        deltas: dict[int, list[Delta]] = {}
+        async with self.submit(per_prompt(listed(prompts), params)) as job:
+            async for sequence, delta in job:
+                deltas.setdefault(sequence.id, []).append(delta)
+            return [self.llm.completion(one, deltas.get(one.id, [])) for one in job.sequences]
 
     async def stream(
         self, prompt: Prompt, params: SamplingParams | None = None, *, id: str | None = None
@@ -82,22 +90,35 @@ class AsyncLLM:
             raise InvalidRequest(f"cannot stream n={params.n} answers at once: a stream is one text. Use n=1")
         if id is not None and id in self._named:
             raise InvalidRequest(f"cannot start a request named {id!r}: one of that name runs. Choose another name")
-        job = _Job(asyncio.get_running_loop())
+        async with self.submit([(prompt, params)], id=id) as job:
+            async for _, delta in job:
+                yield delta
+
+    @asynccontextmanager
+    async def submit(
+        self, requests: List[tuple[Prompt, SamplingParams | None]], *, id: str | None = None
+    ) -> AsyncIterator[Job]:
+        """Queue requests together and yield their job, with `n` sequences for each in order; abort it on leaving.
+
+        Raises InvalidRequest, before any of them starts, if one cannot be served.
+        """
+        job = Job(asyncio.get_running_loop())
         if id is not None:
             self._named[id] = job
         try:
-            self._call_in_thread(partial(self._start, job, [(prompt, params)]), starts=True)
-            while True:
-                sequence, event = await job.events.get()
-                if isinstance(event, BaseException):
-                    raise event
-                if event is not None:
-                    yield event
-                elif sequence is not None:
-                    return
+            self._call_in_thread(partial(self._start, job, requests), starts=True)
+            await job.started()
+            yield job
         finally:
             self._named.pop(id or "", None)
             self._call_in_thread(partial(self._abort, job))
+
+    async def score(self, prompt: Prompt, top: int = 0) -> list[TokenLogprob | None]:
+        """Return the log-probability of each prompt token, as `LLM.score` does, between two rounds."""
+        loop = asyncio.get_running_loop()
+        scored: asyncio.Future[list[TokenLogprob | None]] = loop.create_future()
+        self._call_in_thread(partial(_resolve, loop, scored, partial(self.llm.score, prompt, top)), starts=True)
+        return await scored
 
     async def chat(self, messages: List[dict[str, str]], params: SamplingParams | None = None) -> Completion:
         """Answer a conversation, formatted with the model's chat template."""
@@ -112,6 +133,11 @@ class AsyncLLM:
         if job is not None:
             self._call_in_thread(partial(self._abort, job))
         return job is not None
+
+    @property
+    def alive(self) -> bool:
+        """Whether requests can run: not closed, and the thread, once started, has not ended."""
+        return not self._closed and (self._thread is None or self._thread.is_alive())
 
     async def close(self) -> None:
         """Abort all requests and end the thread."""
@@ -166,7 +192,7 @@ class AsyncLLM:
             if self._jobs:
                 self._round()
 
-    def _start(self, job: _Job, requests: List[tuple[Prompt, SamplingParams | None]]) -> None:
+    def _start(self, job: Job, requests: List[tuple[Prompt, SamplingParams | None]]) -> None:
         if job.given_up:
             return
         try:
@@ -180,7 +206,7 @@ class AsyncLLM:
         self._jobs.append(job)
         self._send({job: [(None, None)]})
 
-    def _abort(self, job: _Job) -> None:
+    def _abort(self, job: Job) -> None:
         job.given_up = True
         for sequence in job.sequences:
             self.llm.forget(sequence)
@@ -197,7 +223,7 @@ class AsyncLLM:
             for job in list(self._jobs):
                 self._abort(job)
             return
-        events: dict[_Job, list[Event]] = {}
+        events: dict[Job, list[Event]] = {}
         for job in list(self._jobs):
             running = False
             for sequence in job.sequences:
@@ -211,9 +237,9 @@ class AsyncLLM:
                 self._jobs.remove(job)
         self._send(events)
 
-    def _send(self, events: dict[_Job, list[Event]]) -> None:
+    def _send(self, events: dict[Job, list[Event]]) -> None:
         """Put events into the callers' queues, with one wake-up per event loop."""
-        by_loop: dict[asyncio.AbstractEventLoop, list[tuple[_Job, list[Event]]]] = {}
+        by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Job, list[Event]]]] = {}
         for job, several in events.items():
             by_loop.setdefault(job.loop, []).append((job, several))
         for loop, several in by_loop.items():
@@ -227,7 +253,21 @@ class AsyncLLM:
                 self._jobs = [job for job in self._jobs if not job.given_up]
 
 
-def _deliver(several: list[tuple[_Job, list[Event]]]) -> None:
+def _deliver(several: list[tuple[Job, list[Event]]]) -> None:
     for job, events in several:
         for one in events:
             job.events.put_nowait(one)
+
+
+def _resolve(
+    loop: asyncio.AbstractEventLoop,
+    future: asyncio.Future[list[TokenLogprob | None]],
+    compute: Callable[[], list[TokenLogprob | None]],
+) -> None:
+    """Compute in this thread and hand the result, or the error, to the future's loop."""
+    try:
+        settle = partial(future.set_result, compute())
+    except Exception as error:  # noqa: BLE001 - the caller raises it
+        settle = partial(future.set_exception, error)
+    with suppress(RuntimeError):  # the loop has ended, so no caller waits
+        loop.call_soon_threadsafe(lambda: None if future.done() else settle())

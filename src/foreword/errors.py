@@ -2,6 +2,7 @@
 
     ForewordError
     ├── InvalidRequest      a prompt or a parameter that cannot be served (also a ValueError)
+    │   └── ContextExceeded      a prompt, with its answer, beyond the model's context
     ├── UnknownMethod       a drafting method or rule that does not exist (also a ValueError)
     ├── ModelError          a model that cannot be loaded or run
     │   └── VocabularyMismatch   target and drafter do not share one tokenizer
@@ -18,6 +19,10 @@ class ForewordError(Exception):
 
 class InvalidRequest(ForewordError, ValueError):
     """A prompt or a parameter that cannot be served; raised before any work starts."""
+
+
+class ContextExceeded(InvalidRequest):
+    """A prompt, or a prompt with its answer, that is longer than the model's context."""
 
 
 class UnknownMethod(ForewordError, ValueError):

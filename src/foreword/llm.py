@@ -12,7 +12,7 @@ from types import TracebackType
 
 from foreword import bundled
 from foreword.budget import DraftBudget, policy
-from foreword.draft import MODEL, WITH_DRAFT, usual
+from foreword.draft import MODEL, WITH_DRAFT
 from foreword.draft import method as find_method
 from foreword.draft.ensemble.recipe import Sources, shipped
 from foreword.draft.online.learner import Learning, OnlineLearner, teaching
@@ -25,7 +25,8 @@ from foreword.model.weights import save
 from foreword.prompts import Prompt, listed, per_prompt
 from foreword.requests import Message, Requests
 from foreword.scheduler import Scheduler
-from foreword.speculators import Speculators, source_of
+from foreword.scoring import score
+from foreword.speculators import Speculators, default_method, source_of
 from foreword.types import Completion, Delta, SamplingParams, Sequence, TokenLogprob
 from foreword.types.params import NODES, whole
 from foreword.verify import rule as find_rule
@@ -83,7 +84,7 @@ class LLM:
             draft = shipped(find_method(name), name) if draft is None else draft
         options = dict(dtype=dtype, device=device, backend=backend, trust_remote_code=trust_remote_code)
         check_given(target, draft, tokenizer, **options)
-        self.method = _default_method(draft) if method is None else method
+        self.method = default_method(draft) if method is None else method
         drafter = find_method(self.method)
         for name in draft if isinstance(draft, Mapping) else ():
             find_method(name)
@@ -191,6 +192,14 @@ class LLM:
         with self._locked():
             return self._requests.render(messages)
 
+    def score(self, prompt: Prompt, top: int = 0) -> list[TokenLogprob | None]:
+        """Return the log-probability (nats) of each prompt token under the raw target; None for the first.
+
+        `top`: likeliest tokens listed with each. Raises InvalidRequest for a prompt that cannot be served.
+        """
+        with self._locked():
+            return score(self.target, self._requests.sequences(prompt, SamplingParams(max_tokens=1, logprobs=top))[0])
+
     # ---- single sequences: for callers that run rounds themselves
 
     def _stream(self, sequence: Sequence) -> Iterator[Delta]:
@@ -289,7 +298,3 @@ class LLM:
             method=sequence.params.method or self.method,
             undrafted=sequence.undrafted,
         )
-
-
-def _default_method(draft: Sources) -> str:
-    return next(iter(draft), WITH_DRAFT) if isinstance(draft, Mapping) else usual(draft)

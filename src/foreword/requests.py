@@ -12,7 +12,7 @@ from typing import cast
 from transformers import BatchEncoding
 
 from foreword.detokenizer import Detokenizer
-from foreword.errors import InvalidRequest, check_unicode
+from foreword.errors import ContextExceeded, InvalidRequest, check_unicode
 from foreword.model import Model, Tokenizer
 from foreword.prompts import Prompt, known_roles, token_ids, turns
 from foreword.types import SamplingParams, Sequence
@@ -27,7 +27,7 @@ class Requests:
     """Builder of sequences for one target. Not thread-safe, because tokenizers are not."""
 
     def __init__(self, target: Model, tokenizer: Tokenizer) -> None:
-        self._target, self._tokenizer = target, tokenizer
+        self._target, self.tokenizer = target, tokenizer
         self._ids = count(1)
 
     def sequences(self, prompt: Prompt, params: SamplingParams | None) -> list[Sequence]:
@@ -40,7 +40,7 @@ class Requests:
             raise InvalidRequest(f"params must be SamplingParams, or a list with one for each prompt, got {params!r}")
         params = replace(params)  # the caller may go on changing them
         tokens = (
-            self._tokenizer(check_unicode("a prompt", prompt))["input_ids"]
+            self.tokenizer(check_unicode("a prompt", prompt))["input_ids"]
             if isinstance(prompt, str)
             else token_ids(prompt)
         )
@@ -51,21 +51,21 @@ class Requests:
         sequences = []
         for number in range(params.n):
             seed = secrets.randbits(63) if params.seed is None else (params.seed + number) % SEEDS
-            reader = Detokenizer(self._tokenizer, tokens, params.stop, params.skip_special_tokens)
+            reader = Detokenizer(self.tokenizer, tokens, params.stop, params.skip_special_tokens)
             ids = list(tokens)
             sequences.append(Sequence(next(self._ids), ids, len(ids), params, seed, self._eos, reader, prediction))
         return sequences
 
     def render(self, messages: List[Message]) -> list[int]:
         """Return the prompt token ids of a conversation. Raises InvalidRequest if the chat template refuses it."""
-        if not self._tokenizer.chat_template:
+        if not self.tokenizer.chat_template:
             raise InvalidRequest(
                 f"cannot render a chat: {self._target.name} has no chat template. Use generate with a text prompt"
             )
         conversation = turns(messages)
-        known_roles(conversation, str(self._tokenizer.chat_template), self._tokenizer.apply_chat_template)
+        known_roles(conversation, str(self.tokenizer.chat_template), self.tokenizer.apply_chat_template)
         try:
-            ids = self._tokenizer.apply_chat_template(conversation, add_generation_prompt=True, return_dict=True)
+            ids = self.tokenizer.apply_chat_template(conversation, add_generation_prompt=True, return_dict=True)
         except Exception as error:  # a template can raise anything
             raise InvalidRequest(
                 f"cannot render this chat: the chat template of {self._target.name} refuses these messages: {error}"
@@ -81,11 +81,11 @@ class Requests:
                 f"cannot run this request: the prompt holds ids outside the vocabulary of {vocab} tokens"
             )
         if len(tokens) >= context:
-            raise InvalidRequest(
+            raise ContextExceeded(
                 f"cannot run this request: the prompt has {len(tokens)} tokens, the limit is {context - 1}. Shorten it"
             )
         if len(tokens) + params.max_tokens > context:
-            raise InvalidRequest(
+            raise ContextExceeded(
                 f"cannot run this request: max_tokens={params.max_tokens} after a prompt of {len(tokens)} tokens "
                 f"exceeds the model's context of {context}. Use at most {context - len(tokens)}"
             )
@@ -98,16 +98,16 @@ class Requests:
 
     def _prediction(self, prediction: str | tuple[int, ...]) -> tuple[int, ...]:
         if isinstance(prediction, str):
-            prediction = tuple(self._tokenizer(prediction, add_special_tokens=False)["input_ids"])
+            prediction = tuple(self.tokenizer(prediction, add_special_tokens=False)["input_ids"])
         return tuple(token for token in prediction if token < self._target.vocab)
 
     @property
     def _eos(self) -> frozenset[int]:
-        token = self._tokenizer.eos_token_id
+        token = self.tokenizer.eos_token_id
         return self._target.eos or (frozenset([token]) if isinstance(token, int) else frozenset())
 
     def _bad_word_ids(self, words: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
         """Return the token ids of every word, with and without a leading space."""
         spellings = [spelling for word in words for spelling in (word, " " + word.lstrip())]
-        ids = (self._tokenizer(spelling, add_special_tokens=False)["input_ids"] for spelling in spellings)
+        ids = (self.tokenizer(spelling, add_special_tokens=False)["input_ids"] for spelling in spellings)
         return tuple(dict.fromkeys(tuple(word) for word in ids if word))

@@ -8,7 +8,7 @@ from functools import partial
 from typing import cast
 
 from foreword.budget import DraftBudget, FixedBudget, Measure, policy
-from foreword.draft import MODEL, PLAIN, MethodSpec
+from foreword.draft import MODEL, PLAIN, WITH_DRAFT, MethodSpec, usual
 from foreword.draft import method as find_method
 from foreword.draft.base import Drafter, Source
 from foreword.draft.cross_vocab.pairing import load_with_fallback
@@ -109,3 +109,8 @@ def source_of(sources: Sources, name: str, kind: type[Drafter] | MethodSpec) -> 
         members = [member for member, _ in kind.parts]
         return {name: source for name, source in sources.items() if name in members} or None
     return sources.get(name)
+
+
+def default_method(sources: Sources) -> str:
+    """Return the default method: the first of a mapping of sources, else the one for the kind of source."""
+    return next(iter(sources), WITH_DRAFT) if isinstance(sources, Mapping) else usual(sources)

@@ -20,6 +20,7 @@ from foreword.cli.generate import generate
 from foreword.cli.index import index
 from foreword.cli.inspect import inspect
 from foreword.cli.methods import methods
+from foreword.cli.serve import serve
 from foreword.cli.training.acceptance import acceptance
 from foreword.cli.training.data import data
 from foreword.cli.training.export import export
@@ -62,6 +63,11 @@ for panel, command, example in (
         ('foreword generate "Shell command: list files" -t 0', "cat letter.txt | foreword generate - --raw"),
     ),
     (GENERATE, chat, ("foreword chat --temperature 0.7 --seed 7", "foreword chat -m path/or/hub-id -d path/or/hub-id")),
+    (
+        GENERATE,
+        serve,
+        ("foreword serve", "foreword serve path/or/hub-id --draft path/or/hub-id --port 8080 --api-key-file keys.txt"),
+    ),
     (
         PREPARE,
         index,

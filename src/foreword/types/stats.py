@@ -38,6 +38,8 @@ class Stats:
     """Entry i: rounds in which a draft token of depth i + 1 was accepted."""
     tokens: int = 0
     """Tokens emitted."""
+    cached: int = 0
+    """Prompt tokens taken from the cache and not read."""
     propose: float = 0.0
     score: float = 0.0
     verify: float = 0.0

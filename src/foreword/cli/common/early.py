@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 from importlib.metadata import entry_points
+from importlib.util import find_spec
 from pathlib import Path
 
 from foreword.cli.common import source
@@ -126,6 +127,15 @@ def temperature(value: float) -> None:
     from foreword.types.params import SamplingParams
 
     SamplingParams(temperature=value)
+
+
+def extra(name: str, *modules: str) -> None:
+    """Check that the modules of an extra are installed."""
+    missing = [module for module in modules if find_spec(module) is None]
+    if missing:
+        raise InvalidRequest(
+            f"cannot run this command: {', '.join(missing)} is not installed. Run: pip install 'foreword[{name}]'"
+        )
 
 
 def rows() -> tuple[str, ...]:

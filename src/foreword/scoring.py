@@ -1,0 +1,28 @@
+"""Log-probabilities of the tokens of a prompt, from forwards of their own beside the engine's rounds."""
+
+from __future__ import annotations
+
+from foreword.model import Model, Read
+from foreword.sampling.draw import logprobs
+from foreword.types import Sequence, TokenLogprob
+
+CHUNK = 320
+"""Tokens. Read in one forward, which bounds the logits held; above 256, a recurrent backend takes them as text."""
+
+
+def score(target: Model, sequence: Sequence) -> list[TokenLogprob | None]:
+    """Return the log-probability (nats) of each token under the raw target; None for the first.
+
+    Each lists `sequence.params.logprobs` likeliest tokens. The sequence must not be known to the target.
+    """
+    tokens, top = sequence.tokens, sequence.params.logprobs or 0
+    scored: list[TokenLogprob | None] = [None]
+    target.open(sequence.id, len(tokens))
+    try:
+        for start in range(0, len(tokens) - 1, CHUNK):
+            read = tokens[start : min(start + CHUNK, len(tokens) - 1)]
+            rows = target.read([Read(sequence.id, start, read, keep=len(read))])
+            scored += logprobs(rows, tokens[start + 1 : start + 1 + len(read)], top)
+    finally:
+        target.close(sequence.id)
+    return scored

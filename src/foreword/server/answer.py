@@ -1,0 +1,135 @@
+"""Provides the answer to one request while it is generated, in no dialect: choices, their parts, counts and times."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from time import perf_counter, time
+
+from foreword.async_llm import Job
+from foreword.server.output import OutputEvent, OutputParser, Reasoning, Text, ToolArguments, ToolCall
+from foreword.types import Delta, SamplingParams, Sequence, TokenLogprob
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One request after translation from its dialect: what the engine needs, and how its output is read."""
+
+    prompts: list[list[int]]
+    params: SamplingParams
+    model: str
+    """Name to report."""
+    method: str
+    parser: Callable[[], OutputParser]
+    stream: bool = False
+    scored: int | None = None
+    """Likeliest tokens to list with each scored prompt token; None: the prompts are not scored."""
+    generates: bool = True
+    """False if only the prompts are scored."""
+
+
+@dataclass(slots=True)
+class Called:
+    """A tool call of a choice."""
+
+    id: str
+    name: str
+    arguments: str = ""
+    """JSON text."""
+
+
+@dataclass(slots=True, eq=False)
+class Choice:
+    """One sequence of the answer and what was parsed from its text."""
+
+    index: int
+    sequence: Sequence
+    parser: OutputParser
+    text: str = ""
+    reasoning: str = ""
+    calls: list[Called] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    first: float | None = None
+    """perf_counter() at the first token."""
+    last: float = 0.0
+    ended: bool = False
+
+    def push(self, delta: Delta) -> list[OutputEvent]:
+        """Read one delta; return the events that became certain."""
+        self.last = perf_counter()
+        self.first = self.last if self.first is None else self.first
+        self.logprobs += delta.logprobs
+        events = list(self.parser.push(delta.text))
+        if delta.finish_reason is not None:
+            self.ended = True
+            events += self.parser.finish()
+        for event in events:
+            self._keep(event)
+        return events
+
+    def _keep(self, event: OutputEvent) -> None:
+        match event:
+            case Text(text):
+                self.text += text
+            case Reasoning(text):
+                self.reasoning += text
+            case ToolCall():
+                self.calls.append(Called(event.id, event.name))
+            case ToolArguments():
+                self.calls[event.index].arguments += event.fragment
+
+    @property
+    def finish_reason(self) -> str:
+        """Return "stop", "length" or "tool_calls"; an aborted choice counts as stopped."""
+        reason = self.sequence.finish_reason or "stop"
+        if self.calls and reason != "length":
+            return "tool_calls"
+        return "stop" if reason == "abort" else reason
+
+    @property
+    def stop_text(self) -> str | None:
+        """Return the stop string that ended the choice, if one did and the text shows which."""
+        return None
+
+    @property
+    def tokens(self) -> int:
+        """Tokens generated."""
+        return self.sequence.produced
+
+
+class Answer:
+    """The choices of one request: iterating yields (choice, events, delta) as rounds commit."""
+
+    def __init__(self, call: Call, job: Job, request_id: str, arrived: float) -> None:
+        """`arrived`: perf_counter() when the request came."""
+        self.call, self.request_id, self.arrived = call, request_id, arrived
+        self.created = int(time())
+        self.choices = [Choice(number, sequence, call.parser()) for number, sequence in enumerate(job.sequences)]
+        self.scores: list[list[TokenLogprob | None]] = []
+        """Of each prompt, where the request asked for them."""
+        self._job = job
+
+    async def __aiter__(self) -> AsyncIterator[tuple[Choice, list[OutputEvent], Delta]]:
+        by_id = {choice.sequence.id: choice for choice in self.choices}
+        async for sequence, delta in self._job:
+            choice = by_id[sequence.id]
+            yield choice, choice.push(delta), delta
+
+    def prompt_of(self, choice: Choice) -> int:
+        """Return the number of the choice's prompt."""
+        return choice.index // self.call.params.n
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of all prompts; a prompt with several answers counts once."""
+        return sum(map(len, self.call.prompts))
+
+    @property
+    def cached_tokens(self) -> int:
+        """Prompt tokens that were taken from the cache and not read."""
+        return sum(choice.sequence.stats.cached for choice in self.choices[:: self.call.params.n])
+
+    @property
+    def completion_tokens(self) -> int:
+        """Tokens of all choices."""
+        return sum(choice.tokens for choice in self.choices)

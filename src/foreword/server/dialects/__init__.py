@@ -1,0 +1,1 @@
+"""Provides one module for each API: the fields it accepts, their translation, and how its answers are written."""

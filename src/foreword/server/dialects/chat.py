@@ -1,0 +1,190 @@
+"""Provides OpenAI's chat completions: POST /v1/chat/completions."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from foreword import __version__
+from foreword.errors import InvalidRequest
+from foreword.server.answer import Answer, Call, Choice
+from foreword.server.dialects.common import TokenTexts, fingerprint, new_id, speculation, timings, usage
+from foreword.server.dialects.fields import Logprobs, Sampled
+from foreword.server.dialects.translate import Translator
+from foreword.server.errors import ApiError
+from foreword.server.output import OutputEvent, Reasoning, Text, ToolArguments, ToolCall
+from foreword.server.reply import event
+from foreword.types import Delta
+
+DONE = b"data: [DONE]\n\n"
+
+
+class StreamOptions(BaseModel):
+    """What a stream holds beside the text."""
+
+    model_config = ConfigDict(extra="allow")
+
+    include_usage: bool = False
+    continuous_usage_stats: bool = False
+    include_speculation: bool = False
+
+
+class ChatBody(Sampled):
+    """A request for a chat completion."""
+
+    messages: list[dict[str, Any]] = Field(min_length=1)
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    n: int | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    logprobs: bool | None = None
+    top_logprobs: Logprobs | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    response_format: dict[str, Any] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    reasoning_effort: str | None = None
+    modalities: list[Literal["text", "audio"]] | None = None
+
+    def check(self) -> None:
+        """Raise ApiError 400 for what cannot be honoured."""
+        self.check_extra()
+        if self.modalities and "audio" in self.modalities:
+            raise ApiError(400, "cannot answer with audio: this model writes text. Leave out 'modalities'")
+        if (self.model_extra or {}).get("functions"):
+            raise ApiError(400, "cannot use 'functions': the field was replaced. Use 'tools'", param="functions")
+
+
+class ChatDialect:
+    """How an answer is written as chat completions."""
+
+    def __init__(self, body: ChatBody, translator: Translator) -> None:
+        self._options = body.stream_options or StreamOptions()
+        self._top = (body.top_logprobs or 0) if body.logprobs else None
+        self._predicted = body.prediction is not None
+        self._texts = TokenTexts(translator.tokenizer)
+        self._print = fingerprint(translator.name, translator.dtype, __version__)
+        self._id = new_id("chatcmpl-")
+        self._base: dict[str, Any] = {}
+        self._answer: Answer | None = None
+
+    @staticmethod
+    def call(body: ChatBody, translator: Translator) -> Call:
+        """Translate a body. Raises ApiError or InvalidRequest for one that cannot be served."""
+        body.check()
+        limit = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
+        top = (body.top_logprobs or 0) if body.logprobs else None
+        if body.top_logprobs and not body.logprobs:
+            raise InvalidRequest("cannot list top_logprobs: 'logprobs' is not set. Set it to true")
+        return translator.chat(body, body.messages, max_tokens=limit, n=body.n, logprobs=top, stream=bool(body.stream))
+
+    def whole(self, answer: Answer) -> dict[str, Any]:
+        """Return the body of a complete answer."""
+        choices = [
+            {
+                "index": choice.index,
+                "message": self._message(choice),
+                "logprobs": self._logprobs(choice.logprobs),
+                "finish_reason": choice.finish_reason,
+                "seed": choice.sequence.seed,
+            }
+            for choice in answer.choices
+        ]
+        head = self._head(answer, "chat.completion")
+        return {**head, "choices": choices, "usage": self._usage(answer), **_measured(answer)}
+
+    def _message(self, choice: Choice) -> dict[str, Any]:
+        message: dict[str, Any] = {"role": "assistant", "content": choice.text, "refusal": None}
+        if choice.reasoning:
+            message["reasoning_content"] = choice.reasoning
+        if choice.calls:
+            message["content"] = choice.text or None
+            message["tool_calls"] = [
+                {"id": one.id, "type": "function", "function": {"name": one.name, "arguments": one.arguments}}
+                for one in choice.calls
+            ]
+        return message
+
+    def _logprobs(self, given: list[Any]) -> dict[str, Any] | None:
+        if self._top is None:
+            return None
+        return {"content": [self._texts.entry(one, self._top) for one in given], "refusal": None}
+
+    def _head(self, answer: Answer, kind: str) -> dict[str, Any]:
+        return {
+            "id": self._id,
+            "object": kind,
+            "created": answer.created,
+            "model": answer.call.model,
+            "service_tier": "default",
+            "system_fingerprint": self._print,
+        }
+
+    def _usage(self, answer: Answer) -> dict[str, Any]:
+        return usage(answer, predicted=self._predicted)
+
+    def start(self, answer: Answer) -> bytes:
+        """Return the chunks that open each choice."""
+        self._answer, self._base = answer, self._head(answer, "chat.completion.chunk")
+        return b"".join(self._chunk(choice, {"role": "assistant", "content": ""}) for choice in answer.choices)
+
+    def push(self, choice: Choice, events: list[OutputEvent], delta: Delta) -> bytes:
+        """Return the chunks of one delta: one for each event, and the last one of a choice that ended."""
+        chunks, logprobs = [], self._logprobs(list(delta.logprobs)) if delta.logprobs else None
+        for one in events:
+            chunks.append(self._chunk(choice, _changed(one), logprobs))
+            logprobs = None
+        if logprobs is not None:  # tokens whose text is not certain yet
+            chunks.append(self._chunk(choice, {"content": ""}, logprobs))
+        if choice.ended:
+            chunks.append(self._chunk(choice, {}, None, choice.finish_reason))
+        return b"".join(chunks)
+
+    def _chunk(
+        self,
+        choice: Choice,
+        changed: dict[str, Any],
+        logprobs: dict[str, Any] | None = None,
+        reason: str | None = None,
+    ) -> bytes:
+        written = {"index": choice.index, "delta": changed, "logprobs": logprobs, "finish_reason": reason}
+        if reason is not None:
+            written["seed"] = choice.sequence.seed
+        more: dict[str, Any] = {"usage": None} if self._options.include_usage else {}
+        if self._answer is not None and self._options.continuous_usage_stats:
+            more["usage"] = self._usage(self._answer)
+        if self._answer is not None and reason is not None and all(one.ended for one in self._answer.choices):
+            more |= _measured(self._answer)
+        return event({**self._base, "choices": [written], **more})
+
+    def end(self, answer: Answer) -> bytes:
+        """Return the chunk of usage, if asked for, and the end of the stream."""
+        last = {**self._base, "choices": [], **_measured(answer)}
+        if self._options.include_usage or self._options.continuous_usage_stats:
+            return event({**last, "usage": self._usage(answer)}) + DONE
+        return DONE
+
+    def failed(self, error: ApiError) -> bytes:
+        """Return the event of an error in a stream."""
+        return event(error.body("")) + DONE
+
+
+def _measured(answer: Answer) -> dict[str, Any]:
+    return {"metrics": {"speculative_decoding": speculation(answer)}, "timings": timings(answer)}
+
+
+def _changed(one: OutputEvent) -> dict[str, Any]:
+    """Return an event as the delta of a chunk."""
+    match one:
+        case Text(text):
+            return {"content": text}
+        case Reasoning(text):
+            return {"reasoning_content": text}
+        case ToolCall():
+            function = {"name": one.name, "arguments": ""}
+            return {"tool_calls": [{"index": one.index, "id": one.id, "type": "function", "function": function}]}
+        case ToolArguments():
+            return {"tool_calls": [{"index": one.index, "function": {"arguments": one.fragment}}]}

@@ -1,0 +1,107 @@
+"""Provides what the JSON of several APIs has in common: speculation counts, timings, ids and token texts."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+from foreword.server.answer import Answer
+from foreword.server.metrics import why_off
+from foreword.types import TokenLogprob
+
+MILLI = 1000
+
+
+def new_id(prefix: str) -> str:
+    """Return a random id."""
+    return f"{prefix}{secrets.token_hex(12)}"
+
+
+def speculation(answer: Answer) -> dict[str, Any]:
+    """Return the draft counts of an answer, in the shape of vLLM's `metrics.speculative_decoding`, and ours."""
+    stats = [choice.sequence.stats for choice in answer.choices]
+    drafts = sum(one.drafted_at[0] for one in stats if one.drafted_at)
+    drafted, accepted = sum(one.drafted for one in stats), sum(one.accepted for one in stats)
+    rounds, tokens = sum(one.rounds for one in stats), sum(one.tokens for one in stats)
+    off = [why_off(choice, answer.call.method) for choice in answer.choices if not choice.sequence.stats.drafted]
+    return {
+        "method": answer.call.method,
+        "num_spec_steps": drafts,
+        "num_draft_tokens": drafted,
+        "num_accepted_draft_tokens": accepted,
+        "draft_acceptance_rate": round(accepted / drafted, 4) if drafted else None,
+        "mean_acceptance_length": round(1 + accepted / drafts, 4) if drafts else None,
+        "num_accepted_tokens_per_pos": [sum(counts) for counts in _columns([one.accepted_at for one in stats])],
+        "num_rounds": rounds,
+        "tokens_per_pass": round(tokens / rounds, 4) if rounds else None,
+        "off": off[0] if off else None,
+        "off_reason": next((one.sequence.undrafted for one in answer.choices if one.sequence.undrafted), None),
+    }
+
+
+def _columns(rows: list[list[int]]) -> list[list[int]]:
+    """Return the columns of rows of different lengths."""
+    return [[row[at] for row in rows if at < len(row)] for at in range(max(map(len, rows), default=0))]
+
+
+def timings(answer: Answer) -> dict[str, Any]:
+    """Return times and draft counts in the shape of llama.cpp's `timings`."""
+    firsts = [choice.first for choice in answer.choices if choice.first is not None]
+    if not firsts:
+        return {}
+    prompt = answer.prompt_tokens - answer.cached_tokens
+    prompt_s = max(min(firsts) - answer.arrived, 1e-9)
+    predicted_s = max(max(choice.last for choice in answer.choices) - min(firsts), 1e-9)
+    count = answer.completion_tokens
+    return {
+        "cache_n": answer.cached_tokens,
+        "prompt_n": prompt,
+        "prompt_ms": round(MILLI * prompt_s, 3),
+        "prompt_per_second": round(prompt / prompt_s, 3),
+        "predicted_n": count,
+        "predicted_ms": round(MILLI * predicted_s, 3),
+        "predicted_per_second": round(count / predicted_s, 3),
+        "draft_n": sum(choice.sequence.stats.drafted for choice in answer.choices),
+        "draft_n_accepted": sum(choice.sequence.stats.accepted for choice in answer.choices),
+    }
+
+
+def usage(answer: Answer, *, predicted: bool) -> dict[str, Any]:
+    """Return OpenAI's usage block. Prediction tokens are counted only if the request carried a prediction."""
+    details: dict[str, int] = {"reasoning_tokens": 0}
+    if predicted:
+        accepted = sum(choice.sequence.stats.accepted for choice in answer.choices)
+        given = sum(len(choice.sequence.prediction) for choice in answer.choices)
+        details |= {"accepted_prediction_tokens": accepted, "rejected_prediction_tokens": max(0, given - accepted)}
+    return {
+        "prompt_tokens": answer.prompt_tokens,
+        "completion_tokens": answer.completion_tokens,
+        "total_tokens": answer.prompt_tokens + answer.completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": answer.cached_tokens},
+        "completion_tokens_details": details,
+    }
+
+
+class TokenTexts:
+    """The text of single tokens, as log-probabilities list them."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+
+    def __call__(self, token: int) -> str:
+        """Return the text of a token; parts of characters become U+FFFD."""
+        return self._tokenizer.decode([token], skip_special_tokens=False, clean_up_tokenization_spaces=False)
+
+    def entry(self, one: TokenLogprob, top: int) -> dict[str, Any]:
+        """Return an entry of chat's `logprobs.content`."""
+        likeliest = [self._named(token, logprob) for token, logprob in one.top[:top]]
+        return {**self._named(one.token, one.logprob), "top_logprobs": likeliest}
+
+    def _named(self, token: int, logprob: float) -> dict[str, Any]:
+        text = self(token)
+        return {"token": text, "logprob": max(logprob, -9999.0), "bytes": list(text.encode())}
+
+
+def fingerprint(name: str, dtype: str, version: str) -> str:
+    """Return the system fingerprint: answers to a seed are equal while it is."""
+    return f"{name}-{dtype}-foreword-{version}"

@@ -1,0 +1,196 @@
+"""Provides OpenAI's completions of plain prompts: POST /v1/completions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+
+from foreword import __version__
+from foreword.errors import InvalidRequest
+from foreword.server.answer import Answer, Call, Choice
+from foreword.server.dialects.chat import DONE, StreamOptions
+from foreword.server.dialects.common import TokenTexts, fingerprint, new_id, speculation, timings, usage
+from foreword.server.dialects.fields import Logprobs, Sampled
+from foreword.server.dialects.translate import Translator
+from foreword.server.errors import ApiError
+from foreword.server.output import OutputEvent, Text
+from foreword.server.reply import event
+from foreword.types import Delta, TokenLogprob
+
+MAX_TOKENS = 16
+"""Tokens. Length of an answer when the request gives none, as in OpenAI's API."""
+MOST_PROMPTS = 1024
+FIM = (
+    ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),
+    ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),
+    ("<|fim_begin|>", "<|fim_hole|>", "<|fim_end|>"),
+    ("<PRE>", "<SUF>", "<MID>"),
+)
+"""Tokens of models trained to fill in the middle: before the prefix, the suffix and the middle."""
+HOLE = "<|fim_hole|>"
+"""DeepSeek's token stands between prefix and suffix, and its last one ends the prompt."""
+
+
+class CompletionBody(Sampled):
+    """A request for completions."""
+
+    prompt: str | list[str] | list[int] | list[list[int]]
+    max_tokens: int | None = Field(None, ge=0)
+    n: int | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    logprobs: Logprobs | None = None
+    echo: bool | None = None
+    suffix: str | None = None
+    response_format: dict[str, Any] | None = None
+
+
+class CompletionDialect:
+    """How an answer is written as text completions."""
+
+    def __init__(self, body: CompletionBody, translator: Translator) -> None:
+        self._body, self._tokenizer = body, translator.tokenizer
+        self._options = body.stream_options or StreamOptions()
+        self._texts = TokenTexts(translator.tokenizer)
+        self._print = fingerprint(translator.name, translator.dtype, __version__)
+        self._id = new_id("cmpl-")
+        self._base: dict[str, Any] = {}
+        self._places: dict[int, int] = {}
+        """Choice -> characters written so far."""
+
+    @staticmethod
+    def call(body: CompletionBody, translator: Translator) -> Call:
+        """Translate a body. Raises ApiError or InvalidRequest for one that cannot be served."""
+        body.check_extra()
+        prompts = _prompts(body, translator.tokenizer)
+        limit = MAX_TOKENS if body.max_tokens is None else body.max_tokens
+        scored = body.logprobs if body.echo else None
+        if limit == 0 and not body.echo:
+            raise InvalidRequest("cannot complete with max_tokens=0: the answer is empty. Use 'echo', or 1 or more")
+        if body.echo and body.stream and body.logprobs is not None:
+            raise InvalidRequest("cannot stream 'echo' with 'logprobs'. Leave out one of the three")
+        return translator.text(
+            body, prompts, max_tokens=limit, n=body.n, logprobs=body.logprobs, stream=bool(body.stream), scored=scored
+        )
+
+    def whole(self, answer: Answer) -> dict[str, Any]:
+        """Return the body of a complete answer."""
+        if answer.call.generates:
+            choices = [
+                self._choice(
+                    choice.index, answer.prompt_of(choice), choice.text, choice.logprobs, choice.finish_reason, answer
+                )
+                | {"seed": choice.sequence.seed}
+                for choice in answer.choices
+            ]
+        else:
+            numbers = range(len(answer.call.prompts))
+            choices = [self._choice(number, number, "", [], "length", answer) for number in numbers]
+        head = self._head(answer)
+        return {**head, "choices": choices, "usage": self._usage(answer), **_measured(answer)}
+
+    def _choice(
+        self, index: int, prompt: int, text: str, generated: list[TokenLogprob], reason: str, answer: Answer
+    ) -> dict[str, Any]:
+        scored: list[TokenLogprob | None] = [*(answer.scores[prompt] if answer.scores else []), *generated]
+        tokens = answer.call.prompts[prompt]
+        echoed = self._tokenizer.decode(tokens) if self._body.echo else ""
+        logprobs = None
+        if self._body.logprobs is not None:
+            ids = [one.token if one is not None else tokens[0] for one in scored]
+            logprobs = self._logprobs(ids, scored, 0)
+        return {"index": index, "text": echoed + text, "logprobs": logprobs, "finish_reason": reason}
+
+    def _logprobs(self, ids: list[int], scored: list[TokenLogprob | None], start: int) -> dict[str, Any]:
+        """Return the legacy block: four lists, an entry for each token. `start`: characters before the first."""
+        texts = [self._texts(token) for token in ids]
+        top: list[dict[str, float] | None] = [
+            None if one is None else {self._texts(token): logprob for token, logprob in one.top[: self._body.logprobs]}
+            for one in scored
+        ]
+        offsets = [start]
+        for text in texts[:-1]:
+            offsets.append(offsets[-1] + len(text))
+        return {
+            "tokens": texts,
+            "token_logprobs": [None if one is None else one.logprob for one in scored],
+            "top_logprobs": top,
+            "text_offset": offsets[: len(texts)],
+        }
+
+    def _head(self, answer: Answer) -> dict[str, Any]:
+        head = {"id": self._id, "object": "text_completion", "created": answer.created, "model": answer.call.model}
+        return {**head, "system_fingerprint": self._print}
+
+    def _usage(self, answer: Answer) -> dict[str, Any]:
+        return usage(answer, predicted=self._body.prediction is not None)
+
+    def start(self, answer: Answer) -> bytes:
+        """Return the echoed prompts, if asked for."""
+        self._base = self._head(answer)
+        if not self._body.echo:
+            return b""
+        prompts = [self._tokenizer.decode(answer.call.prompts[answer.prompt_of(choice)]) for choice in answer.choices]
+        return b"".join(self._chunk(choice, text) for choice, text in zip(answer.choices, prompts, strict=True))
+
+    def push(self, choice: Choice, events: list[OutputEvent], delta: Delta) -> bytes:
+        """Return the chunk of one delta."""
+        text = "".join(one.text for one in events if isinstance(one, Text))
+        logprobs = None
+        if delta.logprobs:
+            place = self._places.get(choice.index, 0)
+            logprobs = self._logprobs([one.token for one in delta.logprobs], list(delta.logprobs), place)
+            self._places[choice.index] = place + len(text)
+        reason = choice.finish_reason if choice.ended else None
+        return self._chunk(choice, text, logprobs, reason) if text or logprobs or reason else b""
+
+    def _chunk(
+        self, choice: Choice, text: str, logprobs: dict[str, Any] | None = None, reason: str | None = None
+    ) -> bytes:
+        written = {"index": choice.index, "text": text, "logprobs": logprobs, "finish_reason": reason}
+        more = {"usage": None} if self._options.include_usage else {}
+        return event({**self._base, "choices": [written], **more})
+
+    def end(self, answer: Answer) -> bytes:
+        """Return the chunk of usage, if asked for, and the end of the stream."""
+        if self._options.include_usage or self._options.continuous_usage_stats:
+            return event({**self._base, "choices": [], "usage": self._usage(answer), **_measured(answer)}) + DONE
+        return DONE
+
+    def failed(self, error: ApiError) -> bytes:
+        """Return the event of an error in a stream."""
+        return event(error.body("")) + DONE
+
+
+def _measured(answer: Answer) -> dict[str, Any]:
+    return {"metrics": {"speculative_decoding": speculation(answer)}, "timings": timings(answer)}
+
+
+def _prompts(body: CompletionBody, tokenizer: Any) -> list[list[int]]:
+    """Return the prompts as tokens. Raises InvalidRequest for none, or too many."""
+    given = body.prompt
+    if isinstance(given, str):
+        prompts: list[Any] = [given]
+    elif given and isinstance(given[0], int):
+        prompts = [given]
+    else:
+        prompts = list(given)
+    if not prompts or len(prompts) > MOST_PROMPTS:
+        raise InvalidRequest(f"cannot complete {len(prompts)} prompts: give 1 to {MOST_PROMPTS}")
+    if body.suffix:
+        prompts = [_between(prompt, body.suffix, tokenizer) for prompt in prompts]
+    return [list(tokenizer(one)["input_ids"]) if isinstance(one, str) else list(one) for one in prompts]
+
+
+def _between(prompt: str | list[int], suffix: str, tokenizer: Any) -> str:
+    """Return the prompt that asks for the text between a prompt and a suffix.
+
+    Raises InvalidRequest if the model has no tokens for it (FIM; Bavarian et al. 2022).
+    """
+    known = tokenizer.get_vocab()
+    for before, between, after in FIM:
+        if {before, between, after} <= known.keys():
+            text = prompt if isinstance(prompt, str) else tokenizer.decode(prompt)
+            return f"{before}{text}{between}{suffix}{after}"
+    raise InvalidRequest("cannot use 'suffix': this model has no tokens to fill in the middle. Leave it out")

@@ -1,0 +1,151 @@
+"""Provides the fields that several APIs share, and their translation to sampling parameters."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from foreword.errors import InvalidRequest
+from foreword.server.errors import ApiError
+from foreword.types import SamplingParams
+
+Logprobs = Annotated[int, Field(ge=0, le=100)]
+
+
+class Body(BaseModel):
+    """A request body. Unknown fields are ignored, as APIs add some monthly; REFUSED ones would change the text."""
+
+    model_config = ConfigDict(extra="allow", protected_namespaces=())
+
+    REFUSED: ClassVar[Mapping[str, str]] = {
+        "best_of": "n",
+        "use_beam_search": "temperature 0",
+        "length_penalty": "temperature 0",
+        "allowed_token_ids": "logit_bias",
+        "no_repeat_ngram_size": "frequency_penalty",
+        "logits_processors": "logit_bias",
+        "truncate_prompt_tokens": "a shorter prompt",
+        "mirostat": "top_p",
+        "dry_multiplier": "frequency_penalty",
+        "xtc_probability": "min_p",
+    }
+    """Fields that change the text and are not supported -> what to use instead."""
+    DEFAULTS: ClassVar[Mapping[str, Any]] = {"best_of": 1, "length_penalty": 1.0}
+
+    def check_extra(self) -> None:
+        """Raise ApiError 400 for a field that would change the text and is not supported."""
+        for name, value in (self.model_extra or {}).items():
+            if name in self.REFUSED and value not in (None, False, 0, [], {}, self.DEFAULTS.get(name)):
+                raise ApiError(
+                    400,
+                    f"cannot honour {name!r}: it would change the text and is not supported. Use {self.REFUSED[name]}",
+                    param=name,
+                )
+
+
+class Speculative(BaseModel):
+    """How this request drafts; the text is the same under every choice with the rule `match`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    method: str | None = Field(None, description="Drafting method, or 'none'.")
+    nodes: int | Literal["auto"] | None = Field(None, description="Draft tokens per round; 'auto' measures what pays.")
+    budget: str | None = Field(None, description="Policy that sets the number of draft tokens.")
+    rule: str | None = Field(None, description="Verification rule.")
+    guarantee: Literal["same-text", "same-distribution"] | None = Field(None, description="Instead of a rule.")
+    trace: bool = Field(False, description="Whether the answer includes its rounds.")
+
+
+class Prediction(BaseModel):
+    """Text that the answer will probably contain (OpenAI's Predicted Outputs)."""
+
+    type: Literal["content"] = "content"
+    content: str | list[dict[str, Any]]
+
+    @property
+    def text(self) -> str:
+        """Return the text of all parts."""
+        if isinstance(self.content, str):
+            return self.content
+        return "".join(str(part.get("text", "")) for part in self.content)
+
+
+class Sampled(Body):
+    """Fields of sampling, in the names of OpenAI and vLLM."""
+
+    model: str | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    typical_p: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    ignore_eos: bool | None = None
+    min_tokens: int | None = None
+    bad_words: list[str] | None = None
+    skip_special_tokens: bool | None = None
+    priority: int | None = None
+    prediction: Prediction | None = None
+    speculative: Speculative | None = None
+
+    PLAIN: ClassVar[tuple[str, ...]] = (
+        "temperature", "top_p", "min_p", "typical_p", "repetition_penalty", "presence_penalty", "frequency_penalty",
+        "stop_token_ids", "ignore_eos", "min_tokens", "bad_words", "skip_special_tokens", "stop", "seed",
+    )  # fmt: skip
+    """Fields that are sampling parameters of the same name."""
+
+    def sampling(self, **own: Any) -> dict[str, Any]:
+        """Return the keyword arguments of SamplingParams; `own` are those that the API names otherwise."""
+        given: dict[str, Any] = {name: getattr(self, name) for name in self.PLAIN if getattr(self, name) is not None}
+        if isinstance(given.get("stop"), list):
+            given["stop"] = [text for text in given["stop"] if text]
+        if self.top_k is not None:
+            given["top_k"] = max(0, self.top_k)  # vLLM's -1 keeps all
+        if self.logit_bias:
+            given["logit_bias"] = {_token(key): bias for key, bias in self.logit_bias.items()}
+        if self.prediction is not None:
+            given["prediction"] = self.prediction.text
+        return given | {name: value for name, value in own.items() if value is not None}
+
+
+def speculation(chosen: Speculative | None, suffix: str | None, has_prediction: bool) -> dict[str, Any]:
+    """Return the keyword arguments of SamplingParams for drafting. `suffix`: the method in the model's name."""
+    given: dict[str, Any] = {}
+    if chosen is not None:
+        nodes = None if chosen.nodes == "auto" else chosen.nodes
+        if chosen.rule and chosen.guarantee:
+            raise InvalidRequest("cannot use 'rule' with 'guarantee': both choose the rule. Give one")
+        given = {"nodes": nodes, "budget": chosen.budget, "rule": chosen.rule or chosen.guarantee}
+        if chosen.method and suffix and chosen.method != suffix:
+            raise InvalidRequest(
+                f"cannot use method {chosen.method!r} with the model suffix {suffix!r}: they differ. Give one"
+            )
+    method = (chosen.method if chosen else None) or suffix
+    if method is None and has_prediction:
+        method = "predicted"
+    return {name: value for name, value in (given | {"method": method}).items() if value is not None}
+
+
+def build(values: dict[str, Any]) -> SamplingParams:
+    """Return the parameters. Raises ApiError 400 that names the field of a value out of range."""
+    try:
+        return SamplingParams(**values)
+    except InvalidRequest as error:
+        name = re.match(r"\w+", str(error))
+        raise ApiError(400, str(error), param=name[0] if name and name[0] in values else None) from None
+
+
+def _token(key: str) -> int:
+    try:
+        return int(key)
+    except ValueError:
+        raise InvalidRequest(f"logit_bias must map token ids to numbers, got the key {key!r}") from None

@@ -1,0 +1,244 @@
+"""Provides Anthropic's messages, the API that Claude Code uses: POST /v1/messages and /v1/messages/count_tokens."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, ClassVar
+
+from pydantic import Field
+
+from foreword.detokenizer import first_stop
+from foreword.errors import InvalidRequest
+from foreword.server.answer import Answer, Call, Choice
+from foreword.server.dialects.common import new_id, speculation, timings
+from foreword.server.dialects.fields import Body, Speculative
+from foreword.server.dialects.translate import Translator
+from foreword.server.errors import ApiError
+from foreword.server.output import OutputEvent, Reasoning, Text, ToolArguments, ToolCall
+from foreword.server.reply import event
+from foreword.types import Delta
+
+STOPS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
+"""Our finish reasons -> Anthropic's."""
+
+
+class CountBody(Body):
+    """A conversation."""
+
+    model: str | None = None
+    messages: list[dict[str, Any]] = Field(min_length=1)
+    system: str | list[dict[str, Any]] | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: dict[str, Any] | None = None
+    thinking: dict[str, Any] | None = None
+
+
+class MessagesBody(CountBody):
+    """A request for a message."""
+
+    max_tokens: int = Field(ge=1)
+    stream: bool | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    stop_sequences: list[str] | None = None
+    seed: int | None = None
+    speculative: Speculative | None = None
+    prediction: None = None
+
+    PLAIN: ClassVar[tuple[str, ...]] = ("temperature", "top_p", "top_k", "seed")
+
+    def sampling(self, **own: Any) -> dict[str, Any]:
+        """Return the keyword arguments of SamplingParams."""
+        given = {name: getattr(self, name) for name in self.PLAIN if getattr(self, name) is not None}
+        if self.stop_sequences:
+            given["stop"] = [text for text in self.stop_sequences if text]
+        return given | {name: value for name, value in own.items() if value is not None}
+
+
+class MessagesDialect:
+    """How an answer is written as a message: a list of content blocks."""
+
+    def __init__(self, body: MessagesBody, translator: Translator) -> None:
+        self._body, self._tokenizer = body, translator.tokenizer
+        self._id = new_id("msg_")
+        self._open: OutputEvent | None = None
+        """First event of the open block."""
+        self._blocks = 0
+
+    @staticmethod
+    def call(body: MessagesBody, translator: Translator) -> Call:
+        """Translate a body. Raises ApiError or InvalidRequest for one that cannot be served."""
+        body.check_extra()
+        return translator.chat(body, messages_of(body), max_tokens=body.max_tokens, stream=bool(body.stream))
+
+    @staticmethod
+    def count(body: CountBody, translator: Translator) -> int:
+        """Return the number of tokens of the conversation as a prompt."""
+        return len(translator.render(messages_of(body)))
+
+    def whole(self, answer: Answer) -> dict[str, Any]:
+        """Return the body of a complete answer."""
+        choice = answer.choices[0]
+        content: list[dict[str, Any]] = []
+        if choice.reasoning:
+            content.append({"type": "thinking", "thinking": choice.reasoning, "signature": ""})
+        if choice.text or not choice.calls:
+            content.append({"type": "text", "text": choice.text})
+        content += [
+            {"type": "tool_use", "id": one.id, "name": one.name, "input": _object(one.arguments)}
+            for one in choice.calls
+        ]
+        return {**self._message(answer), "content": content, **self._ending(answer), "usage": self._usage(answer)}
+
+    def _message(self, answer: Answer) -> dict[str, Any]:
+        empty = {"stop_reason": None, "stop_sequence": None, "usage": {**self._usage(answer), "output_tokens": 0}}
+        head = {"id": self._id, "type": "message", "role": "assistant", "model": answer.call.model}
+        return {**head, "content": [], **empty}
+
+    def _ending(self, answer: Answer) -> dict[str, Any]:
+        choice = answer.choices[0]
+        word = self._stop_sequence(choice)
+        reason = "stop_sequence" if word is not None else STOPS[choice.finish_reason]
+        return {"stop_reason": reason, "stop_sequence": word}
+
+    def _stop_sequence(self, choice: Choice) -> str | None:
+        """Return the stop string that ended the choice, if one did."""
+        stops = choice.sequence.params.stop
+        if choice.sequence.finish_reason != "stop" or not stops:
+            return None
+        text = self._tokenizer.decode(choice.sequence.tokens[choice.sequence.prompt :])
+        start = first_stop(text, stops)
+        return None if start is None else max((word for word in stops if text.startswith(word, start)), key=len)
+
+    def _usage(self, answer: Answer) -> dict[str, Any]:
+        cached = answer.cached_tokens
+        return {
+            "input_tokens": answer.prompt_tokens - cached,
+            "cache_read_input_tokens": cached,
+            "cache_creation_input_tokens": 0,
+            "output_tokens": answer.completion_tokens,
+        }
+
+    def start(self, answer: Answer) -> bytes:
+        """Return the event that opens a message."""
+        return event({"type": "message_start", "message": self._message(answer)}, "message_start")
+
+    def push(self, choice: Choice, events: list[OutputEvent], delta: Delta) -> bytes:
+        """Return the events of one delta."""
+        written = b""
+        for one in events:
+            if self._open is None or not _continues(self._open, one):
+                written += self._close()
+                self._open = one
+                block = {"type": "content_block_start", "index": self._blocks, "content_block": _block(one)}
+                written += event(block, "content_block_start")
+            if (changed := _changed(one)) is not None:
+                data = {"type": "content_block_delta", "index": self._blocks, "delta": changed}
+                written += event(data, "content_block_delta")
+        return written
+
+    def _close(self) -> bytes:
+        if self._open is None:
+            return b""
+        written = event({"type": "content_block_stop", "index": self._blocks}, "content_block_stop")
+        self._open, self._blocks = None, self._blocks + 1
+        return written
+
+    def end(self, answer: Answer) -> bytes:
+        """Return the events that close a message."""
+        measured = {"metrics": {"speculative_decoding": speculation(answer)}, "timings": timings(answer)}
+        last = {"type": "message_delta", "delta": self._ending(answer), "usage": self._usage(answer), **measured}
+        return self._close() + event(last, "message_delta") + event({"type": "message_stop"}, "message_stop")
+
+    def failed(self, error: ApiError) -> bytes:
+        """Return the event of an error in a stream."""
+        return event(error.body("/v1/messages"), "error")
+
+
+def _continues(opened: OutputEvent, event: OutputEvent) -> bool:
+    """Whether an event belongs to the block that another one opened."""
+    if isinstance(event, ToolArguments):
+        return isinstance(opened, ToolCall) and opened.index == event.index
+    return type(opened) is type(event) and not isinstance(event, ToolCall)
+
+
+def _block(event: OutputEvent) -> dict[str, Any]:
+    match event:
+        case ToolCall():
+            return {"type": "tool_use", "id": event.id, "name": event.name, "input": {}}
+        case Reasoning():
+            return {"type": "thinking", "thinking": "", "signature": ""}
+        case _:
+            return {"type": "text", "text": ""}
+
+
+def _changed(event: OutputEvent) -> dict[str, Any] | None:
+    match event:
+        case Text(text):
+            return {"type": "text_delta", "text": text}
+        case Reasoning(text):
+            return {"type": "thinking_delta", "thinking": text}
+        case ToolArguments():
+            return {"type": "input_json_delta", "partial_json": event.fragment}
+        case ToolCall():
+            return None
+
+
+def _object(arguments: str) -> Any:
+    """Return the JSON value of a call's arguments; {} for a call that was cut off."""
+    try:
+        return json.loads(arguments or "{}")
+    except ValueError:
+        return {}
+
+
+# ---- from Anthropic's messages to chat messages
+
+
+def messages_of(body: CountBody) -> list[dict[str, Any]]:
+    """Return the conversation as chat messages. Raises InvalidRequest for a block that cannot be read."""
+    messages: list[dict[str, Any]] = []
+    if body.system:
+        messages.append({"role": "system", "content": _text(body.system, "the system prompt")})
+    for number, message in enumerate(body.messages, 1):
+        content, role = message.get("content"), message.get("role")
+        if role not in ("user", "assistant"):
+            raise InvalidRequest(f"cannot read message {number}: its role must be 'user' or 'assistant', not {role!r}")
+        if isinstance(content, str):
+            messages.append({"role": role, "content": content})
+        elif isinstance(content, list) and all(isinstance(block, dict) for block in content):
+            messages += _turn(role, content, f"message {number}")
+        else:
+            raise InvalidRequest(f"cannot read message {number}: its content must be a string or a list of blocks")
+    return messages
+
+
+def _turn(role: str, blocks: list[dict[str, Any]], where: str) -> list[dict[str, Any]]:
+    """Return the messages of one turn: tool results first, then text with the calls it made."""
+    messages: list[dict[str, Any]] = []
+    calls: list[dict[str, Any]] = []
+    texts: list[dict[str, Any]] = []
+    for block in blocks:
+        if block.get("type") == "tool_result":
+            content = _text(block.get("content") or "", where)
+            messages.append({"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": content})
+        elif block.get("type") == "tool_use":
+            function = {"name": block.get("name"), "arguments": json.dumps(block.get("input") or {})}
+            calls.append({"id": block.get("id"), "type": "function", "function": function})
+        elif block.get("type") not in ("thinking", "redacted_thinking"):
+            texts.append(block)
+    if texts or calls or not messages:
+        text = _text(texts, where)
+        messages.append({"role": role, "content": text, **({"tool_calls": calls} if calls else {})})
+    return messages
+
+
+def _text(content: Any, where: str) -> str:
+    if isinstance(content, str):
+        return content
+    for block in content:
+        if not isinstance(block, dict) or block.get("type") != "text" or not isinstance(block.get("text"), str):
+            kind = block.get("type") if isinstance(block, dict) else type(block).__name__
+            raise InvalidRequest(f"cannot read {where}: this model reads text, not {kind!r}. Send text")
+    return "\n".join(block["text"] for block in content)

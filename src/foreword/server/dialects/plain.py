@@ -1,0 +1,134 @@
+"""Provides the routes beside generation: models, tokens, health, version, metrics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+from pydantic import BaseModel, ConfigDict, Field
+
+from foreword import __version__
+from foreword.draft import names
+from foreword.errors import InvalidRequest
+from foreword.server.errors import ApiError
+from foreword.server.reply import event
+from foreword.server.service import Service
+
+
+class TokenizeBody(BaseModel):
+    """Text or a chat to tokenize (vLLM's fields)."""
+
+    model_config = ConfigDict(extra="allow")
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: list[dict[str, Any]] | None = None
+    add_special_tokens: bool = True
+    return_token_strs: bool = False
+
+
+class DetokenizeBody(BaseModel):
+    """Token ids to turn into text."""
+
+    model_config = ConfigDict(extra="allow")
+
+    model: str | None = None
+    tokens: list[int] = Field(max_length=2**20)
+
+
+class LoadBody(BaseModel):
+    """A model that a client wants to use."""
+
+    model_config = ConfigDict(extra="allow")
+
+    model: str
+
+
+def routes(service: Service) -> APIRouter:
+    """Return the routes."""
+    router = APIRouter()
+    created = service.created
+
+    def described(name: str) -> dict[str, Any]:
+        return {
+            "id": name,
+            "object": "model",
+            "created": created,
+            "owned_by": "foreword",
+            "root": service.name,
+            "max_model_len": service.context,
+        }
+
+    @router.get("/v1/models", tags=["models"])
+    async def models() -> dict[str, Any]:
+        """List the model, alone and with each drafting method as a suffix."""
+        usable = [name for name in names() if service.can_draft(name)]
+        return {
+            "object": "list",
+            "data": [described(service.name), *(described(f"{service.name}:{m}") for m in usable)],
+        }
+
+    @router.get("/v1/models/{name:path}", tags=["models"])
+    async def model(name: str) -> dict[str, Any]:
+        """Describe the model."""
+        service.resolve(name)
+        return described(name)
+
+    @router.post("/tokenize", tags=["tokens"])
+    async def tokenize(body: TokenizeBody) -> dict[str, Any]:
+        """Return the token ids of a text or a chat."""
+        if (body.prompt is None) == (body.messages is None):
+            raise InvalidRequest("cannot tokenize: give either 'prompt' or 'messages'")
+        tokens = await service.in_texts(_tokens, service, body)
+        result: dict[str, Any] = {"tokens": tokens, "count": len(tokens), "max_model_len": service.context}
+        if body.return_token_strs:
+            result["token_strs"] = service.tokenizer.convert_ids_to_tokens(tokens)
+        return result
+
+    @router.post("/detokenize", tags=["tokens"])
+    async def detokenize(body: DetokenizeBody) -> dict[str, str]:
+        """Return the text of token ids."""
+        vocabulary = service.llm.target.vocab
+        if any(not 0 <= token < vocabulary for token in body.tokens):
+            raise InvalidRequest(f"cannot detokenize: token ids must be in [0, {vocabulary})")
+        return {"prompt": await service.in_texts(service.tokenizer.decode, body.tokens)}
+
+    @router.get("/health", tags=["server"])
+    async def health() -> Response:
+        """Say whether the engine is alive."""
+        if service.engine.alive:
+            return JSONResponse({"status": "ok"})
+        raise ApiError(503, "the engine has ended. Restart the server")
+
+    @router.get("/ready", tags=["server"])
+    async def ready() -> Response:
+        """Say whether new requests are accepted; 503 while the server stops."""
+        if service.draining or not service.engine.alive:
+            raise ApiError(503, "cannot accept requests: the server stops. Send them to another", retry_after=5)
+        return JSONResponse({"status": "ready"})
+
+    @router.get("/version", tags=["server"])
+    async def version() -> dict[str, str]:
+        """Return the version of Foreword."""
+        return {"version": __version__}
+
+    @router.get("/metrics", tags=["server"])
+    async def metrics() -> Response:
+        """Return Prometheus metrics."""
+        return Response(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    @router.post("/load_model", tags=["models"])
+    async def load_model(body: LoadBody) -> Response:
+        """Say that the model is loaded, as `transformers chat` asks before it starts."""
+        name, _ = service.resolve(body.model)
+        ready = event({"status": "ready", "model": name, "cached": True})
+        return StreamingResponse(iter([ready]), media_type="text/event-stream")
+
+    return router
+
+
+def _tokens(service: Service, body: TokenizeBody) -> list[int]:
+    if body.messages is not None:
+        return service.requests.render(body.messages)
+    return list(service.tokenizer(body.prompt, add_special_tokens=body.add_special_tokens)["input_ids"])

@@ -1,0 +1,177 @@
+"""Provides the items of OpenAI's responses: input items as messages, and output items with their events."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from foreword.errors import InvalidRequest
+from foreword.server.answer import Choice
+from foreword.server.dialects.common import new_id
+from foreword.server.output import OutputEvent, Reasoning, Text, ToolArguments, ToolCall
+
+Events = list[tuple[str, dict[str, Any]]]
+"""(event name, fields)."""
+TEXTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
+"""Kinds of content parts that hold text."""
+
+
+def messages_of(given: str | list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return input items as chat messages. Raises InvalidRequest for an item that cannot be read."""
+    if isinstance(given, str):
+        return [{"role": "user", "content": given}]
+    messages: list[dict[str, Any]] = []
+    for number, item in enumerate(given, 1):
+        kind = item.get("type", "message")
+        if kind == "message":
+            messages.append({"role": item.get("role"), "content": text_of(item.get("content"), number)})
+        elif kind == "function_call":
+            function = {"name": item.get("name"), "arguments": item.get("arguments", "{}")}
+            call = {"id": item.get("call_id"), "type": "function", "function": function}
+            if not messages or messages[-1]["role"] != "assistant":
+                messages.append({"role": "assistant", "content": ""})
+            messages[-1].setdefault("tool_calls", []).append(call)
+        elif kind == "function_call_output":
+            output = text_of(item.get("output"), number)
+            messages.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": output})
+        elif kind != "reasoning":  # reasoning of earlier turns is not part of later prompts
+            raise InvalidRequest(f"cannot read input item {number}: the type {kind!r} is not supported. Send messages")
+    return messages
+
+
+def text_of(content: Any, number: int) -> str:
+    """Return the text of a content, a string or a list of parts."""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise InvalidRequest(f"cannot read input item {number}: its content must be a string or a list of parts")
+    parts = []
+    for part in content:
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind == "refusal":
+            parts.append(str(part.get("refusal", "")))
+        elif kind in TEXTS and isinstance(part.get("text"), str):
+            parts.append(part["text"])
+        else:
+            raise InvalidRequest(f"cannot read input item {number}: this model reads text, not {kind!r}. Send text")
+    return "".join(parts)
+
+
+def tools_of(given: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
+    """Return function tools in the shape of chat completions; tools that only a hosted model has are left out."""
+    functions = [
+        {"type": "function", "function": {name: value for name, value in tool.items() if name != "type"}}
+        for tool in given or ()
+        if tool.get("type") == "function"
+    ]
+    return functions or None
+
+
+@dataclass(slots=True)
+class Item:
+    """One output item: a message, a reasoning or a function call."""
+
+    kind: str
+    id: str
+    name: str = ""
+    call_id: str = ""
+    content: str = ""
+    """Its text, or its arguments."""
+    index: int = -1
+    """Number of the tool call."""
+    status: str = field(default="in_progress")
+
+    def takes(self, event: OutputEvent) -> bool:
+        """Whether an event belongs to this item."""
+        match event:
+            case Text():
+                return self.kind == "message"
+            case Reasoning():
+                return self.kind == "reasoning"
+            case ToolArguments():
+                return self.kind == "function_call" and self.index == event.index
+            case ToolCall():
+                return False
+
+    @property
+    def written(self) -> dict[str, Any]:
+        """Return the item as JSON."""
+        if self.kind == "function_call":
+            call = {"call_id": self.call_id, "name": self.name, "arguments": self.content}
+            return {"type": self.kind, "id": self.id, "status": self.status, **call}
+        if self.kind == "reasoning":
+            content = [{"type": "reasoning_text", "text": self.content}]
+            return {"type": self.kind, "id": self.id, "summary": [], "content": content, "status": self.status}
+        content = [] if self.status == "in_progress" else [_part(self.content)]
+        return {"type": self.kind, "id": self.id, "status": self.status, "role": "assistant", "content": content}
+
+    def opened(self) -> Events:
+        """Return the events that open the item."""
+        events: Events = [("response.output_item.added", {"item": self.written})]
+        if self.kind == "message":
+            events.append(("response.content_part.added", {**self._place, "part": _part("")}))
+        return events
+
+    def push(self, event: OutputEvent) -> Events:
+        """Add an event that the item takes; return its own events."""
+        match event:
+            case Text(text) | Reasoning(text):
+                added = text
+            case ToolArguments():
+                added = event.fragment
+            case ToolCall():
+                return []
+        self.content += added
+        if self.kind == "function_call":
+            return [("response.function_call_arguments.delta", {"item_id": self.id, "delta": added})]
+        name = "output_text" if self.kind == "message" else "reasoning_text"
+        more = {"logprobs": []} if self.kind == "message" else {}
+        return [(f"response.{name}.delta", {**self._place, "delta": added, **more})]
+
+    def closed(self) -> Events:
+        """Return the events that close the item."""
+        self.status = "completed"
+        done = ("response.output_item.done", {"item": self.written})
+        if self.kind == "function_call":
+            fields = {"item_id": self.id, "name": self.name, "arguments": self.content}
+            return [("response.function_call_arguments.done", fields), done]
+        if self.kind == "reasoning":
+            return [("response.reasoning_text.done", {**self._place, "text": self.content}), done]
+        text = {**self._place, "text": self.content, "logprobs": []}
+        part = {**self._place, "part": _part(self.content)}
+        return [("response.output_text.done", text), ("response.content_part.done", part), done]
+
+    @property
+    def _place(self) -> dict[str, Any]:
+        return {"item_id": self.id, "content_index": 0}
+
+
+def _part(text: str) -> dict[str, Any]:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+
+
+def next_item(event: OutputEvent) -> Item:
+    """Return a new item for an event."""
+    match event:
+        case Text():
+            return Item("message", new_id("msg_"))
+        case Reasoning():
+            return Item("reasoning", new_id("rs_"))
+        case ToolCall():
+            return Item("function_call", new_id("fc_"), event.name, event.id, index=event.index)
+        case ToolArguments():
+            return Item("function_call", new_id("fc_"), index=event.index)
+
+
+def items_of(choice: Choice) -> list[Item]:
+    """Return the items of a complete choice: its reasoning, its text and its calls."""
+    items = []
+    if choice.reasoning:
+        items.append(Item("reasoning", new_id("rs_"), content=choice.reasoning))
+    if choice.text or not choice.calls:
+        items.append(Item("message", new_id("msg_"), content=choice.text))
+    for index, call in enumerate(choice.calls):
+        items.append(Item("function_call", new_id("fc_"), call.name, call.id, call.arguments, index))
+    for item in items:
+        item.status = "completed"
+    return items

@@ -1,0 +1,175 @@
+"""Provides OpenAI's responses, the API that agents such as Codex use: POST /v1/responses. Nothing is stored."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from foreword.errors import InvalidRequest
+from foreword.server.answer import Answer, Call, Choice
+from foreword.server.dialects.common import new_id, speculation, timings
+from foreword.server.dialects.fields import Sampled
+from foreword.server.dialects.response_items import Item, items_of, messages_of, next_item, tools_of
+from foreword.server.dialects.translate import Translator
+from foreword.server.errors import ApiError
+from foreword.server.output import OutputEvent
+from foreword.server.reply import event
+from foreword.types import Delta
+
+
+class ResponsesBody(Sampled):
+    """A request for a response."""
+
+    input: str | list[dict[str, Any]]
+    instructions: str | None = None
+    max_output_tokens: int | None = None
+    stream: bool | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    previous_response_id: str | None = None
+    reasoning: dict[str, Any] | None = None
+    text: dict[str, Any] | None = None
+    truncation: str | None = None
+    store: bool | None = None
+    background: bool | None = None
+    metadata: dict[str, Any] | None = None
+    user: str | None = None
+
+    ECHOED: ClassVar[tuple[str, ...]] = (
+        "instructions",
+        "max_output_tokens",
+        "previous_response_id",
+        "reasoning",
+        "user",
+    )
+    """Fields that a response repeats as they came."""
+
+    def check(self) -> None:
+        """Raise ApiError 400 for what cannot be honoured."""
+        self.check_extra()
+        if self.previous_response_id:
+            raise ApiError(
+                400,
+                "cannot continue 'previous_response_id': this server stores no responses. Send the whole input",
+                param="previous_response_id",
+            )
+        if self.background:
+            raise ApiError(400, "cannot run in the background: this server stores no responses", param="background")
+        if self.truncation == "auto":
+            raise ApiError(400, "cannot truncate the input. Shorten it", param="truncation")
+
+
+class ResponsesDialect:
+    """How an answer is written as a response: one list of items."""
+
+    def __init__(self, body: ResponsesBody, translator: Translator) -> None:
+        self._body = body
+        self._id = new_id("resp_")
+        self._count = 0
+        self._items: list[Item] = []
+        self._answer: Answer | None = None
+
+    @staticmethod
+    def call(body: ResponsesBody, translator: Translator) -> Call:
+        """Translate a body. Raises ApiError or InvalidRequest for one that cannot be served."""
+        body.check()
+        messages = messages_of(body.input)
+        if body.instructions:
+            messages.insert(0, {"role": "system", "content": body.instructions})
+        if not messages:
+            raise InvalidRequest("cannot answer: the input is empty. Give a text or a list of items")
+        tools_of(body.tools)
+        return translator.chat(body, messages, max_tokens=body.max_output_tokens, stream=bool(body.stream))
+
+    def whole(self, answer: Answer) -> dict[str, Any]:
+        """Return the body of a complete answer."""
+        self._items = items_of(answer.choices[0])
+        return self._response(answer, _status(answer.choices[0]))
+
+    def _response(self, answer: Answer, status: str) -> dict[str, Any]:
+        body, params, done = self._body, answer.call.params, status in ("completed", "incomplete")
+        usage = {
+            "input_tokens": answer.prompt_tokens,
+            "input_tokens_details": {"cached_tokens": answer.cached_tokens, "cache_write_tokens": 0},
+            "output_tokens": answer.completion_tokens,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": answer.prompt_tokens + answer.completion_tokens,
+        }
+        measured = {"metrics": {"speculative_decoding": speculation(answer)}, "timings": timings(answer)}
+        return {
+            "id": self._id,
+            "object": "response",
+            "created_at": answer.created,
+            "completed_at": answer.created if done else None,
+            "status": status,
+            "background": False,
+            "error": None,
+            "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
+            "model": answer.call.model,
+            "output": [item.written for item in self._items],
+            "parallel_tool_calls": body.parallel_tool_calls is not False,
+            "temperature": params.temperature,
+            "top_p": params.top_p,
+            "presence_penalty": params.presence_penalty,
+            "frequency_penalty": params.frequency_penalty,
+            "top_logprobs": 0,
+            "max_tool_calls": None,
+            "text": body.text or {"format": {"type": "text"}},
+            "tool_choice": body.tool_choice or "auto",
+            "tools": body.tools or [],
+            "truncation": "disabled",
+            "store": False,
+            "service_tier": "default",
+            "prompt_cache_key": None,
+            "safety_identifier": None,
+            "metadata": body.metadata or {},
+            "seed": answer.choices[0].sequence.seed,
+            "usage": usage if done else None,
+            **{name: getattr(body, name) for name in body.ECHOED},
+            **(measured if done else {}),
+        }
+
+    def start(self, answer: Answer) -> bytes:
+        """Return the events that open a response."""
+        self._answer = answer
+        opened = self._response(answer, "in_progress")
+        return self._event("response.created", response=opened) + self._event("response.in_progress", response=opened)
+
+    def push(self, choice: Choice, events: list[OutputEvent], delta: Delta) -> bytes:
+        """Return the events of one delta."""
+        written = b""
+        for one in events:
+            if not self._items or not self._items[-1].takes(one):
+                written += self._close()
+                self._items.append(next_item(one))
+                written += self._events(self._items[-1].opened())
+            written += self._events(self._items[-1].push(one))
+        return written
+
+    def _close(self) -> bytes:
+        return self._events(self._items[-1].closed()) if self._items else b""
+
+    def _events(self, several: list[tuple[str, dict[str, Any]]]) -> bytes:
+        place = len(self._items) - 1
+        return b"".join(self._event(name, output_index=place, **fields) for name, fields in several)
+
+    def _event(self, name: str, **fields: Any) -> bytes:
+        data = {"type": name, "sequence_number": self._count, **fields}
+        self._count += 1
+        return event(data, name)
+
+    def end(self, answer: Answer) -> bytes:
+        """Return the events that close a response."""
+        closed, status = self._close(), _status(answer.choices[0])
+        return closed + self._event(f"response.{status}", response=self._response(answer, status))
+
+    def failed(self, error: ApiError) -> bytes:
+        """Return the event of an error in a stream."""
+        fault = {"code": "server_error", "message": str(error)}
+        if self._answer is None:
+            return self._event("error", param=None, **fault)
+        return self._event("response.failed", response={**self._response(self._answer, "failed"), "error": fault})
+
+
+def _status(choice: Choice) -> str:
+    return "incomplete" if choice.sequence.finish_reason == "length" else "completed"

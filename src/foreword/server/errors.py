@@ -1,0 +1,63 @@
+"""Provides the errors of requests over HTTP, written in the shape of each dialect."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from foreword.errors import ContextExceeded, ForewordError, InvalidRequest, UnknownMethod, named
+
+MESSAGES = "/v1/messages"
+"""Paths below this speak Anthropic's dialect; all others OpenAI's."""
+KINDS = {
+    400: ("invalid_request_error", "invalid_request_error"),
+    401: ("authentication_error", "authentication_error"),
+    403: ("permission_error", "permission_error"),
+    404: ("invalid_request_error", "not_found_error"),
+    405: ("invalid_request_error", "invalid_request_error"),
+    413: ("invalid_request_error", "request_too_large"),
+    415: ("invalid_request_error", "invalid_request_error"),
+    429: ("rate_limit_error", "rate_limit_error"),
+    500: ("server_error", "api_error"),
+    503: ("overloaded_error", "overloaded_error"),
+}
+"""Status -> error type in OpenAI's dialect and in Anthropic's."""
+CONTEXT = "context_length_exceeded"
+
+
+class ApiError(ForewordError):
+    """A request that ends with an HTTP status other than 200."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after: int | None = None,
+    ) -> None:
+        """`retry_after`: seconds after which the client may try again."""
+        super().__init__(message)
+        self.status, self.param, self.code, self.retry_after = status, param, code, retry_after
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Return the headers of the response."""
+        headers = {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
+        return headers | ({"WWW-Authenticate": "Bearer"} if self.status == 401 else {})
+
+    def body(self, path: str, request_id: str | None = None) -> dict[str, Any]:
+        """Return the response's body in the dialect of a path."""
+        openai, anthropic = KINDS.get(self.status, KINDS[400 if self.status < 500 else 500])
+        if path.startswith(MESSAGES):
+            return {"type": "error", "error": {"type": anthropic, "message": str(self)}, "request_id": request_id}
+        return {"error": {"message": str(self), "type": openai, "param": self.param, "code": self.code}}
+
+
+def as_api_error(error: BaseException) -> ApiError:
+    """Return an exception as an ApiError: what the request did wrong is 400, everything else 500."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, InvalidRequest | UnknownMethod):
+        return ApiError(400, str(error), code=CONTEXT if isinstance(error, ContextExceeded) else None)
+    return ApiError(500, f"cannot finish this request: {named(error)}. Send it again", code="internal_error")

@@ -1,0 +1,103 @@
+"""Provides the gate in front of every request: its id, its host, its API key, its rate, and one log line."""
+
+from __future__ import annotations
+
+import hmac
+import re
+import secrets
+from dataclasses import dataclass
+from http import HTTPStatus
+from time import perf_counter
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from foreword.server.errors import ApiError
+from foreword.server.limits import Limits
+from foreword.server.log import Log
+from foreword.server.settings import LOOPBACK_NAMES, Settings, digest, is_loopback
+
+OPEN = ("/health", "/ready", "/version", "/metrics")
+"""Paths that probes and scrapers read without a key."""
+VISIBLE = re.compile(r"[\x21-\x7e]{1,128}")
+"""Request ids that are taken over from the client."""
+CLIENT_GONE = 499
+"""Status in the log of a request whose client left (nginx's number)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """ASGI middleware. Adds `scope["state"]["request_id"]` and `["tenant"]`, the digest of the caller's key."""
+
+    app: ASGIApp
+    settings: Settings
+    limits: Limits
+    log: Log
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        headers, began = Headers(scope=scope), perf_counter()
+        given = headers.get("x-request-id", "")
+        request_id = given if VISIBLE.fullmatch(given) else f"req_{secrets.token_hex(12)}"
+        scope.setdefault("state", {}).update(request_id=request_id, tenant="")
+        status = CLIENT_GONE
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                MutableHeaders(scope=message)["x-request-id"] = request_id
+            await send(message)
+
+        try:
+            self._check(scope, headers)
+        except ApiError as error:
+            body = error.body(scope["path"], request_id)
+            await JSONResponse(body, error.status, error.headers)(scope, receive, send_with_id)
+        else:
+            await self.app(scope, receive, send_with_id)
+        finally:
+            fields = scope["state"].get("log", {})
+            self.log.request(request_id, scope["method"], scope["path"], status, perf_counter() - began, fields)
+
+    def _check(self, scope: Scope, headers: Headers) -> None:
+        """Raise ApiError for a host, a key or a rate that is not allowed."""
+        self._check_host(headers)
+        if scope["path"] in OPEN or scope["method"] == "OPTIONS":
+            return
+        tenant = self._tenant(headers)
+        scope["state"]["tenant"] = tenant
+        if scope["method"] == "POST":
+            self.limits.count(tenant)
+
+    def _check_host(self, headers: Headers) -> None:
+        """Refuse other host names on loopback: a web page could point its own name there (DNS rebinding)."""
+        if not is_loopback(self.settings.host):
+            return
+        name = re.sub(r":\d+$", "", headers.get("host", "localhost")).lower()
+        if name not in (*LOOPBACK_NAMES, *self.settings.hosts):
+            raise ApiError(
+                HTTPStatus.FORBIDDEN,
+                f"cannot serve requests for the host {name!r}: this server is local. Start it with '--allowed-host'",
+            )
+
+    def _tenant(self, headers: Headers) -> str:
+        """Return the digest of the caller's API key, in hex; "" where no key is needed."""
+        if not self.settings.keys:
+            return ""
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        key = token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
+        given = digest(key)
+        # every key is compared, so the time says nothing about which one is close
+        if not any([hmac.compare_digest(given, known) for known in self.settings.keys]):  # noqa: C419
+            reason = "the API key is not valid" if key else "there is no API key"
+            raise ApiError(
+                HTTPStatus.UNAUTHORIZED,
+                f"cannot serve this request: {reason}. Send 'Authorization: Bearer KEY' or 'x-api-key: KEY'",
+                code="invalid_api_key",
+            )
+        return given.hex()

@@ -1,0 +1,76 @@
+"""Provides the limits of a server: the bounded queue, and how much one key may ask for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from time import monotonic
+
+from foreword.server.errors import ApiError
+
+MINUTE = 60.0
+MOST_KEYS = 4096
+"""Keys. Token buckets kept at a time; full ones are dropped first."""
+
+
+@dataclass(slots=True)
+class Limits:
+    """Counts of running answers and a token bucket for each key. Used by the event loop only."""
+
+    queue: int
+    concurrent: int | None
+    rate: float | None
+    active: int = 0
+    """Answers that run or wait."""
+    _of_key: Counter[str] = field(default_factory=Counter)
+    _buckets: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """Key -> (requests left, time of the last one)."""
+
+    @contextmanager
+    def place(self, key: str, answers: int) -> Iterator[None]:
+        """Hold places for some answers. Raises ApiError 429 when there are not enough."""
+        if answers > self.queue:
+            raise ApiError(400, f"cannot give {answers} answers: the server holds {self.queue} at a time. Ask for less")
+        if self.active + answers > self.queue:
+            raise ApiError(
+                429,
+                f"cannot queue this request: {self.active} answers run or wait. Try again later",
+                code="overloaded",
+                retry_after=1 + self.active // 32,
+            )
+        if self.concurrent is not None and self._of_key[key] + answers > self.concurrent:
+            raise ApiError(
+                429,
+                f"cannot queue this request: this key has {self._of_key[key]} answers of {self.concurrent}. Wait",
+                code="concurrency_limit_exceeded",
+                retry_after=1,
+            )
+        self.active += answers
+        self._of_key[key] += answers
+        try:
+            yield
+        finally:
+            self.active -= answers
+            self._of_key[key] -= answers
+            if not self._of_key[key]:
+                del self._of_key[key]
+
+    def count(self, key: str) -> None:
+        """Count one request. Raises ApiError 429 beyond the rate."""
+        if self.rate is None:
+            return
+        now = monotonic()
+        left, last = self._buckets.get(key, (max(1.0, self.rate), now))
+        left = min(max(1.0, self.rate), left + (now - last) * self.rate / MINUTE)
+        if left < 1:
+            raise ApiError(
+                429,
+                f"cannot serve this request: this key may send {self.rate:g} a minute. Wait, then send it again",
+                code="rate_limit_exceeded",
+                retry_after=max(1, round((1 - left) * MINUTE / self.rate)),
+            )
+        if len(self._buckets) >= MOST_KEYS and key not in self._buckets:
+            del self._buckets[max(self._buckets, key=lambda one: self._buckets[one][0])]
+        self._buckets[key] = (left - 1, now)

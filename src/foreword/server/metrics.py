@@ -1,0 +1,114 @@
+"""Provides /metrics: Prometheus metrics under the names that vLLM uses, and those of each drafting method."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from foreword.llm import LLM
+from foreword.server.limits import Limits
+
+if TYPE_CHECKING:
+    from foreword.server.answer import Answer, Choice
+
+SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 300)
+"""Bounds of the histograms of times."""
+DEPTHS = 32
+"""Depths of draft tokens that are counted one by one."""
+
+
+class Metrics:
+    """Counters of one server in a registry of its own, so that several servers fit into one process."""
+
+    def __init__(self, llm: LLM, model: str, limits: Limits) -> None:
+        self.registry = CollectorRegistry()
+        self._model = model
+        self.registry.register(_Gauges(llm, model, limits))
+        self._prompt = self._counter("vllm:prompt_tokens", "Prompt tokens of finished answers.")
+        self._generated = self._counter("vllm:generation_tokens", "Tokens generated.")
+        self._success = self._counter("vllm:request_success", "Answers that ended.", "finished_reason")
+        self._queries = self._counter("vllm:prefix_cache_queries", "Prompt tokens that were looked up in the cache.")
+        self._hits = self._counter("vllm:prefix_cache_hits", "Prompt tokens taken from the cache.")
+        self._drafts = self._counter("vllm:spec_decode_num_drafts", "Rounds that drafted.", "method")
+        self._drafted = self._counter("vllm:spec_decode_num_draft_tokens", "Draft tokens verified.", "method")
+        self._accepted = self._counter("vllm:spec_decode_num_accepted_tokens", "Draft tokens accepted.", "method")
+        self._accepted_at = self._counter(
+            "vllm:spec_decode_num_accepted_tokens_per_pos", "Draft tokens accepted, by depth.", "method", "position"
+        )
+        self._off = self._counter("foreword:answers_without_drafts", "Answers in which nothing was drafted.", "reason")
+        self._left = self._counter("foreword:clients_left", "Answers whose client left before the end.")
+        self._first = self._histogram("vllm:time_to_first_token_seconds", "From arrival to the first token.")
+        self._each = self._histogram("vllm:request_time_per_output_token_seconds", "Mean time per further token.")
+        self._whole = self._histogram("vllm:e2e_request_latency_seconds", "From arrival to the last token.")
+        self._propose = self._counter("foreword:draft_seconds", "Seconds in rounds that went into drafting.", "method")
+        self._score = self._counter("foreword:score_seconds", "Seconds in rounds that went into the target.", "method")
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(name, text, ("model_name", *labels), registry=self.registry)
+
+    def _histogram(self, name: str, text: str) -> Histogram:
+        return Histogram(name, text, ("model_name",), buckets=SECONDS, registry=self.registry)
+
+    def ended(self, answer: Answer, choice: Choice) -> None:
+        """Count one choice that ended, or that its client left."""
+        stats, sequence, method = choice.sequence.stats, choice.sequence, answer.call.method
+        if choice.index % answer.call.params.n == 0:
+            self._prompt.labels(self._model).inc(sequence.prompt)
+            self._queries.labels(self._model).inc(sequence.prompt)
+            self._hits.labels(self._model).inc(stats.cached)
+        self._generated.labels(self._model).inc(choice.tokens)
+        self._success.labels(self._model, choice.finish_reason if choice.ended else "abort").inc()
+        self._drafts.labels(self._model, method).inc(stats.drafted_at[0] if stats.drafted_at else 0)
+        self._drafted.labels(self._model, method).inc(stats.drafted)
+        self._accepted.labels(self._model, method).inc(stats.accepted)
+        for depth, count in enumerate(stats.accepted_at[:DEPTHS]):
+            self._accepted_at.labels(self._model, method, str(depth)).inc(count)
+        self._propose.labels(self._model, method).inc(stats.propose)
+        self._score.labels(self._model, method).inc(stats.score)
+        if not stats.drafted and choice.tokens:
+            self._off.labels(self._model, why_off(choice, method)).inc()
+        if choice.first is not None:
+            self._first.labels(self._model).observe(choice.first - answer.arrived)
+            self._whole.labels(self._model).observe(choice.last - answer.arrived)
+            if choice.tokens > 1:
+                self._each.labels(self._model).observe((choice.last - choice.first) / (choice.tokens - 1))
+
+    def left(self) -> None:
+        """Count a client that left."""
+        self._left.labels(self._model).inc()
+
+    def text(self) -> bytes:
+        """Return the metrics in Prometheus' text format."""
+        return generate_latest(self.registry)
+
+
+def why_off(choice: Choice, method: str) -> str:
+    """Return, in one word or two, why nothing was drafted in a choice."""
+    if method == "none":
+        return "method none"
+    if choice.sequence.undrafted is not None:
+        return "drafter failed"
+    return "one token" if choice.tokens <= 1 else "did not pay"
+
+
+class _Gauges(Collector):
+    """Gauges read from the engine at each scrape."""
+
+    def __init__(self, llm: LLM, model: str, limits: Limits) -> None:
+        self._llm, self._model, self._limits = llm, model, limits
+
+    def collect(self) -> Iterable[Metric]:
+        """Yield the gauges."""
+        scheduler = self._llm.engine.scheduler
+        for name, text, value in (
+            ("vllm:num_requests_running", "Answers that run.", len(scheduler.running)),
+            ("vllm:num_requests_waiting", "Answers that wait.", len(scheduler.waiting)),
+            ("foreword:answers_admitted", "Answers that run or wait, by the server's count.", self._limits.active),
+        ):
+            gauge = GaugeMetricFamily(name, text, labels=("model_name",))
+            gauge.add_metric((self._model,), value)
+            yield gauge

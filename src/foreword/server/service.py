@@ -1,0 +1,138 @@
+"""Provides the service behind the routes: one engine, admission, names of models, and the life of an answer."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import logging
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import PurePath
+from time import perf_counter, time
+from typing import Any, TypeVar
+
+from foreword.async_llm import AsyncLLM, Job
+from foreword.draft import method as find_method
+from foreword.draft.ensemble.recipe import shipped
+from foreword.errors import ForewordError, InvalidRequest, UnknownMethod
+from foreword.llm import LLM
+from foreword.requests import Requests
+from foreword.server.answer import Answer, Call
+from foreword.server.errors import ApiError, as_api_error
+from foreword.server.limits import Limits
+from foreword.server.log import NAME, Log
+from foreword.server.metrics import Metrics
+from foreword.server.settings import Settings
+
+HOSTED = ("gpt-", "claude-", "codex-", "chatgpt-", "o1", "o3", "o4")
+"""Beginnings of the names of hosted models, which clients send unless told otherwise; the one model here answers."""
+BUNDLED = "foreword-family"
+"""Name of the bundled model."""
+T = TypeVar("T")
+
+
+class Service:
+    """One model for all clients. The event loop owns it; the engine has a thread, and so do texts."""
+
+    def __init__(self, llm: LLM, settings: Settings, *, bundled: bool = False) -> None:
+        self.llm, self.settings = llm, settings
+        self.engine = AsyncLLM(llm)
+        self.log = Log(as_json=settings.log_json)
+        self.limits = Limits(settings.queue, settings.concurrent, settings.rate)
+        self.name = settings.name or (BUNDLED if bundled else PurePath(llm.target.name).name)
+        self.metrics = Metrics(llm, self.name, self.limits)
+        self.draining = False
+        self.created = int(time())
+        self._bundled = bundled
+        self.requests = Requests(llm.target, copy.deepcopy(llm.tokenizer))
+        """For prompts, used in the thread of texts only: the engine's thread must not wait for a template."""
+        self._texts = ThreadPoolExecutor(1, "foreword-texts")
+
+    @property
+    def tokenizer(self) -> Any:
+        """The tokenizer of the thread of texts."""
+        return self.requests.tokenizer
+
+    @property
+    def context(self) -> int:
+        """Tokens. Most of a prompt with its answer."""
+        return min(self.llm.target.context, self.settings.context or self.llm.target.context)
+
+    async def in_texts(self, function: Callable[..., T], *args: Any) -> T:
+        """Run a function that renders or tokenizes in the thread of texts."""
+        return await asyncio.get_running_loop().run_in_executor(self._texts, partial(function, *args))
+
+    def resolve(self, name: str | None) -> tuple[str, str | None]:
+        """Return the model name to report and the method that a suffix chose: "name:ngram".
+
+        Raises ApiError 404 for another model.
+        """
+        if name is None or name in (self.name, "default") or name.startswith(HOSTED):
+            return self.name, None
+        model, colon, method = name.rpartition(":")
+        if colon and (model == self.name or model.startswith(HOSTED)):
+            try:
+                find_method(method)
+            except (UnknownMethod, InvalidRequest) as error:
+                raise ApiError(
+                    404, f"cannot use model {name!r}: {error}", param="model", code="model_not_found"
+                ) from None
+            return self.name, method
+        raise ApiError(
+            404,
+            f"cannot use model {name!r}: this server has {self.name!r}. Name that one, or {self.name}:METHOD",
+            param="model",
+            code="model_not_found",
+        )
+
+    def can_draft(self, name: str) -> bool:
+        """Whether requests may name this method: it needs no draft, or has one."""
+        kind = find_method(name)
+        has_draft = self._bundled and shipped(kind, name) is not None
+        return not kind.needs or has_draft or name == self.llm.method
+
+    @asynccontextmanager
+    async def answer(self, call: Call, state: dict[str, Any]) -> AsyncIterator[Answer]:
+        """Generate the answer to a call; leaving early aborts it and frees its places at once.
+
+        Raises ApiError when the server is full or stops, and InvalidRequest for a call that cannot be served.
+        """
+        if self.draining:
+            raise ApiError(503, "cannot serve this request: the server stops. Send it to another", retry_after=5)
+        arrived = perf_counter()
+        prompts = call.prompts if call.generates else []
+        with self.limits.place(state["tenant"], max(1, len(prompts) * call.params.n)):
+            async with self.engine.submit([(prompt, call.params) for prompt in prompts]) as job:
+                answer = Answer(call, job, state["request_id"], arrived)
+                if call.scored is not None:
+                    answer.scores = [await self.engine.score(prompt, call.scored) for prompt in call.prompts]
+                try:
+                    yield answer
+                finally:
+                    self._account(answer, job, state)
+
+    def _account(self, answer: Answer, job: Job, state: dict[str, Any]) -> None:
+        for choice in answer.choices:
+            self.metrics.ended(answer, choice)
+        state["log"] = {
+            "prompt_tokens": answer.prompt_tokens,
+            "completion_tokens": answer.completion_tokens,
+            "method": answer.call.method,
+        }
+        if self.settings.log_prompts:
+            state["log"] |= {"prompt": [self.tokenizer.decode(prompt) for prompt in answer.call.prompts]}
+            state["log"] |= {"answer": [choice.text for choice in answer.choices]}
+
+    def reported(self, error: Exception, request_id: str) -> ApiError:
+        """Return an exception as an error of the API; one that is a fault of ours is logged with its traceback."""
+        failure = as_api_error(error)
+        if failure.status >= 500 and not isinstance(error, ForewordError):
+            logging.getLogger(NAME).error("request %s failed", request_id, exc_info=error)
+        return failure
+
+    async def close(self) -> None:
+        """End the engine's thread and the thread of texts."""
+        await self.engine.close()
+        self._texts.shutdown()

@@ -1,0 +1,76 @@
+"""Provides the settings of a server, and the checks that need no model."""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from foreword.errors import InvalidRequest
+
+MEBIBYTE = 2**20
+LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
+"""Host headers that a server on loopback accepts: a web page under another name must not reach it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What one server allows. Raises InvalidRequest on construction for settings that contradict each other."""
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    name: str | None = None
+    """Model name that clients use. None: the folder's or hub's name."""
+    keys: frozenset[bytes] = frozenset()
+    """SHA-256 digests of the API keys; empty = no key is needed, which only loopback allows."""
+    queue: int = 256
+    """Answers. Most that run or wait at a time; more get status 429."""
+    body: int = 16 * MEBIBYTE
+    """Bytes. Largest request body."""
+    context: int | None = None
+    """Tokens. Most of a prompt and its answer; None: the model's context."""
+    concurrent: int | None = None
+    """Answers. Most that one key runs or queues at a time."""
+    rate: float | None = None
+    """Requests a minute of one key; the first minute's worth may come at once."""
+    origins: tuple[str, ...] = ()
+    """Origins of web pages that may send requests (CORS)."""
+    hosts: tuple[str, ...] = ()
+    """Host names in requests that are accepted, beside those of loopback; a server elsewhere accepts all."""
+    drain: float = 30.0
+    """Seconds. On SIGTERM, running answers get this long to finish."""
+    log_json: bool = False
+    log_prompts: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.keys and not is_loopback(self.host):
+            raise InvalidRequest(
+                f"cannot listen on {self.host} without an API key: every machine that reaches it could send requests. "
+                "Give '--api-key-file' or FOREWORD_API_KEYS, or listen on 127.0.0.1"
+            )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach an address."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def hashed(keys: Iterable[str]) -> frozenset[bytes]:
+    """Return the digests of API keys, so that the server holds none in the clear.
+
+    Raises InvalidRequest for a key that no header can carry.
+    """
+    cleaned = [key.strip() for key in keys]
+    for number, key in enumerate(cleaned, 1):
+        if not key or not key.isascii() or not key.isprintable() or " " in key:
+            raise InvalidRequest(f"cannot use API key {number}: it is empty, or not visible ASCII. Write another one")
+    return frozenset(map(digest, cleaned))
+
+
+def digest(key: str) -> bytes:
+    """Return the SHA-256 digest of a key."""
+    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
