@@ -55,7 +55,6 @@ def build_app(service: Service) -> FastAPI:
         lifespan=lifespan,
         redoc_url=None,
         docs_url=None,  # its page loads scripts from another host
-        max_body_size=settings.body,
         responses=FAILURES,
         middleware=[
             *_cors(settings.origins),

@@ -10,6 +10,7 @@ from http import HTTPStatus
 from time import perf_counter
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -44,7 +45,16 @@ class Gate:
         given = headers.get("x-request-id", "")
         request_id = given if VISIBLE.fullmatch(given) else f"req_{secrets.token_hex(12)}"
         scope.setdefault("state", {}).update(request_id=request_id, tenant="")
-        status = CLIENT_GONE
+        status, length = CLIENT_GONE, 0
+
+        async def receive_counted() -> Message:
+            nonlocal length
+            message = await receive()
+            length += len(message.get("body", b""))
+            if length > self.settings.body:
+                error = _too_large(self.settings.body)
+                raise HTTPException(error.status, str(error))  # FastAPI passes this kind on while it reads a body
+            return message
 
         async def send_with_id(message: Message) -> None:
             nonlocal status
@@ -59,7 +69,7 @@ class Gate:
             body = error.body(scope["path"], request_id)
             await JSONResponse(body, error.status, error.headers)(scope, receive, send_with_id)
         else:
-            await self.app(scope, receive, send_with_id)
+            await self.app(scope, receive_counted, send_with_id)
         finally:
             fields = scope["state"].get("log", {})
             self.log.request(request_id, scope["method"], scope["path"], status, perf_counter() - began, fields)
@@ -69,6 +79,9 @@ class Gate:
         self._check_host(headers)
         if scope["path"] in OPEN or scope["method"] == "OPTIONS":
             return
+        length = headers.get("content-length", "")
+        if length.isdecimal() and int(length) > self.settings.body:
+            raise _too_large(self.settings.body)
         tenant = self._tenant(headers)
         scope["state"]["tenant"] = tenant
         if scope["method"] == "POST":
@@ -101,3 +114,10 @@ class Gate:
                 code="invalid_api_key",
             )
         return given.hex()
+
+
+def _too_large(limit: int) -> ApiError:
+    return ApiError(
+        HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+        f"cannot read a body of more than {limit} bytes: that is the limit. Shorten it",
+    )

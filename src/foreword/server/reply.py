@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
@@ -17,6 +17,7 @@ from foreword.server.service import Service
 from foreword.types import Delta
 
 
+@runtime_checkable
 class Dialect(Protocol):
     """How one answer is written in one API."""
 

@@ -99,15 +99,16 @@ class Sampled(Body):
 
     PLAIN: ClassVar[tuple[str, ...]] = (
         "temperature", "top_p", "min_p", "typical_p", "repetition_penalty", "presence_penalty", "frequency_penalty",
-        "stop_token_ids", "ignore_eos", "min_tokens", "bad_words", "skip_special_tokens", "stop", "seed",
+        "stop_token_ids", "ignore_eos", "min_tokens", "bad_words", "skip_special_tokens", "seed",
     )  # fmt: skip
     """Fields that are sampling parameters of the same name."""
 
     def sampling(self, **own: Any) -> dict[str, Any]:
         """Return the keyword arguments of SamplingParams; `own` are those that the API names otherwise."""
         given: dict[str, Any] = {name: getattr(self, name) for name in self.PLAIN if getattr(self, name) is not None}
-        if isinstance(given.get("stop"), list):
-            given["stop"] = [text for text in given["stop"] if text]
+        given |= {name: tuple(value) for name, value in given.items() if isinstance(value, list)}
+        if self.stop is not None:
+            given["stop"] = texts(self.stop)
         if self.top_k is not None:
             given["top_k"] = max(0, self.top_k)  # vLLM's -1 keeps all
         if self.logit_bias:
@@ -133,6 +134,11 @@ def speculation(chosen: Speculative | None, suffix: str | None, has_prediction: 
     if method is None and has_prediction:
         method = "predicted"
     return {name: value for name, value in (given | {"method": method}).items() if value is not None}
+
+
+def texts(given: str | list[str]) -> tuple[str, ...]:
+    """Return stop strings as a tuple; clients send empty ones, which stop nothing."""
+    return tuple(text for text in ([given] if isinstance(given, str) else given) if text)
 
 
 def build(values: dict[str, Any]) -> SamplingParams:

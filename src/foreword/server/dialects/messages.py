@@ -11,7 +11,7 @@ from foreword.detokenizer import first_stop
 from foreword.errors import InvalidRequest
 from foreword.server.answer import Answer, Call, Choice
 from foreword.server.dialects.common import new_id, speculation, timings
-from foreword.server.dialects.fields import Body, Speculative
+from foreword.server.dialects.fields import Body, Speculative, texts
 from foreword.server.dialects.translate import Translator
 from foreword.server.errors import ApiError
 from foreword.server.output import OutputEvent, Reasoning, Text, ToolArguments, ToolCall
@@ -52,7 +52,7 @@ class MessagesBody(CountBody):
         """Return the keyword arguments of SamplingParams."""
         given = {name: getattr(self, name) for name in self.PLAIN if getattr(self, name) is not None}
         if self.stop_sequences:
-            given["stop"] = [text for text in self.stop_sequences if text]
+            given["stop"] = texts(self.stop_sequences)
         return given | {name: value for name, value in own.items() if value is not None}
 
 

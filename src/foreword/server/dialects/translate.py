@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as List
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from foreword.errors import ContextExceeded
 from foreword.server.answer import Call
@@ -12,6 +12,7 @@ from foreword.server.output import PlainParser
 from foreword.server.service import Service
 
 
+@runtime_checkable
 class Generating(Protocol):
     """A body that asks for generated text."""
 
@@ -71,16 +72,19 @@ class Translator:
         stream: bool = False,
         scored: int | None = None,
     ) -> Call:
-        """Return the call of prompts. `max_tokens` None: whatever the context still holds; 0: only scores."""
+        """Return the call of prompts. `max_tokens` None: what the context still holds; 0: only scores."""
         name, suffix = self._service.resolve(body.model)
         drafting = speculation(body.speculative, suffix, body.prediction is not None)
-        room = self._service.context - max(map(len, prompts))
-        if room < max(1, max_tokens or 0):
+        longest = max(map(len, prompts))
+        room = self._service.context - longest
+        if room < 1:
             raise ContextExceeded(
-                f"cannot run this request: the prompt has {max(map(len, prompts))} tokens and max_tokens is "
-                f"{max_tokens or 1}; this server allows {self._service.context} together. Shorten one"
+                f"cannot run this request: the prompt has {longest} tokens and this server's context is "
+                f"{self._service.context}, with room for an answer. Shorten the prompt"
             )
-        own = {"n": n, "logprobs": logprobs, "max_tokens": max_tokens or room, "tenant": self._tenant, **drafting}
+        # A longer answer could not be given either way, and clients ask for their usual model's limit.
+        limit = min(max_tokens or room, room)
+        own = {"n": n, "logprobs": logprobs, "max_tokens": limit, "tenant": self._tenant, **drafting}
         params = build(body.sampling(**own))
         return Call(
             prompts=prompts,

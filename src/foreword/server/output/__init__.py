@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,7 @@ class ToolArguments:
 OutputEvent = Text | Reasoning | ToolCall | ToolArguments
 
 
+@runtime_checkable
 class OutputParser(Protocol):
     """Reader of committed text."""
 

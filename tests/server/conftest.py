@@ -1,0 +1,30 @@
+"""A server with the bundled models, shared by the tests of one worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from functools import partial
+
+import pytest
+
+from foreword import LLM
+from serving import Running, running
+
+
+@pytest.fixture(scope="session")
+def llm() -> Iterator[LLM]:
+    with LLM(slots=16) as llm:
+        yield llm
+
+
+@pytest.fixture(scope="session")
+def server(llm: LLM) -> Iterator[Running]:
+    with running(llm) as server:
+        yield server
+
+
+@pytest.fixture
+def serving(llm: LLM) -> Callable[..., AbstractContextManager[Running]]:
+    """Return a function that starts another server over the same model, with other settings."""
+    return partial(running, llm)

@@ -1,0 +1,93 @@
+"""Anthropic's own client against the server, as Claude Code uses it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import anthropic
+import pytest
+
+from foreword import LLM, SamplingParams
+from serving import Running
+
+TALE = "Summarise: The river rose in the night and the miller moved his grain upstairs."
+
+
+@pytest.fixture(scope="module")
+def client(server: Running) -> Iterator[anthropic.Anthropic]:
+    with anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0) as client:
+        yield client
+
+
+def test_a_message_is_the_text_of_the_library(client: anthropic.Anthropic, llm: LLM) -> None:
+    system = "Answer in one sentence."
+    prompt = llm.render([{"role": "system", "content": system}, {"role": "user", "content": TALE}])
+    expected = llm.generate([prompt], SamplingParams(seed=4, max_tokens=40))[0]
+    got = client.messages.create(
+        model="claude-of-tomorrow",
+        system=[{"type": "text", "text": system, "cache_control": {"type": "ephemeral"}}],
+        messages=[{"role": "user", "content": [{"type": "text", "text": TALE}]}],
+        max_tokens=40,
+        extra_body={"seed": 4},
+    )
+    assert got.content[0].text == expected.text
+    assert got.stop_reason == {"stop": "end_turn", "length": "max_tokens"}[expected.finish_reason]
+    assert (got.usage.input_tokens + got.usage.cache_read_input_tokens) == len(prompt)
+    assert got.usage.output_tokens == len(expected.tokens)
+
+
+def test_a_stream_has_every_event_in_order(client: anthropic.Anthropic) -> None:
+    ask = dict(
+        model="foreword-family", messages=[{"role": "user", "content": TALE}], max_tokens=30, extra_body={"seed": 4}
+    )
+    whole = client.messages.create(**ask)
+    with client.messages.stream(**ask) as stream:
+        names = [event.type for event in stream]
+        final = stream.get_final_message()
+    assert final.content[0].text == whole.content[0].text
+    assert final.stop_reason == whole.stop_reason
+    assert final.usage.output_tokens == whole.usage.output_tokens
+    assert names[:2] == ["message_start", "content_block_start"]
+    assert names[-3:] == ["content_block_stop", "message_delta", "message_stop"]
+
+
+def test_stop_sequences_are_named(client: anthropic.Anthropic) -> None:
+    ask = dict(
+        model="foreword-family", messages=[{"role": "user", "content": TALE}], max_tokens=30,
+        extra_body={"temperature": 0},
+    )  # fmt: skip
+    text = client.messages.create(**ask).content[0].text
+    word = text.split()[2]
+    cut = client.messages.create(**ask, stop_sequences=["never there", word])
+    assert cut.stop_reason == "stop_sequence"
+    assert cut.stop_sequence == word
+    assert cut.content[0].text == text[: text.index(word)]
+
+
+def test_tokens_are_counted(client: anthropic.Anthropic, llm: LLM) -> None:
+    counted = client.messages.count_tokens(model="claude-of-tomorrow", messages=[{"role": "user", "content": TALE}])
+    assert counted.input_tokens == len(llm.render([{"role": "user", "content": TALE}]))
+
+
+@pytest.mark.parametrize(
+    ("message", "named"),
+    [
+        ({"role": "user", "content": [{"type": "image", "source": {}}]}, "image"),
+        ({"role": "robot", "content": "x"}, "robot"),
+        ({"role": "user", "content": 3}, "content"),
+    ],
+)
+def test_errors_have_the_dialects_shape(client: anthropic.Anthropic, message: dict[str, object], named: str) -> None:
+    with pytest.raises(anthropic.BadRequestError) as refused:
+        client.messages.create(model="foreword-family", messages=[message], max_tokens=5)
+    body = refused.value.body
+    assert body["type"] == "error"
+    assert body["error"]["type"] == "invalid_request_error"
+    assert named in body["error"]["message"]
+    assert body["request_id"] == refused.value.response.headers["x-request-id"]
+
+
+def test_max_tokens_is_needed(server: Running) -> None:
+    response = server.http.post("/v1/messages", json={"messages": [{"role": "user", "content": "x"}]})
+    assert response.status_code == 400
+    assert "max_tokens" in response.json()["error"]["message"]

@@ -1,0 +1,110 @@
+"""OpenAI's responses, as Codex uses them: items in, items and events out, nothing stored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import openai
+import pytest
+
+from foreword import LLM, SamplingParams
+from serving import Running
+
+TALE = "Summarise: The river rose in the night and the miller moved his grain upstairs."
+
+
+@pytest.fixture(scope="module")
+def client(server: Running) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+def test_a_response_is_the_text_of_the_library(client: openai.OpenAI, llm: LLM) -> None:
+    expected = llm.generate([llm.render([{"role": "user", "content": TALE}])], SamplingParams(seed=4, max_tokens=40))[0]
+    got = client.responses.create(
+        model="foreword-family", input=TALE, max_output_tokens=40, store=False, extra_body={"seed": 4}
+    )
+    assert got.output_text == expected.text
+    assert got.status == {"stop": "completed", "length": "incomplete"}[expected.finish_reason]
+    assert got.usage.output_tokens == len(expected.tokens)
+    assert got.usage.input_tokens == len(expected.prompt_tokens)
+
+
+def test_items_of_earlier_turns_are_the_conversation(client: openai.OpenAI, llm: LLM) -> None:
+    items = [
+        {"role": "user", "content": [{"type": "input_text", "text": "Define the word gasolene."}]},
+        {"type": "reasoning", "id": "rs_1", "summary": []},
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "A fuel."}]},
+        {"type": "message", "role": "user", "content": TALE},
+    ]
+    prompt = llm.render(
+        [
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": "Define the word gasolene."},
+            {"role": "assistant", "content": "A fuel."},
+            {"role": "user", "content": TALE},
+        ]
+    )
+    expected = llm.generate([prompt], SamplingParams(temperature=0, max_tokens=20))[0]
+    got = client.responses.create(
+        model="foreword-family", input=items, instructions="Be brief.", temperature=0, max_output_tokens=20
+    )
+    assert got.output_text == expected.text
+    assert got.usage.input_tokens == len(prompt)
+
+
+def test_a_stream_has_every_event_in_order(client: openai.OpenAI) -> None:
+    ask = dict(model="foreword-family", input=TALE, max_output_tokens=30, extra_body={"seed": 4})
+    whole = client.responses.create(**ask)
+    events = list(client.responses.create(**ask, stream=True))
+    names = [event.type for event in events]
+    assert names[:4] == [
+        "response.created", "response.in_progress", "response.output_item.added", "response.content_part.added",
+    ]  # fmt: skip
+    assert names[-4:] == [
+        "response.output_text.done", "response.content_part.done", "response.output_item.done",
+        f"response.{whole.status}",
+    ]  # fmt: skip
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    assert "".join(event.delta for event in events if event.type.endswith("text.delta")) == whole.output_text
+    assert events[-1].response.output_text == whole.output_text
+    assert events[-1].response.usage.output_tokens == whole.usage.output_tokens
+
+
+def test_the_request_of_codex_is_served(client: openai.OpenAI) -> None:
+    """The twelve fields that it sends, with tools that only a hosted model has among them."""
+    function = {"type": "function", "name": "shell", "description": "Run", "parameters": {"type": "object"}}
+    got = client.responses.create(
+        model="gpt-5-codex",
+        instructions="You are a coding agent.",
+        input=[{"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Say hello."}]}],
+        tools=[function, {"type": "web_search"}, {"type": "local_shell"}],
+        tool_choice="auto",
+        parallel_tool_calls=False,
+        reasoning={"effort": "medium", "summary": "auto"},
+        store=False,
+        stream=False,
+        include=["reasoning.encrypted_content"],
+        prompt_cache_key="k",
+        max_output_tokens=12,
+        extra_body={"client_metadata": {"a": "b"}},
+    )
+    assert got.status in ("completed", "incomplete")
+    assert got.model == "foreword-family"
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"previous_response_id": "resp_1"}, "previous_response_id"),
+        ({"background": True}, "background"),
+        ({"input": [{"type": "item_reference", "id": "x"}]}, "item_reference"),
+        ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, "input_image"),
+        ({"input": []}, "empty"),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused_by_name(
+    client: openai.OpenAI, fields: dict[str, object], named: str
+) -> None:
+    with pytest.raises(openai.BadRequestError, match=named):
+        client.responses.create(**{"model": "foreword-family", "input": "x", **fields})
