@@ -23,7 +23,7 @@ from running import Answer, Request, engine, finish, plain
 
 PAGE = Path(__file__).parents[2] / "docs" / "models.md"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-SECONDS = 60
+SECONDS = 180
 """A kind that takes longer is not tried to its end."""
 HEAD = """# Kinds of model
 

@@ -61,7 +61,7 @@ def kept(rule: str, how: str, branching: tuple[int, ...], world: tuple[Tensor, T
     carried = None if how in ("coupled", "chosen") else probs
     as_chain = all(children == 1 for children in branching)
     draft = Draft.padded(
-        tokens, torch.tensor(parents).expand(count, -1), torch.full((count,), len(parents)), carried, as_chain
+        tokens, torch.tensor(parents).expand(count, -1), torch.full((count,), len(parents)), carried, chain=as_chain
     )
     accept, bonus = torch.rand(2, count, len(parents) + 1, generator=rng, dtype=torch.float64)
     verdict = RULES[rule].verify(target[pair[:, None], before], draft, Noise(gumbel[:, depths], accept, bonus))

@@ -309,7 +309,7 @@ def test_what_was_learnt_is_saved_and_served_again(tmp_path):
     assert [answer.text for answer in again.generate(["The river"] * 8, params)] == texts
     with pytest.raises(InvalidRequest, match="exists already"):
         llm.save_draft(tmp_path / "learnt")
-    with pytest.raises(InvalidRequest, match="no draft model"):
+    with pytest.raises(InvalidRequest, match="cannot save a draft model"):
         LLM(method="ngram").save_draft(tmp_path / "none")
 
 
