@@ -25,8 +25,9 @@ from foreword.model.weights import save
 from foreword.prompts import Prompt, listed, per_prompt
 from foreword.requests import Message, Requests
 from foreword.scheduler import Scheduler
+from foreword.speculator import Speculator
 from foreword.speculators import Speculators, source_of
-from foreword.types import Completion, Delta, SamplingParams, Sequence, TokenLogprob
+from foreword.types import Completion, Delta, SamplingParams, Sequence
 from foreword.types.params import NODES, whole
 from foreword.verify import rule as find_rule
 
@@ -191,6 +192,10 @@ class LLM:
         with self._locked():
             return self._requests.render(messages)
 
+    def speculator(self, params: SamplingParams) -> Speculator:
+        """Return the drafter, rule and budget of requests with these parameters."""
+        return self._speculators.for_request(self.engine, params)
+
     # ---- single sequences: for callers that run rounds themselves
 
     def _stream(self, sequence: Sequence) -> Iterator[Delta]:
@@ -204,7 +209,7 @@ class LLM:
         """Queue a sequence from `prepare`."""
         with self._locked():
             self._running[sequence.id] = sequence
-            self.engine.add(sequence, self._speculators.for_request(self.engine, sequence.params))
+            self.engine.add(sequence, self.speculator(sequence.params))
 
     def _deltas(self, sequence: Sequence) -> Iterator[Delta]:
         """Yield the deltas of one sequence; deltas of the others stay in `Sequence.unread` for their readers."""
@@ -248,7 +253,7 @@ class LLM:
         """Return `params.n` sequences for a prompt. Raises InvalidRequest if the request cannot be served."""
         with self._locked():  # tokenizers are not thread-safe
             sequences = self._requests.sequences(prompt, params)
-            self._speculators.for_request(self.engine, sequences[0].params)
+            self.speculator(sequences[0].params)
         return sequences
 
     @property
@@ -275,9 +280,7 @@ class LLM:
 
     def completion(self, sequence: Sequence, deltas: List[Delta]) -> Completion:
         """Return the completion of a sequence, from all its deltas."""
-        logprobs: list[TokenLogprob] | None = None
-        if sequence.params.logprobs is not None:
-            logprobs = [logprob for delta in deltas for logprob in delta.logprobs]
+        logprobs = [logprob for delta in deltas for logprob in delta.logprobs]
         return Completion(
             text="".join(delta.text for delta in deltas),
             tokens=sequence.tokens[sequence.prompt :],
@@ -285,9 +288,10 @@ class LLM:
             seed=sequence.seed,
             stats=sequence.stats,
             prompt_tokens=sequence.tokens[: sequence.prompt],
-            logprobs=logprobs,
+            logprobs=None if sequence.params.logprobs is None else logprobs,
             method=sequence.params.method or self.method,
             undrafted=sequence.undrafted,
+            rounds=[delta.round for delta in deltas if delta.round] if sequence.params.trace else None,
         )
 
 
