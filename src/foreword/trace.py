@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence as List
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
@@ -57,10 +58,11 @@ def begin(sub_batches: List[SubBatch], scheduled: List[ScheduledSequence]) -> No
     if not traced:
         return
     drafted = sum(len(tree) for sub_batch in sub_batches for tree in sub_batch.draft.trees)
-    rows, writes = drafted + sum(entry.read for entry in scheduled), sum(entry.writes for entry in scheduled)
+    rows = drafted + sum(entry.read for entry in scheduled)
+    prompt_rows = sum(entry.read for entry in scheduled if not entry.sequence.produced)
     for sub_batch, row, sequence in traced:
         round_ = sub_batch.rounds[row] = _round(sub_batch, row, sequence)
-        round_.rows, round_.prompt_rows, round_.sequences = rows, rows - drafted - writes, len(scheduled)
+        round_.rows, round_.prompt_rows, round_.sequences = rows, prompt_rows, len(scheduled)
 
 
 def attach(sub_batch: SubBatch, row: int, delta: Delta) -> Delta:
@@ -111,7 +113,7 @@ def _sentence(why: Reason, sub_batch: SubBatch, sequence: Sequence) -> str:
 
 
 def _target_probs(sub_batch: SubBatch, row: int, parents: list[int], tokens: list[int]) -> list[float | None]:
-    """Return the probability of each token after its parent; None in an invalid column."""
+    """Return the probability of each token after its parent; None in an invalid column, or if it is no number."""
     distributions, sequence = sub_batch.distributions, sub_batch.batch.sequences[row]
     columns = [parent + 1 for parent in parents]
     scaled: Float[Tensor, "column vocab"] = distributions.weights[row].float()
@@ -119,7 +121,8 @@ def _target_probs(sub_batch: SubBatch, row: int, parents: list[int], tokens: lis
         scaled = scaled / (sequence.params.temperature or 1.0)
     values = (scaled[columns, tokens] - scaled.logsumexp(-1)[columns]).exp().tolist()
     invalid = distributions.invalid[row]
-    return [None if at in invalid else short(value) for at, value in zip(columns, values, strict=True)]
+    cells = zip(columns, values, strict=True)
+    return [None if column in invalid or math.isnan(value) else short(value) for column, value in cells]
 
 
 def _draft_probs(draft: Draft, row: int) -> list[float | None]:

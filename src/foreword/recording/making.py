@@ -7,7 +7,7 @@ from collections.abc import Sequence as List
 from dataclasses import fields
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import foreword
 from foreword.budget import BUDGETS, AdaptiveBudget, DraftBudget, FixedBudget
@@ -23,6 +23,7 @@ LEFT_OUT = ("seed", "n", "method", "rule", "budget", "nodes", "trace")
 """Parameters that a recording holds elsewhere, or that say nothing about one answer."""
 
 
+@runtime_checkable
 class Answered(Protocol):
     """What a recording is made of: a `Completion` has it."""
 

@@ -61,7 +61,8 @@ def _value(hint: Any, value: Any, where: str) -> Any:
     if origin in (Union, UnionType):
         return None if value is None else _value(arguments[0], value, where)
     if origin is Literal:
-        return _required(value in arguments, value, where, f"one of {', '.join(map(repr, arguments))}")
+        is_one = any(value == one and type(value) is type(one) for one in arguments)  # True equals 1
+        return _required(is_one, value, where, f"one of {', '.join(map(repr, arguments))}")
     if origin is tuple:
         _required(isinstance(value, list), value, where, "a list")
         return tuple(_value(arguments[0], one, f"{where}[{at}]") for at, one in enumerate(value))
