@@ -26,6 +26,7 @@ SAYS = {
     "batch": "the same texts one by one: True",
     "asynchronous": "the same text: True",
     "online": "held out, after",
+    "rounds": "a bonus token",
 }
 """What an example must print; those that are not named here need only print something."""
 LONG = ("online",)

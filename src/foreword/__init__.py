@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     )
     from foreword.hf import disable, enable, generate
     from foreword.llm import LLM
-    from foreword.types import Completion, Delta, SamplingParams, Stats, TokenLogprob
+    from foreword.recording import Recording
+    from foreword.types import Completion, Delta, Round, SamplingParams, Stats, TokenLogprob
 
 __version__ = "0.1.0"
 
@@ -29,6 +30,8 @@ _HOME = {
     "SamplingParams": "types",
     "Completion": "types",
     "Delta": "types",
+    "Round": "types",
+    "Recording": "recording",
     "Stats": "types",
     "TokenLogprob": "types",
     "generate": "hf",
@@ -52,6 +55,8 @@ __all__ = [
     "InvalidRequest",
     "Learning",
     "ModelError",
+    "Recording",
+    "Round",
     "SamplingParams",
     "Stats",
     "TokenLogprob",

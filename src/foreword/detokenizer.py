@@ -23,7 +23,7 @@ class Detokenizer:
     output. If the prompt ends inside a character, it is `cut(decode(output), stop)` for every tokenizer.
     """
 
-    __slots__ = ("_characters", "_stop", "_stopped")
+    __slots__ = ("_characters", "_decode", "_stop", "_stopped")
 
     def __init__(
         self,
@@ -36,6 +36,7 @@ class Detokenizer:
         self._characters = CharacterStream(decode, prompt_tokens, byte_tokens(tokenizer))
         self._stop = StopFilter(stop) if stop else None
         self._stopped = False
+        self._decode = decoder(tokenizer, skip_special_tokens=False)
 
     def push(self, token: int) -> tuple[str, bool]:
         """Read one token. Returns the text that is now final, and whether a stop string was completed.
@@ -55,6 +56,14 @@ class Detokenizer:
             return ""
         text = self._characters.finish()
         return text if self._stop is None else self._stop.finish(text)
+
+    def show(self, token: int, before: int) -> str:
+        """Return how one token reads after another one, special tokens included; part of a character is U+FFFD."""
+        try:
+            head, both = self._decode([before]), self._decode([before, token])
+            return both[len(head) :] if both.startswith(head) else self._decode([token])
+        except Exception:  # noqa: BLE001 - a tokenizer may refuse ids that only the model has, and this is for display
+            return ""
 
 
 class CharacterStream:

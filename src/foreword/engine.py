@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from foreword import trace
 from foreword.budget import DraftBudget
 from foreword.commit import commit
 from foreword.draft.base import Drafter
@@ -20,7 +21,7 @@ from foreword.model import Model, Read
 from foreword.sampling.draw import logprobs
 from foreword.scheduler import ScheduledSequence, Scheduler
 from foreword.speculator import Speculator, SubBatch
-from foreword.types import Clock, Delta, Draft, Origin, Sequence
+from foreword.types import Clock, Delta, Origin, Sequence
 from foreword.types.params import NODES
 from foreword.verify import Rule
 
@@ -89,6 +90,8 @@ class Engine:
             sub_batch.speculator.verify(sub_batch, scores)
         self._share_hidden_states(sub_batches, readers, hidden, layers)
         times.append(perf_counter())
+        trace.begin(sub_batches, scheduled)
+        tracing = perf_counter() - times[-1]  # no part of the round, so that budgets do not count it
         deltas = [
             delta
             for sub_batch, scores in zip(sub_batches, logits, strict=True)
@@ -96,7 +99,7 @@ class Engine:
         ]
         for entry in readers:
             entry.sequence.cached += entry.read
-        times.append(perf_counter())
+        times.append(perf_counter() - tracing)
         self.clock = Clock(*(after - before for before, after in pairwise(times)))
         self._account(scheduled, sub_batches)
         for entry in scheduled:
@@ -200,7 +203,7 @@ class Engine:
         )
         for row, (sequence, path, emitted) in enumerate(rows):
             try:
-                deltas.append(self._append(sequence, sub_batch.draft, row, logits[row], path, emitted))
+                deltas.append(self._append(sequence, sub_batch, row, logits[row], path, emitted))
             except BaseException as error:  # noqa: BLE001 - interrupts too: the other sequences must keep their tokens
                 sequence.finish_reason = "abort"
                 self._failed.append((sequence, error))
@@ -208,10 +211,10 @@ class Engine:
         return deltas
 
     def _append(
-        self, sequence: Sequence, draft: Draft, row: int, logits: Tensor, path: List[int], emitted: list[int]
+        self, sequence: Sequence, sub_batch: SubBatch, row: int, logits: Tensor, path: List[int], emitted: list[int]
     ) -> Delta:
         origins: list[Origin] = [*("accepted" for _ in path), "bonus"]
-        if not draft.chain:
+        if not sub_batch.draft.chain:
             start = len(sequence.tokens)
             self.target.move(sequence.id, [start + node for node in path], start)
         measured = []
@@ -219,7 +222,8 @@ class Engine:
             rows = logits[[0, *(node + 1 for node in path)]]
             measured = logprobs(rows, emitted, sequence.params.logprobs)
         cached = len(sequence.tokens) + len(path)
-        delta = commit(sequence, emitted, origins, measured, len(draft.trees[row]))
+        delta = commit(sequence, emitted, origins, measured, len(sub_batch.draft.trees[row]))
+        delta = trace.attach(sub_batch, row, delta)
         sequence.unread.append(delta)
         sequence.cached = cached
         sequence.rounds += 1
@@ -242,11 +246,13 @@ class Engine:
         for entry in scheduled:
             if not entry.writes:
                 entry.sequence.stats.prefill += self.clock.total
+                entry.sequence.stats.prefill_tokens += entry.read
         for sub_batch in sub_batches:
             if len(sub_batches) == 1:
                 sub_batch.clock = self.clock
             sub_batch.clock.score = self.clock.score
             sub_batch.speculator.account(sub_batch, wrote + drafted, reading)
+            trace.close(sub_batch)
 
     def _retire(self, sequence: Sequence) -> None:
         self.scheduler.retire(sequence)

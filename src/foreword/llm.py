@@ -23,9 +23,10 @@ from foreword.model import Tokenizer, load_tokenizer
 from foreword.model.loading.given import Given, check_given, opened
 from foreword.model.weights import save
 from foreword.prompts import Prompt, listed, per_prompt
-from foreword.requests import Message, Requests
+from foreword.requests import Message, Requests, completed
 from foreword.scheduler import Scheduler
 from foreword.scoring import score
+from foreword.speculator import Speculator
 from foreword.speculators import Speculators, default_method, source_of
 from foreword.types import Completion, Delta, SamplingParams, Sequence, TokenLogprob
 from foreword.types.params import NODES, whole
@@ -200,6 +201,10 @@ class LLM:
         with self._locked():
             return score(self.target, self._requests.sequences(prompt, SamplingParams(max_tokens=1, logprobs=top))[0])
 
+    def speculator(self, params: SamplingParams) -> Speculator:
+        """Return the drafter, rule and budget of requests with these parameters."""
+        return self._speculators.for_request(self.engine, params)
+
     # ---- single sequences: for callers that run rounds themselves
 
     def _stream(self, sequence: Sequence) -> Iterator[Delta]:
@@ -213,7 +218,7 @@ class LLM:
         """Queue a sequence from `prepare`."""
         with self._locked():
             self._running[sequence.id] = sequence
-            self.engine.add(sequence, self._speculators.for_request(self.engine, sequence.params))
+            self.engine.add(sequence, self.speculator(sequence.params))
 
     def _deltas(self, sequence: Sequence) -> Iterator[Delta]:
         """Yield the deltas of one sequence; deltas of the others stay in `Sequence.unread` for their readers."""
@@ -257,7 +262,7 @@ class LLM:
         """Return `params.n` sequences for a prompt. Raises InvalidRequest if the request cannot be served."""
         with self._locked():  # tokenizers are not thread-safe
             sequences = self._requests.sequences(prompt, params)
-            self._speculators.for_request(self.engine, sequences[0].params)
+            self.speculator(sequences[0].params)
         return sequences
 
     @property
@@ -284,17 +289,4 @@ class LLM:
 
     def completion(self, sequence: Sequence, deltas: List[Delta]) -> Completion:
         """Return the completion of a sequence, from all its deltas."""
-        logprobs: list[TokenLogprob] | None = None
-        if sequence.params.logprobs is not None:
-            logprobs = [logprob for delta in deltas for logprob in delta.logprobs]
-        return Completion(
-            text="".join(delta.text for delta in deltas),
-            tokens=sequence.tokens[sequence.prompt :],
-            finish_reason=sequence.finish_reason or "abort",
-            seed=sequence.seed,
-            stats=sequence.stats,
-            prompt_tokens=sequence.tokens[: sequence.prompt],
-            logprobs=logprobs,
-            method=sequence.params.method or self.method,
-            undrafted=sequence.undrafted,
-        )
+        return completed(sequence, deltas, sequence.params.method or self.method)

@@ -1,4 +1,4 @@
-"""From requests to sequences: tokenize prompts, render chats, and check parameters against the target."""
+"""From requests to sequences, and to completions: tokenize prompts, render chats, check parameters against the target."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from foreword.detokenizer import Detokenizer
 from foreword.errors import ContextExceeded, InvalidRequest, check_unicode
 from foreword.model import Model, Tokenizer
 from foreword.prompts import Prompt, known_roles, token_ids, turns
-from foreword.types import SamplingParams, Sequence
+from foreword.types import Completion, Delta, SamplingParams, Sequence
 
 Message = Mapping[str, str]
 """{"role": "user", "content": "…"}, the format of chat templates."""
@@ -111,3 +111,20 @@ class Requests:
         spellings = [spelling for word in words for spelling in (word, " " + word.lstrip())]
         ids = (self.tokenizer(spelling, add_special_tokens=False)["input_ids"] for spelling in spellings)
         return tuple(dict.fromkeys(tuple(word) for word in ids if word))
+
+
+def completed(sequence: Sequence, deltas: List[Delta], method: str) -> Completion:
+    """Return the completion of a sequence that was drafted by `method`, from all its deltas."""
+    logprobs = [logprob for delta in deltas for logprob in delta.logprobs]
+    return Completion(
+        text="".join(delta.text for delta in deltas),
+        tokens=sequence.tokens[sequence.prompt :],
+        finish_reason=sequence.finish_reason or "abort",
+        seed=sequence.seed,
+        stats=sequence.stats,
+        prompt_tokens=sequence.tokens[: sequence.prompt],
+        logprobs=None if sequence.params.logprobs is None else logprobs,
+        method=method,
+        undrafted=sequence.undrafted,
+        rounds=[delta.round for delta in deltas if delta.round] if sequence.params.trace else None,
+    )

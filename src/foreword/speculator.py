@@ -21,10 +21,12 @@ from foreword.errors import named
 from foreword.model import Mode, Model
 from foreword.sampling.streams import NoiseStreams
 from foreword.scheduler import ScheduledSequence
-from foreword.types import Batch, Clock, Draft, DraftTree, Scores, Sequence, Verdict
+from foreword.trace import reason
+from foreword.types import Batch, Clock, Draft, DraftTree, Round, Scores, Sequence, Verdict
 from foreword.types.params import NODES
+from foreword.types.round import Reason
 from foreword.verify import Rule
-from foreword.verify.verifier import Verifier
+from foreword.verify.verifier import Distributions, Verifier
 
 FAULTS = 3
 """Faults, without `CLEAN` clean rounds in between, that pause a drafter for all requests."""
@@ -46,6 +48,15 @@ class SubBatch:
     verdict: Verdict = field(init=False)
     budgets: list[int] = field(init=False)
     """Draft tokens allowed for each sequence."""
+    proposed: Draft | None = None
+    """The draft before the budget trimmed it; None if the drafter was not called or failed."""
+    failed: str | None = None
+    """The error of the drafter in this round."""
+    reasons: list[Reason | None] = field(init=False)
+    """Why nothing was drafted, for each sequence; None where something was."""
+    distributions: Distributions = field(init=False)
+    rounds: dict[int, Round] = field(default_factory=dict)
+    """Traces, by row, of the sequences that ask for one."""
     clock: Clock = field(default_factory=Clock)
 
 
@@ -99,16 +110,19 @@ class Speculator:
         sub_batch.batch = batch = Batch(sequences, self.draws, self._trees, context=self.target.context, stops=stops)
         sub_batch.budgets = [self._budget(batch, one, others) if sub_batch.drafting else 0 for one in sequences]
         sub_batch.draft = self._draft(sub_batch) if any(sub_batch.budgets) else self._no_draft(len(sequences))
+        trees = enumerate(sub_batch.draft.trees)
+        sub_batch.reasons = [None if tree.tokens else reason(sub_batch, row) for row, tree in trees]
         sub_batch.clock.propose = perf_counter() - before
 
     def _draft(self, sub_batch: SubBatch) -> Draft:
         # floor and pace take long to compute, so they are read only when something is drafted
         batch = replace(sub_batch.batch, floor=self.budget.floor, pace=self.budget.pace)
         try:
-            draft = self._checked_draft(batch, sub_batch.budgets)
+            draft = sub_batch.proposed = self._checked_draft(batch, sub_batch.budgets)
             if draft.probs is None:  # dropping a sampled token by its value would bias the output
                 draft = self.budget.trim(draft)
         except Exception as error:  # noqa: BLE001 - a drafter's error must not fail the request
+            sub_batch.failed = named(error)
             self._find_faulty(batch, sub_batch.budgets, error)
             sub_batch.budgets = [0] * len(batch)
             return self._no_draft(len(batch))
@@ -162,7 +176,8 @@ class Speculator:
     def verify(self, sub_batch: SubBatch, logits: list[Float[Tensor, "_ vocab"]]) -> None:
         """Verify the sub-batch's draft, and let the drafter observe the verdict."""
         before = perf_counter()
-        sub_batch.verdict = self._verifier.verify(sub_batch.batch, sub_batch.draft, logits)
+        sub_batch.distributions = self._verifier.distributions(sub_batch.batch, sub_batch.draft, logits)
+        sub_batch.verdict = self._verifier.verify(sub_batch.batch, sub_batch.draft, sub_batch.distributions)
         if sub_batch.drafting:
             with self.disable_on_error(sub_batch.batch.sequences[0] if len(sub_batch.batch) == 1 else None):
                 self.drafter.observe(sub_batch.batch, sub_batch.draft, sub_batch.verdict, Scores(tuple(logits)))
@@ -181,12 +196,10 @@ class Speculator:
         if sub_batch.drafting:
             self.budget.on_timing(rows, sub_batch.clock, reading)
         drafted = sub_batch.drafting and any(sub_batch.budgets)
-        several = zip(
-            sub_batch.batch.sequences, sub_batch.draft.trees, sub_batch.verdict.kept, sub_batch.budgets, strict=True
-        )
-        for sequence, tree, path, allowed in several:
-            depth = max(tree.depths)
-            sequence.stats.add(sub_batch.clock, len(tree), len(path), depth)
+        several = zip(sub_batch.batch.sequences, sub_batch.draft.trees, sub_batch.verdict.kept, strict=True)
+        for row, (sequence, tree, path) in enumerate(several):
+            depth, allowed = max(tree.depths), sub_batch.budgets[row]
+            sequence.stats.add(sub_batch.clock, len(tree), len(path), depth, sub_batch.reasons[row])
             if drafted:
                 outcome = RoundResult(allowed, depth, len(path), sub_batch.clock.propose, sub_batch.clock.total)
                 self.budget.learn(sequence, outcome)

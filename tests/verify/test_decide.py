@@ -23,7 +23,8 @@ def decided(one: Sequence, draws: NoiseStreams, tree: DraftTree, logits: torch.T
     def give_up(_: Sequence) -> None:
         raise AssertionError("nothing here fails for the request itself")
 
-    return Verifier(rule("match"), draws, give_up).verify(Batch((one,), draws), Draft([tree]), [logits])
+    verifier, batch, draft = Verifier(rule("match"), draws, give_up), Batch((one,), draws), Draft([tree])
+    return verifier.verify(batch, draft, verifier.distributions(batch, draft, [logits]))
 
 
 def sequence(**params) -> Sequence:

@@ -26,6 +26,7 @@ from foreword.cli.training.data import data
 from foreword.cli.training.export import export
 from foreword.cli.training.train import train
 from foreword.cli.tune import tune
+from foreword.cli.view import view
 
 GENERATE, INSPECT, MEASURE, PREPARE = "Generate", "Inspect", "Measure", "Train and prepare"
 
@@ -81,6 +82,7 @@ for panel, command, example in (
             "foreword export head --for sglang -o out -m path/or/hub-id --json",
         ),
     ),
+    (INSPECT, view, ("foreword view answer.json", "foreword view answer.json --rounds")),
     (INSPECT, methods, ("foreword methods", "foreword methods --json")),
     (INSPECT, inspect, ("foreword inspect path/or/hub-id", "foreword inspect path/or/hub-id --draft path/or/hub-id")),
     (INSPECT, doctor, ("foreword doctor path/of/draft", "foreword doctor path/of/head --model path/or/hub-id --json")),

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from foreword.types import Delta
 
 RECORD_FIELDS, TEXTS = ("prompt", "messages", "id"), ".txt"
-LINE_PARAMETERS = tuple(name for name in PARAMETER_NAMES if name != "processors")
+LINE_PARAMETERS = tuple(name for name in PARAMETER_NAMES if name not in ("processors", "trace"))
 """Sampling parameters that a line may set for itself."""
 AHEAD = 2
 """Prompts in flight per slot, so that no slot is empty while the loop serves the others."""

@@ -59,6 +59,13 @@ Logprobs = Annotated[
         rich_help_panel=options.OUTPUT,
     ),
 ]  # fmt: skip
+Record = Annotated[
+    Path | None,
+    typer.Option(
+        "--record", help="File for the recording of every round.", metavar="FILE", callback=options.checked(early.file),
+        rich_help_panel=options.OUTPUT,
+    ),
+]  # fmt: skip
 Prediction = Annotated[
     str,
     typer.Option(
@@ -79,6 +86,7 @@ class Output:
     colour: bool
     stats: bool
     as_json: bool
+    record: Path | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +114,7 @@ def generate(
     prediction: Prediction = "",
     system: options.System = None,
     logprobs: Logprobs = None,
+    record: Record = None,
     color: options.Colour = None,
     stats: options.Statistics = True,
     quiet: options.Quiet = False,
@@ -119,11 +128,14 @@ def generate(
     A line of a --batch file is {"prompt": "…"} or {"messages": […]}, with an optional id and sampling parameters; in a
     .txt file every line is a prompt. JSON lines are written as answers finish. The exit code is 1 if any failed.
     """
-    params = replace(sampling.params(), logprobs=logprobs, prediction=prediction_text(prediction))
+    params = sampling.params()
+    params = replace(params, logprobs=logprobs, prediction=prediction_text(prediction), trace=record is not None)
     if system is not None and chat is False:
         raise InvalidRequest("cannot use '--system' with '--raw': it needs the chat template. Leave one out")
     if logprobs is not None and not (as_json or batch):
         raise InvalidRequest("cannot show '--logprobs': they are part of the JSON output. Add '--json'")
+    if record is not None and (batch is not None or n > 1):
+        raise InvalidRequest("cannot record several answers: '--record' writes one. Leave out '--batch' and '-n'")
     if batch is not None:
         if prompt is not None or prompt_file is not None:
             raise InvalidRequest("cannot read two inputs: a prompt and '--batch' are given. Give one, not both")
@@ -139,7 +151,7 @@ def generate(
         raise InvalidRequest("cannot answer: the prompt is empty. Give some text")
     llm = _load(model, loading, drafting)
     ids = read(llm, text, chat, system)
-    output = Output(render.use_colour(color), stats, as_json)
+    output = Output(render.use_colour(color), stats, as_json, record)
     params = sampling.fitting(llm, params, ids)
     for seed in seeds(params.seed, n):
         _write(llm, ids, replace(params, seed=seed), output)
@@ -277,5 +289,10 @@ def _write(llm: LLM, ids: list[int], params: SamplingParams, output: Output) -> 
             render.notes().print(render.legend())
     if output.stats:
         runtime.note(render.summary(answer))
+    if output.record is not None:
+        from foreword.recording import Recording
+
+        Recording.of(llm, params, answer).write(output.record)
+        runtime.note(f"saved the recording; see it with: foreword view {output.record}")
     if answer.interrupted:
         raise typer.Exit(130)

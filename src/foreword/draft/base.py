@@ -33,6 +33,8 @@ class Drafter(ABC):
     """What `draft=` may be: MODEL, or another few words. Empty if it takes nothing."""
     needs: ClassVar[bool] = False
     """`draft=` is required."""
+    proposes: ClassVar[bool] = True
+    """It has draft tokens to propose; only plain decoding has none."""
     draws: ClassVar[bool] = False
     """Draft tokens are sampled and come with their distribution q, if the rule compares distributions."""
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         TokenLogprob,
         Verify,
     )
+    from foreword.types.round import Round
     from foreword.types.stats import Clock, Stats
 
 _HOME = {
@@ -46,6 +47,7 @@ _HOME = {
     "Stops": "request",
     "TokenLogprob": "request",
     "Verify": "request",
+    "Round": "round",
     "Clock": "stats",
     "Stats": "stats",
 }
@@ -63,6 +65,7 @@ __all__ = [
     "Noise",
     "NoiseSource",
     "Origin",
+    "Round",
     "SamplingParams",
     "Scores",
     "Sequence",

@@ -84,6 +84,8 @@ class SamplingParams:
     """Policy that sets the number of draft tokens; None: the LLM's."""
     nodes: int | None = None
     """Fixed number of draft tokens per round, instead of `budget`."""
+    trace: bool = False
+    """Describe every round in `Delta.round` and `Completion.rounds`. Costs time, and never changes the text."""
 
     def __post_init__(self) -> None:
         for name, check in _CHECKS.items():
@@ -255,6 +257,7 @@ _CHECKS: dict[str, Check] = {
     "rule": _name,
     "budget": _name,
     "nodes": whole(0, NODES, optional=True),
+    "trace": _flag,
 }
 
 PARAMETER_NAMES = tuple(f.name for f in fields(SamplingParams))

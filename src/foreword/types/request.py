@@ -12,6 +12,7 @@ from torch import Tensor
 
 from foreword.types.draft import Draft, Verdict
 from foreword.types.params import SamplingParams
+from foreword.types.round import Round
 from foreword.types.stats import Stats
 
 FinishReason = Literal["stop", "length", "abort"]
@@ -165,6 +166,8 @@ class Delta:
     finish_reason: FinishReason | None = None
     drafted: int = 0
     """Draft tokens scored this round."""
+    round: Round | None = None
+    """How the round went; None without `SamplingParams(trace=True)`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +186,8 @@ class Completion:
     """How draft tokens were proposed."""
     undrafted: str | None = None
     """Why drafting was turned off; None if it was not. The text is the same either way."""
+    rounds: list[Round] | None = None
+    """Every round that emitted tokens; None without `SamplingParams(trace=True)`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
+
+from foreword.types.round import Reason
 
 __all__ = ["Clock", "Stats"]
 
@@ -46,11 +49,19 @@ class Stats:
     commit: float = 0.0
     prefill: float = 0.0
     """Seconds of rounds that only read the prompt, all steps together."""
+    prefill_tokens: int = 0
+    """Tokens read in those rounds."""
+    undrafted: dict[Reason, int] = field(default_factory=dict)
+    """Rounds in which nothing was drafted, by reason."""
 
-    def add(self, clock: Clock, drafted: int, accepted: int, depth: int | None = None) -> None:
-        """Count one round that emitted tokens; `depth` of its draft, None for a chain."""
+    def add(
+        self, clock: Clock, drafted: int, accepted: int, depth: int | None = None, reason: Reason | None = None
+    ) -> None:
+        """Count one round that emitted tokens; `depth` of its draft, None for a chain; `reason` without a draft."""
         depth = drafted if depth is None else depth
         self.rounds += 1
+        if reason:
+            self.undrafted[reason] = self.undrafted.get(reason, 0) + 1
         self.drafted += drafted
         self.accepted += accepted
         self.propose += clock.propose
@@ -62,6 +73,17 @@ class Stats:
         for level in range(depth):
             self.drafted_at[level] += 1
             self.accepted_at[level] += level < accepted
+
+    @property
+    def drafting_rounds(self) -> int:
+        """Rounds in which at least one draft token was scored."""
+        return self.drafted_at[0] if self.drafted_at else 0
+
+    @property
+    def accepted_counts(self) -> list[int]:
+        """Entry i: drafting rounds in which exactly i draft tokens were accepted; empty without any."""
+        at_least = [self.drafting_rounds, *self.accepted_at, 0]
+        return [more - fewer for more, fewer in pairwise(at_least)] if self.drafting_rounds else []
 
     @property
     def tokens_per_pass(self) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
@@ -20,22 +21,37 @@ _UNCHANGED = SamplingParams(temperature=1)
 """Parameters that sample from log-weights as they are."""
 
 
+@dataclass(frozen=True, slots=True)
+class Distributions:
+    """What each sequence of a round samples from, at every column."""
+
+    weights: Logits
+    """Log-weights, or raw logits where `unscaled`. At temperature 0 they are not yet one-hot."""
+    unscaled: list[bool]
+    """Whether drawing applies the temperature: for a rule with `follow` and plain parameters."""
+    invalid: list[Columns]
+    """Columns where a draft path makes a processor fail or forbids every token."""
+
+
 class Verifier:
     """Applies one rule. Calls `give_up` with a sequence whose own parameters fail, before raising the error."""
 
     def __init__(self, rule: Rule, draws: NoiseStreams, give_up: Callable[[Sequence], None]) -> None:
         self._rule, self._draws, self._give_up = rule, draws, give_up
 
-    def verify(self, batch: Batch, draft: Draft, logits: Logits) -> Verdict:
+    def verify(self, batch: Batch, draft: Draft, distributions: Distributions) -> Verdict:
         """Return the accepted nodes and the target's next token of each sequence."""
         if not batch.sequences:
             return Verdict([], [], 0)
-        distributions, invalid = self._distributions(batch, draft, logits)
+        invalid, rows = distributions.invalid, distributions.weights
         if self._rule.follow is not None:
-            verdict = self._follow_draws(self._rule.follow, batch, draft, distributions)
+            verdict = self._follow_draws(self._rule.follow, batch, draft, rows)
         else:
+            if not self._rule.shares_noise:
+                several = zip(batch.sequences, rows, strict=True)
+                rows = [one_hot(row) if sequence.params.greedy else row for sequence, row in several]
             noise = self._draws.verifying(batch.sequences, draft, [tree.depths for tree in draft.trees])
-            verdict = self._rule.verify(_padded(distributions, draft.nodes + 1), draft, noise)
+            verdict = self._rule.verify(_padded(rows, draft.nodes + 1), draft, noise)
         return _truncate(verdict, draft, invalid) if any(invalid) else verdict
 
     def _follow_draws(self, follow: Follow, batch: Batch, draft: Draft, distributions: Logits) -> Verdict:
@@ -51,15 +67,13 @@ class Verifier:
             added.append(token)
         return Verdict(kept, added, draft.nodes)
 
-    def _distributions(self, batch: Batch, draft: Draft, logits: Logits) -> tuple[Logits, list[Columns]]:
-        """Return each sequence's log-weights at every column, and the invalid columns.
-
-        For a rule with `follow` and plain parameters these are the raw logits: drawing applies the temperature.
-        """
-        distributions, invalid = [], []
+    def distributions(self, batch: Batch, draft: Draft, logits: Logits) -> Distributions:
+        """Return each sequence's distribution at every column."""
+        rows, unscaled, invalid = [], [], []
         for row, sequence in enumerate(batch.sequences):
-            if self._rule.follow is not None and sequence.params.plain:
-                distributions.append(logits[row])
+            unscaled.append(self._rule.follow is not None and sequence.params.plain)
+            if unscaled[row]:
+                rows.append(logits[row])
                 invalid.append(frozenset())
                 continue
             paths = draft.trees[row].paths if sequence.params.reads_path else None
@@ -68,11 +82,9 @@ class Verifier:
             except Exception:  # the other sequences continue in the engine's next step
                 self._give_up(sequence)
                 raise
-            distributions.append(
-                one_hot(distribution) if sequence.params.greedy and not self._rule.shares_noise else distribution
-            )
+            rows.append(distribution)
             invalid.append(columns)
-        return distributions, invalid
+        return Distributions(rows, unscaled, invalid)
 
 
 def _truncate(verdict: Verdict, draft: Draft, invalid: list[Columns]) -> Verdict:

@@ -9,10 +9,10 @@ from dataclasses import asdict, dataclass, field, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, cast
 
-from foreword.types import Clock, Delta, FinishReason, Origin, SamplingParams, TokenLogprob
+from foreword.types import Clock, Delta, FinishReason, Origin, Round, SamplingParams, TokenLogprob
 
 if TYPE_CHECKING:
-    from foreword.llm import LLM, Prompt
+    from foreword.llm import LLM
 
 
 @dataclass(slots=True)
@@ -20,6 +20,7 @@ class Answer:
     """Output of one request so far."""
 
     seed: int
+    prompt_tokens: list[int] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     pieces: list[tuple[str, Origin]] = field(default_factory=list)
     """The text of each token, and its origin."""
@@ -30,6 +31,8 @@ class Answer:
     seconds: float = 0.0
     """Duration of the request, prefill included."""
     figures: RequestStats = field(default_factory=lambda: RequestStats())
+    rounds: list[Round] = field(default_factory=list)
+    """Every round so far, if the request is traced."""
 
     @property
     def text(self) -> str:
@@ -43,6 +46,7 @@ class Answer:
     def add(self, delta: Delta, clock: Clock) -> None:
         """Append the output of one round and count its cost."""
         self.figures.add(delta, clock)
+        self.rounds += [delta.round] if delta.round else []
         self.tokens += delta.tokens
         self.logprobs += delta.logprobs
         self.pieces += zip(delta.pieces, delta.origins, strict=True)
@@ -110,11 +114,11 @@ class RequestStats:
         return self.accepted / self.drafted if self.drafted else 0.0
 
 
-def follow(llm: LLM, prompt: Prompt, params: SamplingParams, show: Callable[[Delta], None]) -> Answer:
+def follow(llm: LLM, prompt: list[int], params: SamplingParams, show: Callable[[Delta], None]) -> Answer:
     """Stream one completion and pass each delta to `show`. Ctrl-C ends it and keeps the output so far."""
     if params.seed is None:
         params = replace(params, seed=secrets.randbits(32))  # short enough to type again
-    answer = Answer(seed=params.seed or 0)
+    answer = Answer(seed=params.seed or 0, prompt_tokens=prompt)
     started = perf_counter()
     try:
         with closing(cast("Generator[Delta]", llm.stream(prompt, params))) as deltas:

@@ -1,0 +1,92 @@
+"""`foreword view`: a recorded answer in colour, its rounds, and their totals. Loads neither torch nor a model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from foreword.cli.common import early, options, render
+
+if TYPE_CHECKING:
+    from rich.table import Table
+    from rich.text import Text
+
+    from foreword.recording import Recording
+    from foreword.types import Origin
+    from foreword.types.round import Round
+
+
+def view(
+    file: Annotated[
+        Path,
+        typer.Argument(
+            help="Recording, from `foreword generate --record`.",
+            callback=options.checked(lambda file: early.there(file)),
+        ),
+    ],
+    rounds: Annotated[bool, typer.Option("--rounds", help="One line per round.")] = False,
+) -> None:
+    """Show a recorded answer: accepted draft tokens green, tokens of the target bold, then totals."""
+    from foreword.cli.common.demo_view import Scene
+    from foreword.recording import Recording
+
+    recording = Recording.read(file)
+    scene = Scene(recording.model, recording.prompt)
+    line = scene.line(recording.method)
+    line.passes = len(recording.rounds)
+    line.pieces += [piece for one in recording.rounds for piece in _pieces(one)]
+    console = render.stdout()
+    console.print(render.legend(), "", scene, "")
+    if rounds:
+        console.print(_rounds(recording), "")
+    render.facts(_totals(recording))
+
+
+def _pieces(one: Round) -> list[tuple[str, Origin]]:
+    """Return the text of each emitted token, and its origin."""
+    origins: list[Origin] = [*("accepted" for _ in one.accepted), "bonus"]
+    return list(zip(one.pieces, origins, strict=False))  # the answer may end inside the accepted path
+
+
+def _rounds(recording: Recording) -> Table:
+    """Return one row per round: what was drafted, what was emitted, or why nothing was drafted."""
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for head in ("round", "drafted", "accepted", "ms"):
+        table.add_column(head, justify="right", no_wrap=True)
+    table.add_column("tokens", overflow="fold")
+    table.add_column("why nothing was drafted", style="dim", overflow="fold")
+    for number, one in enumerate(recording.rounds, 1):
+        why = one.undrafted.text if one.undrafted else ""
+        numbers = (number, len(one.draft), len(one.accepted), f"{one.milliseconds:.1f}")
+        table.add_row(*map(str, numbers), _emitted(one), why)
+    return table
+
+
+def _emitted(one: Round) -> Text:
+    """Return the tokens of a round in their colours, white space made visible."""
+    texts = [*(one.draft[node].text for node in one.accepted), one.added.text]
+    return render.coloured((repr(text)[1:-1], origin) for text, (_, origin) in zip(texts, _pieces(one), strict=False))
+
+
+def _totals(recording: Recording) -> dict[str, object]:
+    totals = recording.totals
+    plain, pace = totals.plain_tokens_per_second, totals.tokens / totals.seconds if totals.seconds else 0.0
+    return {
+        "rule": recording.rule,
+        "budget": recording.budget,
+        "seed": str(recording.seed),
+        "tokens": totals.tokens,
+        "passes": totals.rounds,
+        "tokens per pass": f"{totals.tokens_per_pass:.2f}",
+        "draft tokens": totals.drafted,
+        "accepted": f"{totals.accepted} ({totals.acceptance:.0%})",
+        "seconds": f"{totals.seconds:.3f}",
+        "tokens per second": f"{pace:.0f}" + (f" (plain decoding: about {plain:.0f})" if plain else ""),
+        "rounds without a draft": totals.undrafted,
+        "ended by": recording.finish_reason,
+        "machine": f"{recording.machine.cpu}, {recording.machine.threads} threads",
+    }

@@ -1,0 +1,8 @@
+"""Recordings: one answer with every round that made it, as a JSON file (docs/recordings.md).
+
+Reading one imports neither torch nor a model.
+"""
+
+from foreword.recording.recording import SCHEMA, VERSION, Machine, Recording, Totals
+
+__all__ = ["SCHEMA", "VERSION", "Machine", "Recording", "Totals"]

@@ -1,0 +1,137 @@
+"""Traces of rounds, for requests with `SamplingParams(trace=True)`: read before the commit, timed after it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence as List
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+
+from jaxtyping import Float
+from torch import Tensor
+
+from foreword.model import Mode
+from foreword.scheduler import ScheduledSequence
+from foreword.types import Delta, Draft, Round, Sequence
+from foreword.types.round import REASONS, AddedToken, DraftToken, Reason, Undrafted, short
+
+if TYPE_CHECKING:
+    from foreword.speculator import SubBatch
+
+
+@runtime_checkable
+class TokenText(Protocol):
+    """A decoder that can show a single token."""
+
+    def show(self, token: int, before: int) -> str:
+        """Return how one token reads after another one."""
+        ...
+
+
+def reason(sub_batch: SubBatch, row: int) -> Reason:
+    """Return why nothing was drafted for a sequence. Every round without a draft is counted by it."""
+    sequence, speculator, proposed = sub_batch.batch.sequences[row], sub_batch.speculator, sub_batch.proposed
+    if sequence.undrafted is not None or sub_batch.failed:
+        return "failed"
+    if not speculator.drafter.proposes:
+        return "method"
+    if speculator.target.mode is Mode.PLAIN:
+        return "target"
+    if not sub_batch.batch.reach(sequence):
+        return "last-token"
+    if not sub_batch.budgets[row]:
+        return "budget"
+    return "dropped" if proposed and proposed.trees[row].tokens else "no-match"
+
+
+def begin(sub_batches: List[SubBatch], scheduled: List[ScheduledSequence]) -> None:
+    """Trace the round for every sequence that asks for it, all but its times and text.
+
+    Runs after verification and before the commit: the distributions depend on the committed tokens.
+    """
+    traced = [
+        (sub_batch, row, sequence)
+        for sub_batch in sub_batches
+        for row, sequence in enumerate(sub_batch.batch.sequences)
+        if sequence.params.trace
+    ]
+    if not traced:
+        return
+    drafted = sum(len(tree) for sub_batch in sub_batches for tree in sub_batch.draft.trees)
+    rows = drafted + sum(entry.read for entry in scheduled)
+    prompt_rows = sum(entry.read for entry in scheduled if not entry.sequence.produced)
+    for sub_batch, row, sequence in traced:
+        round_ = sub_batch.rounds[row] = _round(sub_batch, row, sequence)
+        round_.rows, round_.prompt_rows, round_.sequences = rows, prompt_rows, len(scheduled)
+
+
+def attach(sub_batch: SubBatch, row: int, delta: Delta) -> Delta:
+    """Return the delta of a sequence with its trace, if it has one."""
+    round_ = sub_batch.rounds.get(row)
+    if round_ is None:
+        return delta
+    round_.pieces = delta.pieces
+    return replace(delta, round=round_)
+
+
+def close(sub_batch: SubBatch) -> None:
+    """Add the times, which are known once the round is over."""
+    clock = sub_batch.clock
+    for round_ in sub_batch.rounds.values():
+        times = (clock.propose, clock.score, clock.verify, clock.commit)
+        round_.propose_ms, round_.score_ms, round_.verify_ms, round_.commit_ms = (short(1000 * one) for one in times)
+
+
+def _round(sub_batch: SubBatch, row: int, sequence: Sequence) -> Round:
+    tree, path, added = sub_batch.draft.trees[row], sub_batch.verdict.kept[row], sub_batch.verdict.added[row]
+    last = path[-1] if path else -1
+    *targets, of_added = _target_probs(sub_batch, row, [*tree.parents, last], [*tree.tokens, added])
+    befores = [tree.tokens[parent] if parent >= 0 else sequence.tokens[-1] for parent in (*tree.parents, last)]
+    decoder, tokens = sequence.reader, [*tree.tokens, added]
+    shows = isinstance(decoder, TokenText)
+    *texts, text = map(decoder.show, tokens, befores) if shows else [""] * len(tokens)
+    drafts = _draft_probs(sub_batch.draft, row)
+    kind: Literal["bonus", "correction", "plain"] = "correction" if last in tree.parents else "bonus"
+    why, stats = sub_batch.reasons[row], sequence.stats
+    return Round(
+        draft=tuple(map(DraftToken, tree.tokens, texts, tree.parents, drafts, targets)),
+        accepted=tuple(path),
+        added=AddedToken(added, text, of_added, kind if len(tree) else "plain"),
+        budget=sub_batch.budgets[row],
+        undrafted=why and Undrafted(why, _sentence(why, sub_batch, sequence)),
+        rows=0,
+        prompt_rows=0,
+        sequences=0,
+        prefill_tokens=0 if stats.rounds else stats.prefill_tokens,
+        prefill_ms=0.0 if stats.rounds else short(1000 * stats.prefill),
+    )
+
+
+def _sentence(why: Reason, sub_batch: SubBatch, sequence: Sequence) -> str:
+    error = (sequence.undrafted or sub_batch.failed) if why == "failed" else None
+    return f"{REASONS[why]} {error}" if error else REASONS[why]
+
+
+def _target_probs(sub_batch: SubBatch, row: int, parents: list[int], tokens: list[int]) -> list[float | None]:
+    """Return the probability of each token after its parent; None in an invalid column, or if it is no number."""
+    distributions, sequence = sub_batch.distributions, sub_batch.batch.sequences[row]
+    columns = [parent + 1 for parent in parents]
+    scaled: Float[Tensor, "column vocab"] = distributions.weights[row].float()
+    if distributions.unscaled[row]:
+        scaled = scaled / (sequence.params.temperature or 1.0)
+    values = (scaled[columns, tokens] - scaled.logsumexp(-1)[columns]).exp().tolist()
+    invalid = distributions.invalid[row]
+    cells = zip(columns, values, strict=True)
+    return [None if column in invalid or math.isnan(value) else short(value) for column, value in cells]
+
+
+def _draft_probs(draft: Draft, row: int) -> list[float | None]:
+    """Return the drafter's probability of each token after its parent, as far as it is given."""
+    tree = draft.trees[row]
+    if draft.probs is not None:
+        return [short(q) for q in draft.probs[row, range(len(tree)), tree.tokens].tolist()]
+    if len(tree.probabilities) != len(tree):
+        return [None] * len(tree)
+    reached = [tree.probabilities[parent] if parent >= 0 else 1.0 for parent in tree.parents]
+    ratios = zip(tree.probabilities, reached, strict=True)
+    return [short(min(path / before, 1.0)) if before else None for path, before in ratios]

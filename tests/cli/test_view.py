@@ -1,0 +1,102 @@
+"""`foreword generate --record` writes what the library records, and `foreword view` shows it without a model."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import foreword
+from foreword import SamplingParams
+from foreword.recording import Recording
+from foreword.types.round import REASONS
+
+QUESTION = 'Define the word "gasolene".'
+WORDS = ("generate", QUESTION, "--seed", "7", "--max-tokens", "24", "--nodes", "4")
+
+
+@pytest.fixture
+def file(here) -> Path:
+    found = here(*WORDS, "--record", "answer.json")
+    assert found.returncode == 0, found.stderr
+    assert found.stderr.endswith("saved the recording; see it with: foreword view answer.json\n")
+    return here.folder / "answer.json"
+
+
+def test_a_recording_is_that_of_the_library(here, llm, file):
+    params = SamplingParams(seed=7, max_tokens=24, nodes=4, trace=True)
+    completion = llm.chat([{"role": "user", "content": QUESTION}], params)
+    recording, expected = Recording.read(file), Recording.of(llm, params, completion)
+    for name in ("model", "method", "rule", "budget", "params", "seed", "prompt_tokens", "answer", "finish_reason"):
+        assert getattr(recording, name) == getattr(expected, name)
+    assert [one.tokens for one in recording.rounds] == [one.tokens for one in expected.rounds]
+    assert recording.totals.accepted == expected.totals.accepted > 0
+
+
+def test_json_and_a_recording_go_together(here, unbarred):
+    found = here(*WORDS, "--record", "answer.json", "--json", "--quiet")
+    recording = Recording.read(here.folder / "answer.json")
+    assert json.loads(found.stdout)["text"] == recording.answer
+    assert found.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--record", "a.json", "-n", "2"), "cannot record several answers: '--record' writes one"),
+        (("--record", "nowhere/a.json"), "cannot write nowhere/a.json"),
+    ],
+)
+def test_what_cannot_be_recorded_is_refused_at_once(here, words, said):
+    found = here("generate", QUESTION, *words)
+    assert (found.returncode, found.stdout) == (2, "")
+    assert said in found.stderr
+
+
+def test_a_batch_is_not_recorded(here):
+    (here.folder / "prompts.txt").write_text("One\nTwo\n", encoding="utf-8")
+    found = here("generate", "--batch", "prompts.txt", "--record", "a.json")
+    assert found.returncode == 2
+    assert "cannot record several answers" in found.stderr
+
+
+def test_view_shows_the_answer_and_the_totals(here, file):
+    recording, found = Recording.read(file), here("view", "answer.json")
+    assert (found.returncode, found.stderr) == (0, "")
+    shown = " ".join(found.stdout.split())
+    assert " ".join(recording.answer.split())[:30] in shown
+    assert f"{recording.totals.rounds} passes" in shown
+    assert re.search(rf"accepted +{recording.totals.accepted} ", found.stdout)
+    assert "seed 7" in re.sub(" +", " ", shown)
+    assert "round drafted" not in shown
+
+
+def test_view_shows_every_round_with_the_reason_for_no_draft(here, file):
+    here(*WORDS[:-2], "--method", "none", "--record", "answer.json")
+    recording, found = Recording.read(file), here("view", "answer.json", "--rounds", COLUMNS="200")
+    rows = re.findall(r"^ +\d+ +(\d+) +(\d+) +\d+\.\d  ", found.stdout, re.MULTILINE)
+    assert rows == [("0", "0")] * len(recording.rounds)
+    assert found.stdout.count(REASONS["method"]) == len(recording.rounds)
+
+
+def test_view_refuses_what_is_no_recording(here):
+    (here.folder / "other.json").write_text("{}", encoding="utf-8")
+    for name, said in (("other.json", "cannot open other.json: the recording lacks"), ("none.json", "cannot read")):
+        found = here("view", name)
+        assert (found.returncode, found.stdout) == (2, "")
+        assert said in found.stderr
+
+
+def test_view_loads_no_torch(file):
+    code = (
+        "import sys; sys.argv = ['foreword', 'view', 'answer.json']; from foreword.cli import main\n"
+        "try: main()\n"
+        "finally: print('torch' in sys.modules, file=sys.stderr)"
+    )
+    environment = {"PYTHONPATH": str(Path(foreword.__file__).parents[1]), "PYTHONUTF8": "1"}
+    found = subprocess.run(
+        [sys.executable, "-c", code], env=environment, cwd=file.parent, capture_output=True, text=True, check=True
+    )
+    assert found.stderr == "False\n"
