@@ -1,4 +1,4 @@
-"""From requests to sequences, and to completions: tokenize prompts, render chats, check parameters against the target."""
+"""From requests to sequences, and on to completions: tokenize prompts, render chats, check parameters."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def test_every_method_and_company_give_the_same_text(server: Running) -> None:
     assert len({answer.choices[0].message.content for answer in answers}) == 1
     drafted = [answer.model_extra["metrics"]["speculative_decoding"] for answer in answers]
     assert drafted[0]["num_draft_tokens"] == 0
-    assert drafted[0]["off"] == "method none"
+    assert drafted[0]["off"]["reason"] == "method"
     assert drafted[2]["num_accepted_draft_tokens"] > 0
     assert [counts["method"] for counts in drafted[:3]] == ["none", "suffix", "lm"]
 

@@ -8,7 +8,7 @@ from time import perf_counter, time
 
 from foreword.async_llm import Job
 from foreword.server.output import OutputEvent, OutputParser, Reasoning, Text, ToolArguments, ToolCall
-from foreword.types import Delta, SamplingParams, Sequence, TokenLogprob
+from foreword.types import Delta, Round, SamplingParams, Sequence, TokenLogprob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +49,8 @@ class Choice:
     reasoning: str = ""
     calls: list[Called] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
+    rounds: list[Round] = field(default_factory=list)
+    """Rounds, if the request traces them."""
     first: float | None = None
     """perf_counter() at the first token."""
     last: float = 0.0
@@ -59,6 +61,8 @@ class Choice:
         self.last = perf_counter()
         self.first = self.last if self.first is None else self.first
         self.logprobs += delta.logprobs
+        if delta.round is not None:
+            self.rounds.append(delta.round)
         events = list(self.parser.push(delta.text))
         if delta.finish_reason is not None:
             self.ended = True
@@ -85,11 +89,6 @@ class Choice:
         if self.calls and reason != "length":
             return "tool_calls"
         return "stop" if reason == "abort" else reason
-
-    @property
-    def stop_text(self) -> str | None:
-        """Return the stop string that ended the choice, if one did and the text shows which."""
-        return None
 
     @property
     def tokens(self) -> int:

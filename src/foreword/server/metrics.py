@@ -62,7 +62,7 @@ class Metrics:
             self._hits.labels(self._model).inc(stats.cached)
         self._generated.labels(self._model).inc(choice.tokens)
         self._success.labels(self._model, choice.finish_reason if choice.ended else "abort").inc()
-        self._drafts.labels(self._model, method).inc(stats.drafted_at[0] if stats.drafted_at else 0)
+        self._drafts.labels(self._model, method).inc(stats.drafting_rounds)
         self._drafted.labels(self._model, method).inc(stats.drafted)
         self._accepted.labels(self._model, method).inc(stats.accepted)
         for depth, count in enumerate(stats.accepted_at[:DEPTHS]):
@@ -70,7 +70,7 @@ class Metrics:
         self._propose.labels(self._model, method).inc(stats.propose)
         self._score.labels(self._model, method).inc(stats.score)
         if not stats.drafted and choice.tokens:
-            self._off.labels(self._model, why_off(choice, method)).inc()
+            self._off.labels(self._model, why_off(choice)).inc()
         if choice.first is not None:
             self._first.labels(self._model).observe(choice.first - answer.arrived)
             self._whole.labels(self._model).observe(choice.last - answer.arrived)
@@ -86,13 +86,10 @@ class Metrics:
         return generate_latest(self.registry)
 
 
-def why_off(choice: Choice, method: str) -> str:
-    """Return, in one word or two, why nothing was drafted in a choice."""
-    if method == "none":
-        return "method none"
-    if choice.sequence.undrafted is not None:
-        return "drafter failed"
-    return "one token" if choice.tokens <= 1 else "did not pay"
+def why_off(choice: Choice) -> str:
+    """Return the commonest reason why rounds of a choice drafted nothing."""
+    counts = choice.sequence.stats.undrafted
+    return max(counts, key=lambda reason: counts[reason]) if counts else "aborted"
 
 
 class _Gauges(Collector):

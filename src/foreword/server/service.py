@@ -65,7 +65,7 @@ class Service:
         return await asyncio.get_running_loop().run_in_executor(self._texts, partial(function, *args))
 
     def resolve(self, name: str | None) -> tuple[str, str | None]:
-        """Return the model name to report and the method that a suffix chose: "name:ngram".
+        """Return the model name to report and the method that a suffix chose: "name:METHOD".
 
         Raises ApiError 404 for another model.
         """

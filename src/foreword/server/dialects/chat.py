@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -9,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from foreword import __version__
 from foreword.errors import InvalidRequest
 from foreword.server.answer import Answer, Call, Choice
-from foreword.server.dialects.common import TokenTexts, fingerprint, new_id, speculation, timings, usage
+from foreword.server.dialects.common import TokenTexts, fingerprint, new_id, rounds, speculation, timings, usage
 from foreword.server.dialects.fields import Logprobs, Sampled
 from foreword.server.dialects.translate import Translator
 from foreword.server.errors import ApiError
@@ -79,7 +81,9 @@ class ChatDialect:
         top = (body.top_logprobs or 0) if body.logprobs else None
         if body.top_logprobs and not body.logprobs:
             raise InvalidRequest("cannot list top_logprobs: 'logprobs' is not set. Set it to true")
-        return translator.chat(body, body.messages, max_tokens=limit, n=body.n, logprobs=top, stream=bool(body.stream))
+        trace = True if body.stream_options and body.stream_options.include_speculation else None
+        sampling = {"n": body.n, "logprobs": top, "trace": trace}
+        return translator.chat(body, body.messages, max_tokens=limit, stream=bool(body.stream), sampling=sampling)
 
     def whole(self, answer: Answer) -> dict[str, Any]:
         """Return the body of a complete answer."""
@@ -90,6 +94,7 @@ class ChatDialect:
                 "logprobs": self._logprobs(choice.logprobs),
                 "finish_reason": choice.finish_reason,
                 "seed": choice.sequence.seed,
+                **rounds(choice),
             }
             for choice in answer.choices
         ]
@@ -134,11 +139,12 @@ class ChatDialect:
     def push(self, choice: Choice, events: list[OutputEvent], delta: Delta) -> bytes:
         """Return the chunks of one delta: one for each event, and the last one of a choice that ended."""
         chunks, logprobs = [], self._logprobs(list(delta.logprobs)) if delta.logprobs else None
-        for one in events:
-            chunks.append(self._chunk(choice, _changed(one), logprobs))
+        for changed in filter(None, map(_changed, events)):
+            chunks.append(self._chunk(choice, changed, logprobs))
             logprobs = None
-        if logprobs is not None:  # tokens whose text is not certain yet
-            chunks.append(self._chunk(choice, {"content": ""}, logprobs))
+        if logprobs is not None or delta.round is not None:  # also of tokens whose text is not certain yet
+            more = {"speculation": delta.round.as_json()} if delta.round is not None else {}
+            chunks.append(self._chunk(choice, {"content": ""}, logprobs, more=more))
         if choice.ended:
             chunks.append(self._chunk(choice, {}, None, choice.finish_reason))
         return b"".join(chunks)
@@ -149,16 +155,17 @@ class ChatDialect:
         changed: dict[str, Any],
         logprobs: dict[str, Any] | None = None,
         reason: str | None = None,
+        more: Mapping[str, Any] = MappingProxyType({}),
     ) -> bytes:
-        written = {"index": choice.index, "delta": changed, "logprobs": logprobs, "finish_reason": reason}
+        written = {"index": choice.index, "delta": changed, "logprobs": logprobs, "finish_reason": reason, **more}
         if reason is not None:
             written["seed"] = choice.sequence.seed
-        more: dict[str, Any] = {"usage": None} if self._options.include_usage else {}
+        beside: dict[str, Any] = {"usage": None} if self._options.include_usage else {}
         if self._answer is not None and self._options.continuous_usage_stats:
-            more["usage"] = self._usage(self._answer)
+            beside["usage"] = self._usage(self._answer)
         if self._answer is not None and reason is not None and all(one.ended for one in self._answer.choices):
-            more |= _measured(self._answer)
-        return event({**self._base, "choices": [written], **more})
+            beside |= _measured(self._answer)
+        return event({**self._base, "choices": [written], **beside})
 
     def end(self, answer: Answer) -> bytes:
         """Return the chunk of usage, if asked for, and the end of the stream."""
@@ -176,7 +183,7 @@ def _measured(answer: Answer) -> dict[str, Any]:
     return {"metrics": {"speculative_decoding": speculation(answer)}, "timings": timings(answer)}
 
 
-def _changed(one: OutputEvent) -> dict[str, Any]:
+def _changed(one: OutputEvent) -> dict[str, Any] | None:
     """Return an event as the delta of a chunk."""
     match one:
         case Text(text):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import secrets
-from typing import Any
+from collections import Counter
+from typing import Any, cast
 
-from foreword.server.answer import Answer
+from foreword.server.answer import Answer, Choice
 from foreword.server.metrics import why_off
 from foreword.types import TokenLogprob
+from foreword.types.round import REASONS, Reason
 
 MILLI = 1000
 
@@ -20,10 +22,12 @@ def new_id(prefix: str) -> str:
 def speculation(answer: Answer) -> dict[str, Any]:
     """Return the draft counts of an answer, in the shape of vLLM's `metrics.speculative_decoding`, and ours."""
     stats = [choice.sequence.stats for choice in answer.choices]
-    drafts = sum(one.drafted_at[0] for one in stats if one.drafted_at)
+    drafts = sum(one.drafting_rounds for one in stats)
     drafted, accepted = sum(one.drafted for one in stats), sum(one.accepted for one in stats)
     rounds, tokens = sum(one.rounds for one in stats), sum(one.tokens for one in stats)
-    off = [why_off(choice, answer.call.method) for choice in answer.choices if not choice.sequence.stats.drafted]
+    off = [why_off(choice) for choice in answer.choices if not choice.sequence.stats.drafted]
+    failed = next((one.sequence.undrafted for one in answer.choices if one.sequence.undrafted), None)
+    histogram = [sum(counts) for counts in _columns([one.accepted_counts for one in stats])]
     return {
         "method": answer.call.method,
         "num_spec_steps": drafts,
@@ -34,9 +38,15 @@ def speculation(answer: Answer) -> dict[str, Any]:
         "num_accepted_tokens_per_pos": [sum(counts) for counts in _columns([one.accepted_at for one in stats])],
         "num_rounds": rounds,
         "tokens_per_pass": round(tokens / rounds, 4) if rounds else None,
-        "off": off[0] if off else None,
-        "off_reason": next((one.sequence.undrafted for one in answer.choices if one.sequence.undrafted), None),
+        "acceptance_histogram": histogram,
+        "undrafted_rounds": dict(sum((Counter(one.undrafted) for one in stats), Counter[str]())),
+        "off": {"reason": off[0], "text": failed or REASONS.get(cast("Reason", off[0]), "")} if off else None,
     }
+
+
+def rounds(choice: Choice) -> dict[str, Any]:
+    """Return the traced rounds of a choice, if the request asked for them (docs/recordings.md)."""
+    return {"rounds": [one.as_json() for one in choice.rounds]} if choice.sequence.params.trace else {}
 
 
 def _columns(rows: list[list[int]]) -> list[list[int]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from pydantic import Field
@@ -10,7 +12,7 @@ from foreword import __version__
 from foreword.errors import InvalidRequest
 from foreword.server.answer import Answer, Call, Choice
 from foreword.server.dialects.chat import DONE, StreamOptions
-from foreword.server.dialects.common import TokenTexts, fingerprint, new_id, speculation, timings, usage
+from foreword.server.dialects.common import TokenTexts, fingerprint, new_id, rounds, speculation, timings, usage
 from foreword.server.dialects.fields import Logprobs, Sampled
 from foreword.server.dialects.translate import Translator
 from foreword.server.errors import ApiError
@@ -70,8 +72,10 @@ class CompletionDialect:
             raise InvalidRequest("cannot complete with max_tokens=0: the answer is empty. Use 'echo', or 1 or more")
         if body.echo and body.stream and body.logprobs is not None:
             raise InvalidRequest("cannot stream 'echo' with 'logprobs'. Leave out one of the three")
+        trace = True if body.stream_options and body.stream_options.include_speculation else None
+        sampling = {"n": body.n, "logprobs": body.logprobs, "trace": trace}
         return translator.text(
-            body, prompts, max_tokens=limit, n=body.n, logprobs=body.logprobs, stream=bool(body.stream), scored=scored
+            body, prompts, max_tokens=limit, stream=bool(body.stream), scored=scored, sampling=sampling
         )
 
     def whole(self, answer: Answer) -> dict[str, Any]:
@@ -81,7 +85,7 @@ class CompletionDialect:
                 self._choice(
                     choice.index, answer.prompt_of(choice), choice.text, choice.logprobs, choice.finish_reason, answer
                 )
-                | {"seed": choice.sequence.seed}
+                | {"seed": choice.sequence.seed, **rounds(choice)}
                 for choice in answer.choices
             ]
         else:
@@ -143,14 +147,20 @@ class CompletionDialect:
             logprobs = self._logprobs([one.token for one in delta.logprobs], list(delta.logprobs), place)
             self._places[choice.index] = place + len(text)
         reason = choice.finish_reason if choice.ended else None
-        return self._chunk(choice, text, logprobs, reason) if text or logprobs or reason else b""
+        more = {} if delta.round is None else {"speculation": delta.round.as_json()}
+        return self._chunk(choice, text, logprobs, reason, more) if text or logprobs or reason or more else b""
 
     def _chunk(
-        self, choice: Choice, text: str, logprobs: dict[str, Any] | None = None, reason: str | None = None
+        self,
+        choice: Choice,
+        text: str,
+        logprobs: dict[str, Any] | None = None,
+        reason: str | None = None,
+        more: Mapping[str, Any] = MappingProxyType({}),
     ) -> bytes:
-        written = {"index": choice.index, "text": text, "logprobs": logprobs, "finish_reason": reason}
-        more = {"usage": None} if self._options.include_usage else {}
-        return event({**self._base, "choices": [written], **more})
+        written = {"index": choice.index, "text": text, "logprobs": logprobs, "finish_reason": reason, **more}
+        beside = {"usage": None} if self._options.include_usage else {}
+        return event({**self._base, "choices": [written], **beside})
 
     def end(self, answer: Answer) -> bytes:
         """Return the chunk of usage, if asked for, and the end of the stream."""

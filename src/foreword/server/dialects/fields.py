@@ -133,7 +133,8 @@ def speculation(chosen: Speculative | None, suffix: str | None, has_prediction: 
     method = (chosen.method if chosen else None) or suffix
     if method is None and has_prediction:
         method = "predicted"
-    return {name: value for name, value in (given | {"method": method}).items() if value is not None}
+    given |= {"method": method, "trace": True if chosen is not None and chosen.trace else None}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def texts(given: str | list[str]) -> tuple[str, ...]:

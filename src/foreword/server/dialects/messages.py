@@ -10,7 +10,7 @@ from pydantic import Field
 from foreword.detokenizer import first_stop
 from foreword.errors import InvalidRequest
 from foreword.server.answer import Answer, Call, Choice
-from foreword.server.dialects.common import new_id, speculation, timings
+from foreword.server.dialects.common import new_id, rounds, speculation, timings
 from foreword.server.dialects.fields import Body, Speculative, texts
 from foreword.server.dialects.translate import Translator
 from foreword.server.errors import ApiError
@@ -89,7 +89,8 @@ class MessagesDialect:
             {"type": "tool_use", "id": one.id, "name": one.name, "input": _object(one.arguments)}
             for one in choice.calls
         ]
-        return {**self._message(answer), "content": content, **self._ending(answer), "usage": self._usage(answer)}
+        head = {**self._message(answer), "content": content, **self._ending(answer), "usage": self._usage(answer)}
+        return {**head, "metrics": {"speculative_decoding": speculation(answer)}, **rounds(choice)}
 
     def _message(self, answer: Answer) -> dict[str, Any]:
         empty = {"stop_reason": None, "stop_sequence": None, "usage": {**self._usage(answer), "output_tokens": 0}}
@@ -136,6 +137,8 @@ class MessagesDialect:
             if (changed := _changed(one)) is not None:
                 data = {"type": "content_block_delta", "index": self._blocks, "delta": changed}
                 written += event(data, "content_block_delta")
+        if delta.round is not None:
+            written += event({"type": "speculation", "speculation": delta.round.as_json()}, "speculation")
         return written
 
     def _close(self) -> bytes:

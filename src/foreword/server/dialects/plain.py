@@ -48,13 +48,18 @@ class LoadBody(BaseModel):
 def routes(service: Service) -> APIRouter:
     """Return the routes."""
     router = APIRouter()
-    created = service.created
+    _add_models(router, service)
+    _add_tokens(router, service)
+    _add_state(router, service)
+    return router
 
+
+def _add_models(router: APIRouter, service: Service) -> None:
     def described(name: str) -> dict[str, Any]:
         return {
             "id": name,
             "object": "model",
-            "created": created,
+            "created": service.created,
             "owned_by": "foreword",
             "root": service.name,
             "max_model_len": service.context,
@@ -75,6 +80,15 @@ def routes(service: Service) -> APIRouter:
         service.resolve(name)
         return described(name)
 
+    @router.post("/load_model", tags=["models"])
+    async def load_model(body: LoadBody) -> Response:
+        """Say that the model is loaded, as `transformers chat` asks before it starts."""
+        name, _ = service.resolve(body.model)
+        ready = event({"status": "ready", "model": name, "cached": True})
+        return StreamingResponse(iter([ready]), media_type="text/event-stream")
+
+
+def _add_tokens(router: APIRouter, service: Service) -> None:
     @router.post("/tokenize", tags=["tokens"])
     async def tokenize(body: TokenizeBody) -> dict[str, Any]:
         """Return the token ids of a text or a chat."""
@@ -94,6 +108,8 @@ def routes(service: Service) -> APIRouter:
             raise InvalidRequest(f"cannot detokenize: token ids must be in [0, {vocabulary})")
         return {"prompt": await service.in_texts(service.tokenizer.decode, body.tokens)}
 
+
+def _add_state(router: APIRouter, service: Service) -> None:
     @router.get("/health", tags=["server"])
     async def health() -> Response:
         """Say whether the engine is alive."""
@@ -117,15 +133,6 @@ def routes(service: Service) -> APIRouter:
     async def metrics() -> Response:
         """Return Prometheus metrics."""
         return Response(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
-
-    @router.post("/load_model", tags=["models"])
-    async def load_model(body: LoadBody) -> Response:
-        """Say that the model is loaded, as `transformers chat` asks before it starts."""
-        name, _ = service.resolve(body.model)
-        ready = event({"status": "ready", "model": name, "cached": True})
-        return StreamingResponse(iter([ready]), media_type="text/event-stream")
-
-    return router
 
 
 def _tokens(service: Service, body: TokenizeBody) -> list[int]:

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from foreword.errors import InvalidRequest
 from foreword.server.answer import Answer, Call, Choice
-from foreword.server.dialects.common import new_id, speculation, timings
+from foreword.server.dialects.common import new_id, rounds, speculation, timings
 from foreword.server.dialects.fields import Sampled
 from foreword.server.dialects.response_items import Item, items_of, messages_of, next_item, tools_of
 from foreword.server.dialects.translate import Translator
@@ -96,6 +96,7 @@ class ResponsesDialect:
             "total_tokens": answer.prompt_tokens + answer.completion_tokens,
         }
         measured = {"metrics": {"speculative_decoding": speculation(answer)}, "timings": timings(answer)}
+        measured |= rounds(answer.choices[0])
         return {
             "id": self._id,
             "object": "response",
@@ -144,6 +145,8 @@ class ResponsesDialect:
                 self._items.append(next_item(one))
                 written += self._events(self._items[-1].opened())
             written += self._events(self._items[-1].push(one))
+        if delta.round is not None:
+            written += self._event("response.speculation", speculation=delta.round.as_json())
         return written
 
     def _close(self) -> bytes:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from collections.abc import Sequence as List
+from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
 
 from foreword.errors import ContextExceeded
@@ -50,12 +52,12 @@ class Translator:
         messages: List[dict[str, Any]],
         *,
         max_tokens: int | None,
-        n: int | None = None,
-        logprobs: int | None = None,
         stream: bool = False,
+        sampling: Mapping[str, Any] = MappingProxyType({}),
     ) -> Call:
-        """Return the call of a conversation."""
-        return self.text(body, [self.render(messages)], max_tokens=max_tokens, n=n, logprobs=logprobs, stream=stream)
+        """Return the call of a conversation. `sampling`: parameters that the API names otherwise, or None."""
+        prompt = self.render(messages)
+        return self.text(body, [prompt], max_tokens=max_tokens, stream=stream, sampling=sampling)
 
     def render(self, messages: List[dict[str, Any]]) -> list[int]:
         """Return the prompt of a conversation."""
@@ -67,10 +69,9 @@ class Translator:
         prompts: list[list[int]],
         *,
         max_tokens: int | None,
-        n: int | None = None,
-        logprobs: int | None = None,
         stream: bool = False,
         scored: int | None = None,
+        sampling: Mapping[str, Any] = MappingProxyType({}),
     ) -> Call:
         """Return the call of prompts. `max_tokens` None: what the context still holds; 0: only scores."""
         name, suffix = self._service.resolve(body.model)
@@ -84,7 +85,7 @@ class Translator:
             )
         # A longer answer could not be given either way, and clients ask for their usual model's limit.
         limit = min(max_tokens or room, room)
-        own = {"n": n, "logprobs": logprobs, "max_tokens": limit, "tenant": self._tenant, **drafting}
+        own = {**sampling, "max_tokens": limit, "tenant": self._tenant, **drafting}
         params = build(body.sampling(**own))
         return Call(
             prompts=prompts,
