@@ -12,6 +12,7 @@ from types import TracebackType
 
 from foreword import bundled
 from foreword.budget import DraftBudget, policy
+from foreword.chats import Message
 from foreword.draft import MODEL, WITH_DRAFT, usual
 from foreword.draft import method as find_method
 from foreword.draft.ensemble.recipe import Sources, shipped
@@ -23,7 +24,7 @@ from foreword.model import Tokenizer, load_tokenizer
 from foreword.model.loading.given import Given, check_given, opened
 from foreword.model.weights import save
 from foreword.prompts import Prompt, listed, per_prompt
-from foreword.requests import Message, Requests
+from foreword.requests import Requests, Tool
 from foreword.scheduler import Scheduler
 from foreword.speculators import Speculators, source_of
 from foreword.types import Completion, Delta, SamplingParams, Sequence, TokenLogprob
@@ -186,10 +187,19 @@ class LLM:
         """Progress of online learning; None without it."""
         return self.engine.drafter.progress if isinstance(self.engine.drafter, OnlineLearner) else None
 
-    def render(self, messages: List[Message]) -> list[int]:
-        """Return the prompt token ids of a conversation. Raises InvalidRequest if the chat template refuses it."""
+    def render(
+        self,
+        messages: List[Message],
+        tools: List[Tool] | None = None,
+        template_options: Mapping[str, object] | None = None,
+    ) -> list[int]:
+        """Return the prompt token ids of a conversation, with tools that the model may call (docs/tool-calls.md).
+
+        template_options: options of the chat template, such as {"enable_thinking": False}. Raises InvalidRequest if
+        a message, a tool or an option is wrong, or if the chat template refuses the messages.
+        """
         with self._locked():
-            return self._requests.render(messages)
+            return self._requests.render(messages, tools, template_options)
 
     # ---- single sequences: for callers that run rounds themselves
 

@@ -1,0 +1,1 @@
+"""The HTTP server: other programs' chat dialects in front of one LLM."""

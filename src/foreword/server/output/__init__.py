@@ -1,0 +1,38 @@
+"""Outputs: text to events (reasoning, content, tool calls), and grammars that force tool calls."""
+
+from foreword.server.output.choice import structural_tag
+from foreword.server.output.events import (
+    Event,
+    Markup,
+    Reasoning,
+    Text,
+    ToolArguments,
+    ToolCall,
+    ToolCallEnd,
+    merged,
+)
+from foreword.server.output.formats import FORMATS, format_of, named_format
+from foreword.server.output.formats.base import Format
+from foreword.server.output.parser import OutputParser
+from foreword.server.output.reasoning import REASONING, ReasoningTags, named_reasoning, reasoning_of
+
+__all__ = [
+    "FORMATS",
+    "REASONING",
+    "Event",
+    "Format",
+    "Markup",
+    "OutputParser",
+    "Reasoning",
+    "ReasoningTags",
+    "Text",
+    "ToolArguments",
+    "ToolCall",
+    "ToolCallEnd",
+    "format_of",
+    "merged",
+    "named_format",
+    "named_reasoning",
+    "reasoning_of",
+    "structural_tag",
+]
