@@ -12,7 +12,7 @@ from types import TracebackType
 
 from foreword import bundled
 from foreword.budget import DraftBudget, policy
-from foreword.chats import Message
+from foreword.chats import Message, Options, Tool
 from foreword.draft import MODEL, WITH_DRAFT, usual
 from foreword.draft import method as find_method
 from foreword.draft.ensemble.recipe import Sources, shipped
@@ -24,7 +24,7 @@ from foreword.model import Tokenizer, load_tokenizer
 from foreword.model.loading.given import Given, check_given, opened
 from foreword.model.weights import save
 from foreword.prompts import Prompt, listed, per_prompt
-from foreword.requests import Requests, Tool
+from foreword.requests import Requests
 from foreword.scheduler import Scheduler
 from foreword.speculators import Speculators, source_of
 from foreword.types import Completion, Delta, SamplingParams, Sequence, TokenLogprob
@@ -188,16 +188,9 @@ class LLM:
         return self.engine.drafter.progress if isinstance(self.engine.drafter, OnlineLearner) else None
 
     def render(
-        self,
-        messages: List[Message],
-        tools: List[Tool] | None = None,
-        template_options: Mapping[str, object] | None = None,
+        self, messages: List[Message], tools: List[Tool] | None = None, template_options: Options | None = None
     ) -> list[int]:
-        """Return the prompt token ids of a conversation, with tools that the model may call (docs/tool-calls.md).
-
-        template_options: options of the chat template, such as {"enable_thinking": False}. Raises InvalidRequest if
-        a message, a tool or an option is wrong, or if the chat template refuses the messages.
-        """
+        """Return the prompt token ids of a chat, tools included. Raises InvalidRequest if it cannot be rendered."""
         with self._locked():
             return self._requests.render(messages, tools, template_options)
 

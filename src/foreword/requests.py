@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
 from collections.abc import Sequence as List
 from dataclasses import replace
 from itertools import count
-from typing import cast
+from typing import Any, cast
 
 from transformers import BatchEncoding
 
 from foreword.chats import (
     Message,
+    Options,
+    Tool,
     check_options,
     check_roles,
     conversation,
@@ -28,8 +29,6 @@ from foreword.model import Model, Tokenizer
 from foreword.prompts import Prompt, token_ids
 from foreword.types import SamplingParams, Sequence
 
-Tool = Mapping[str, object]
-"""{"type": "function", "function": {"name": …, "description": …, "parameters": …}}, as OpenAI's chat API has it."""
 SEEDS = 2**63
 """Number of seeds; a seed is in [0, SEEDS)."""
 
@@ -68,17 +67,15 @@ class Requests:
         return sequences
 
     def render(
-        self,
-        messages: List[Message],
-        tools: List[Tool] | None = None,
-        template_options: Mapping[str, object] | None = None,
+        self, messages: List[Message], tools: List[Tool] | None = None, template_options: Options | None = None
     ) -> list[int]:
         """Return the prompt token ids of a conversation, with tools that the model may call.
 
-        Raises InvalidRequest if a message, a tool or an option is wrong, or if the chat template refuses the messages.
+        A template that knows no tools gets them, and calls and results, as text. `template_options` are the template's
+        own. Raises InvalidRequest if a message, a tool or an option is wrong, or if the template refuses the messages.
         """
         functions, options, turns = functions_of(tools), check_options(template_options), conversation(messages)
-        shown = [dict(function.tool) for function in functions] or None
+        shown: list[Any] | None = [dict(function.tool) for function in functions] or None
         if not self._tokenizer.chat_template:
             raise InvalidRequest(
                 f"cannot render a chat: {self._target.name} has no chat template. Use generate with a text prompt"

@@ -2,12 +2,14 @@
 
 from foreword.chats.instruction import instructed, instruction
 from foreword.chats.messages import Message, conversation
-from foreword.chats.templates import check_options, check_roles, knows_tools, readings, template_of
-from foreword.chats.tools import Function, functions_of
+from foreword.chats.templates import Options, check_options, check_roles, knows_tools, readings, template_of
+from foreword.chats.tools import Function, Tool, functions_of
 
 __all__ = [
     "Function",
     "Message",
+    "Options",
+    "Tool",
     "check_options",
     "check_roles",
     "conversation",

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as List
 from hashlib import blake2b
+from typing import Any
 
 from foreword.chats.messages import Turn, system_first
 from foreword.errors import InvalidRequest
@@ -19,8 +20,8 @@ MARK = "foreword-mark"
 """Message content that marks whether a template renders a message."""
 SHORT_IDS = re.compile(r"length\s*!=\s*9\b")
 """Mistral's templates refuse ids of calls unless they are 9 letters and digits."""
-OPTIONS = {"add_generation_prompt", "continue_final_message", "documents"}
-"""Options of `apply_chat_template` that a request may set, beside those of the template itself."""
+Options = Mapping[str, object]
+"""Options of a chat template by name, such as {"enable_thinking": False}."""
 OURS = {
     "chat_template", "conversation", "max_length", "messages", "padding", "return_assistant_tokens_mask", "return_dict",
     "return_tensors", "sanitize_control_tokens", "tokenize", "tokenizer_kwargs", "tools", "truncation",
@@ -40,7 +41,7 @@ def knows_tools(template: str | None) -> bool:
     return template is not None and re.search(r"\btools\b", template) is not None
 
 
-def check_options(options: Mapping[str, object] | None) -> dict[str, object]:
+def check_options(options: Options | None) -> dict[str, Any]:
     """Return template options with their defaults. Raises InvalidRequest for one that is not the template's."""
     if not isinstance(options, Mapping | None) or not all(isinstance(name, str) for name in options or ()):
         raise InvalidRequest(f"cannot read template options: they are a mapping of names to values, not {options!r}")

@@ -13,6 +13,9 @@ from foreword.prompts import check_texts, is_list
 NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 """Names of functions: OpenAI's, and dots."""
 
+Tool = Mapping[str, object]
+"""{"type": "function", "function": {"name": …, "description": …, "parameters": …}}, as OpenAI's chat API has it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Function:

@@ -11,7 +11,7 @@ from foreword.server.output.events import (
     ToolCallEnd,
     merged,
 )
-from foreword.server.output.formats import FORMATS, format_of, named_format
+from foreword.server.output.formats import FORMATS, format_of, has_special_tags, named_format
 from foreword.server.output.formats.base import Format
 from foreword.server.output.parser import OutputParser
 from foreword.server.output.reasoning import REASONING, ReasoningTags, named_reasoning, reasoning_of
@@ -30,6 +30,7 @@ __all__ = [
     "ToolCall",
     "ToolCallEnd",
     "format_of",
+    "has_special_tags",
     "merged",
     "named_format",
     "named_reasoning",

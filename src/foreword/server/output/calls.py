@@ -129,6 +129,7 @@ class Calls:
         if not {NAME, ARGUMENTS[0]} <= seen:
             raise Mismatch
         yield from reader.any_of("}")
+        reader.flush(Markup)
 
     def _whole(self, name: str, start: int, stop: int) -> None:
         """Write a call whose arguments, held[start:stop], came before its name."""

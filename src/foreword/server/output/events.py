@@ -63,7 +63,11 @@ def merged(events: Iterable[Event]) -> list[Event]:
         last = joined[-1] if joined else None
         if isinstance(event, ToolArguments) and isinstance(last, ToolArguments) and event.index == last.index:
             joined[-1] = replace(last, json=last.json + event.json, text=last.text + event.text)
-        elif isinstance(event, Text | Reasoning | Markup) and type(event) is type(last):
+        elif (
+            isinstance(event, Text | Reasoning | Markup)
+            and isinstance(last, Text | Reasoning | Markup)
+            and type(event) is type(last)
+        ):
             joined[-1] = replace(event, text=last.text + event.text)
         else:
             joined.append(event)

@@ -20,7 +20,7 @@ class ReasoningTags:
 
 
 REASONING = {
-    "think": ReasoningTags("<think>", "</think>"),
+    "xml": ReasoningTags("<think>", "</think>"),
     "mistral": ReasoningTags("[THINK]", "[/THINK]"),
 }
 """By name: Qwen 3, DeepSeek R1 and most others; Magistral."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from foreword.chats import knows_tools
 from foreword.errors import InvalidRequest
 from foreword.server.output.formats.base import Format
@@ -10,6 +12,7 @@ from foreword.server.output.formats.hermes import Hermes
 from foreword.server.output.formats.llama import Llama
 from foreword.server.output.formats.mistral import Mistral, MistralArgs
 from foreword.server.output.formats.qwen_coder import QwenCoder
+from foreword.server.output.reasoning import ReasoningTags
 
 FORMATS: dict[str, Format] = {
     one.name: one for one in (QwenCoder(), Hermes(), MistralArgs(), Mistral(), Llama(), Generic())
@@ -32,3 +35,9 @@ def named_format(name: str) -> Format:
     if name not in FORMATS:
         raise InvalidRequest(f"cannot use the tool format {name!r}: it is unknown. Use one of {', '.join(FORMATS)}")
     return FORMATS[name]
+
+
+def has_special_tags(special: Collection[str], format: Format | None, tags: ReasoningTags | None) -> bool:
+    """Return whether a tag is among a tokenizer's special tokens, so that `skip_special_tokens` would remove it."""
+    markers = (*(format.markers if format else ()), *((tags.open, tags.close) if tags else ()))
+    return any(marker in special for marker in markers)

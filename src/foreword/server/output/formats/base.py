@@ -16,13 +16,23 @@ Tag = dict[str, object]
 class Format(Protocol):
     """How a family of models writes tool calls.
 
-    name: what users call it.  openers: texts that may begin calls; what else begins with one of them is content.
-    markers: tags that a tokenizer may hold as special tokens.
+    A call that is begun and not finished as the format wants it is content.
     """
 
-    name: str
-    openers: tuple[str, ...]
-    markers: tuple[str, ...]
+    @property
+    def name(self) -> str:
+        """What users call it."""
+        ...
+
+    @property
+    def openers(self) -> tuple[str, ...]:
+        """Texts that may begin calls."""
+        ...
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        """Tags that a tokenizer may hold as special tokens."""
+        ...
 
     def used_by(self, template: str) -> bool:
         """Return whether a chat template asks for this format."""

@@ -23,8 +23,8 @@ class Hermes:
     markers = ("<tool_call>", "</tool_call>")
 
     def used_by(self, template: str) -> bool:
-        """Return whether the template shows a tagged object."""
-        return "<tool_call>" in template and '"arguments": ' in template
+        """Return whether the template has the tags, and not those of GLM's parameters within."""
+        return "<tool_call>" in template and "<arg_key>" not in template
 
     def read(self, opener: str, calls: Calls) -> Reading[None]:
         """Read the object and the closing tag."""

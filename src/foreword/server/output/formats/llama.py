@@ -23,8 +23,8 @@ class Llama:
     markers = ("<|python_tag|>",)
 
     def used_by(self, template: str) -> bool:
-        """Return whether the template asks for "parameters" without a tag around them."""
-        return '"parameters": dictionary' in template or "<|python_tag|>" in template
+        """Return whether the template has the tag, or Llama's words for a bare object."""
+        return "<|python_tag|>" in template or "dictionary of argument name and its value" in template
 
     def read(self, opener: str, calls: Calls) -> Reading[None]:
         """Read the calls."""

@@ -22,8 +22,8 @@ class Mistral:
     """A marked list of JSON objects."""
 
     name = "mistral"
-    openers: tuple[str, ...] = (_OPENER,)
-    markers: tuple[str, ...] = (_OPENER, _ARGS, _ID)
+    openers = (_OPENER,)
+    markers = (_OPENER, _ARGS, _ID)
 
     def used_by(self, template: str) -> bool:
         """Return whether the template has the marker of calls, and none of arguments."""
@@ -53,7 +53,7 @@ class Mistral:
 
         one = grammar.tag("{", grammar.one_of(functions, call), "}")
         calls = grammar.separated(one, ", ", parallel=parallel)
-        return grammar.tag(_OPENER, grammar.sequence(grammar.const("["), calls, grammar.const("]")), "", special)
+        return grammar.tag(_OPENER, grammar.sequence(grammar.const("["), calls), "]", special)
 
 
 class MistralArgs(Mistral):

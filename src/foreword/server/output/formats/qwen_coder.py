@@ -18,7 +18,7 @@ from foreword.server.output.reader import Mismatch, Reader, Reading
 _CLOSE = "</parameter>"
 _KEY = re.compile(r"[^<>\n]+")
 _LINE = re.compile(r"[^<\n]+")
-_SPOKEN = {"True": "true", "False": "false", "None": "null"}
+_PYTHON = {"True": "true", "False": "false", "None": "null"}
 """Python's words for JSON's."""
 
 
@@ -136,7 +136,7 @@ def _escaped(text: str) -> str:
 
 def _as_json(text: str) -> str:
     """Return the text if it is JSON, else a JSON string of it."""
-    plain = _SPOKEN.get(text.strip(), text.strip())
+    plain = _PYTHON.get(text.strip(), text.strip())
     try:
         json.loads(plain, parse_constant=_refused)
     except (ValueError, RecursionError):
