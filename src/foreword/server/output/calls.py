@@ -70,8 +70,11 @@ class Calls:
         if not self._parallel:
             raise LastCall
 
-    def arguments(self) -> Reading[None]:
-        """Read the JSON of the arguments, fragment by fragment, and end the call."""
+    def arguments(self, name: str) -> Reading[None]:
+        """Begin a call and read the JSON object of its arguments, fragment by fragment."""
+        if (yield from self.reader.peek()) != "{":
+            raise Mismatch
+        self.begin(name)
         self.reader.live = self.fragment
         yield from json_text.members(self.reader)
         self.end()
@@ -115,8 +118,7 @@ class Calls:
             elif kind != ARGUMENTS[0]:
                 yield from json_text.value(reader)
             elif name:
-                self.begin(name)
-                yield from self.arguments()
+                yield from self.arguments(name)
             else:
                 start = len(reader.held)
                 yield from json_text.members(reader)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from foreword.chats import Function
 from foreword.server.output.calls import Calls
@@ -13,6 +13,7 @@ Tag = dict[str, object]
 """A format of xgrammar's structural tags."""
 
 
+@runtime_checkable
 class Format(Protocol):
     """How a family of models writes tool calls.
 

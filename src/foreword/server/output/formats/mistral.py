@@ -12,7 +12,7 @@ from foreword.chats import Function
 from foreword.server.output.calls import Calls
 from foreword.server.output.formats import grammar
 from foreword.server.output.formats.base import Tag
-from foreword.server.output.reader import Mismatch, Reading
+from foreword.server.output.reader import Reading
 
 _OPENER, _ARGS, _ID = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"
 _ID_CHARACTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
@@ -93,7 +93,4 @@ def _named(calls: Calls) -> Reading[None]:
                 pass
             yield from reader.literal(_ARGS)
     yield from reader.space()
-    if (yield from reader.peek()) != "{":
-        raise Mismatch
-    calls.begin(name)
-    yield from calls.arguments()
+    yield from calls.arguments(name)
