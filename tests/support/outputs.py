@@ -53,8 +53,9 @@ OUTPUTS = (
     Output("hermes", f'<tool_call>\n{{"name": "get_weather", "arguments": {PARIS}}}\n</tool_call>', calls=BOTH[:1]),
     Output(
         "hermes",
-        f'<think>\nA < B.\n\nSo <tool_call>?\n</think>\n\nI look.\n\n<tool_call>\n{{"name": "get_weather", "arguments": '
-        f'{PARIS}}}\n</tool_call>\n<tool_call>{{"arguments":{SQUARE},"id":7,"name":"get"}}</tool_call>\nDone.',
+        "<think>\nA < B.\n\nSo <tool_call>?\n</think>\n\nI look.\n\n"
+        f'<tool_call>\n{{"name": "get_weather", "arguments": {PARIS}}}\n</tool_call>\n'
+        f'<tool_call>{{"arguments":{SQUARE},"id":7,"name":"get"}}</tool_call>\nDone.',
         "I look.Done.",
         BOTH,
         "A < B.\n\nSo <tool_call>?",

@@ -65,7 +65,9 @@ def _name(choice: object) -> str | None:
 def _after_reasoning(calls: Tag, tags: ReasoningTags | None, in_reasoning: bool, special: Collection[str]) -> Tag:
     if tags is None:
         return calls
-    free: Tag = {"type": "any_text", "excludes": [] if tags.close in special else [tags.close]}
+    free: Tag = {"type": "any_text", "excludes": [tags.close]}
+    if tags.close in special:
+        free = {"type": "any_tokens", "exclude_tokens": list(special)}
     reasoning = grammar.tag("" if in_reasoning else tags.open, free, tags.close, special)
     spaced = grammar.sequence(reasoning, {"type": "regex", "pattern": r"\n{0,2}"})
     before: Tag = spaced if in_reasoning else {"type": "optional", "content": spaced}

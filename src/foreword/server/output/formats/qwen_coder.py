@@ -66,22 +66,20 @@ def _tag(functions: Sequence[Function], special: Collection[str]) -> Tag:
 
 def _parameters(calls: Calls, schema: Mapping[str, object]) -> Reading[None]:
     """Read all parameters and the closing tag of the function, and write them as one JSON object."""
-    reader, keys = calls.reader, set[str]()
+    reader, separator = calls.reader, "{"
     properties = schema.get("properties")
     while True:
         yield from reader.space()
         if (yield from reader.one_of(("<parameter=", "</function>"))) == "</function>":
-            _write(calls, "}" if keys else "{}")
+            _write(calls, "}" if separator == ", " else "{}")
             return
         start = len(reader.held)
         yield from reader.run(_KEY)
         key = reader.held[start:]
         yield from reader.literal(">")
-        if not key or key in keys:
-            raise Mismatch
         yield from reader.any_of("\n")
-        _write(calls, f"{', ' if keys else '{'}{json.dumps(key, ensure_ascii=False)}: ")
-        keys.add(key)
+        _write(calls, f"{separator}{json.dumps(key, ensure_ascii=False)}: ")
+        separator = ", "
         kind = properties.get(key) if isinstance(properties, Mapping) else None
         if isinstance(kind, Mapping) and kind.get("type") == "string":
             yield from _string(calls)
