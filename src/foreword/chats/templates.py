@@ -58,13 +58,14 @@ def readings(turns: List[Turn], template: str) -> Iterator[list[Turn]]:
     """Yield a conversation in the forms that a template may ask for, the plainest first; for none is text changed.
 
     Roles and ids are those of the template. Then come: all system messages joined at the beginning; arguments of calls
-    as JSON text; both.
+    as JSON text; both; messages of one call each.
     """
     turns = [_known_role(turn, template) for turn in turns]
     if SHORT_IDS.search(template):
         turns = [_short_ids(turn) for turn in turns]
     seen: list[list[Turn]] = []
-    for form in (turns, system_first(turns), _texts(turns), _texts(system_first(turns))):
+    joined = system_first(turns)
+    for form in (turns, joined, _texts(turns), _texts(joined), _singly(joined)):
         if form not in seen:
             seen.append(form)
             yield form
@@ -92,7 +93,7 @@ def check_roles(turns: List[Turn], template: str, render: Callable[..., object])
             continue
         if not rendered:
             raise InvalidRequest(f"the chat template leaves out messages of the role {role!r}; it knows {names}")
-        warnings.warn(f"the chat template does not name the role {role!r}; it knows {names}", stacklevel=5)
+        warnings.warn(f"the chat template does not name the role {role!r}; it knows {names}", stacklevel=4)
 
 
 def _known_role(turn: Turn, template: str) -> Turn:
@@ -105,7 +106,7 @@ def _known_role(turn: Turn, template: str) -> Turn:
 def _texts(turns: List[Turn]) -> list[Turn]:
     """Return the turns with the arguments of calls as JSON text."""
 
-    def text(call: Mapping[str, Mapping[str, object]]) -> dict[str, object]:
+    def text(call: Mapping[str, Any]) -> dict[str, object]:
         function = call["function"]
         return {**call, "function": {**function, "arguments": json.dumps(function["arguments"], ensure_ascii=False)}}
 
@@ -113,6 +114,21 @@ def _texts(turns: List[Turn]) -> list[Turn]:
         {**turn, "tool_calls": [text(call) for call in turn["tool_calls"]]} if turn.get("tool_calls") else turn
         for turn in turns
     ]
+
+
+def _singly(turns: List[Turn]) -> list[Turn]:
+    """Return the turns with one call in each message, followed by its result."""
+    results = {turn["tool_call_id"]: turn for turn in turns if turn["role"] == "tool" and "tool_call_id" in turn}
+    single: list[Turn] = []
+    for turn in turns:
+        calls = turn.get("tool_calls") or []
+        if len(calls) < 2 and not any(turn is done for done in single):
+            single.append(turn)
+        for call in calls if len(calls) > 1 else ():
+            single.append({**turn, "content": "" if call is not calls[0] else turn["content"], "tool_calls": [call]})
+            if call.get("id") in results:
+                single.append(results[call["id"]])
+    return single
 
 
 def _short_ids(turn: Turn) -> Turn:

@@ -23,10 +23,10 @@ def sequence(*parts: Tag) -> Tag:
     return {"type": "sequence", "elements": list(parts)}
 
 
-def arguments(function: Function, style: str = "json") -> Tag:
+def arguments(function: Function, **options: object) -> Tag:
     """Return the grammar of the arguments: the schema of a strict function, any object for others."""
     schema = function.parameters if function.strict else {"type": "object"}
-    return {"type": "json_schema", "json_schema": schema, "style": style}
+    return {"type": "json_schema", "json_schema": schema, **options}
 
 
 def one_of(functions: Sequence[Function], call: Callable[[Function], Tag]) -> Tag:

@@ -59,7 +59,8 @@ class QwenCoder:
 def _tag(functions: Sequence[Function], special: Collection[str]) -> Tag:
     def call(function: Function) -> Tag:
         begin, end = grammar.const(f"\n<function={function.name}>\n"), grammar.const("\n</function>\n")
-        return grammar.sequence(begin, grammar.arguments(function, "qwen_xml"), end)
+        values = grammar.arguments(function, style="qwen_xml", excludes=[_CLOSE])  # no string may hold the closing tag
+        return grammar.sequence(begin, values, end)
 
     return grammar.tag("<tool_call>", grammar.one_of(functions, call), "</tool_call>", special)
 
