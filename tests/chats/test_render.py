@@ -264,6 +264,7 @@ def function(**about: object) -> list[dict]:
         (function(name="a b"), "cannot read tool 1: name is 1 to 64"),
         (function(name="a", parameters=[]), "cannot read tool 'a': parameters must be"),
         (function(name="a", parameters={"type": "string"}), "cannot read tool 'a': parameters must be"),
+        (function(name="a", strict="yes"), "cannot read tool 'a': strict must be true or false"),
         (function(name="a", description="\ud800"), "a tool must be valid Unicode"),
         ([WEATHER, WEATHER], "cannot read tool 2: the name 'get_weather' is taken"),
     ],

@@ -21,14 +21,15 @@ Tool = Mapping[str, object]
 class Function:
     """A function that a model may call.
 
-    parameters: JSON schema of its arguments, an object.  strict: whether forced and begun calls must follow it.
+    parameters: JSON schema of its arguments, an object.  strict: True if every call must follow it, None if only a
+        forced one must, False if none must.
     tool: the tool as it was given, for the chat template; `strict` is not for the model.
     """
 
     name: str
     parameters: Mapping[str, object]
     description: str = ""
-    strict: bool = False
+    strict: bool | None = None
     tool: Mapping[str, object] = field(default_factory=dict, repr=False)
 
 
@@ -68,7 +69,9 @@ def _function(number: int, tool: object) -> Function:
             f"cannot read tool {name!r}: parameters must be the JSON schema of an object, "
             f"not {reprlib.repr(parameters)}"
         )
-    description = about.get("description")
+    description, strict = about.get("description"), about.get("strict")
+    if not isinstance(strict, bool | None):
+        raise InvalidRequest(f"cannot read tool {name!r}: strict must be true or false, not {reprlib.repr(strict)}")
     text = description if isinstance(description, str) else ""
     shown = {**tool, "function": {key: value for key, value in about.items() if key != "strict"}}
-    return Function(name, parameters, text, about.get("strict") is True, shown)
+    return Function(name, parameters, text, strict, shown)

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foreword import InvalidRequest
+from foreword.chats import functions_of
 from foreword.server.output import FORMATS, REASONING, structural_tag
 from outputs import FUNCTIONS, calls, completed, content, parsed, raw
 
@@ -135,6 +136,20 @@ def test_reasoning_may_come_first(format: str, choice: object, tags: str, specia
     events = parsed(format, [body], reasoning=found, in_reasoning=True)
     assert [name for name, _ in calls(events)] == ["get_weather"]
     assert raw(events) == body
+
+
+def test_arguments_are_always_an_object_and_follow_the_schema_unless_strict_is_false():
+    properties = {"properties": {"city": {"type": "string"}}, "required": ["city"], "additionalProperties": False}
+    for strict, other in ((True, False), (None, False), (False, True)):
+        about = {"name": "get", "parameters": properties, "strict": strict}
+        functions = functions_of([{"type": "function", "function": about}])
+        tag = structural_tag(FORMATS["llama"], functions, "required")
+        grammar = compiler().compile_structural_tag(json.dumps(tag))
+        taken = [
+            xgrammar.GrammarMatcher(grammar).accept_string(ONE["llama"].format("get", text))
+            for text in ('{"city": "Paris"}', "[1]", '{"a": 1}')
+        ]
+        assert taken == [True, False, other]
 
 
 def test_nothing_is_forced_where_nothing_must_be():

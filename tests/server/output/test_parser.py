@@ -115,6 +115,19 @@ def test_arguments_that_are_no_json_end_the_call_and_go_on_as_text():
     assert content(events) == "] </tool_call> Hi"
 
 
+def test_the_rest_of_a_frame_that_breaks_off_is_no_content():
+    for text, rest in (
+        ('<tool_call>{"name": "get", "arguments": {}}\n</tool', ""),
+        ('<tool_call>{"name": "get", "arguments": {} ', ""),
+        ('<tool_call>{"name": "get", "arguments": {}}\n</tool_call>\n<tool', "<tool"),
+        ('<tool_call>{"name": "get", "arguments": {}}\n</too late', "\n</too late"),
+    ):
+        events = parsed("hermes", [text])
+        assert (content(events), completed(events)) == (rest, [True])
+    events = parsed("mistral", ['[TOOL_CALLS][{"name": "get", "arguments": {}}, {"name'])
+    assert content(events) == ', {"name'
+
+
 def test_a_call_after_a_broken_one_is_read():
     good = '<tool_call>{"name": "get", "arguments": {}}</tool_call>'
     for broken in ("<tool_call>", '<tool_call>{"name": "get", "arguments": {"a": ', '<tool_call>{"name": '):
@@ -131,13 +144,13 @@ def test_text_is_held_back_only_while_it_may_begin_a_tag():
     assert seen == [
         ("Hi", ["Hi"]),
         (" ", []),
-        ("you <", [" ", "you"]),
+        ("you <", [" you"]),
         ("to", []),
         ("ol", []),
-        ("s> <", [" <tool", "s>"]),
+        ("s> <", [" <tools>"]),
     ]
     assert reading.finish() == [Text(" <")]
-    assert parser(None).push("Hi <tool_call>") == [Text("Hi"), Text(" <t"), Text("ool_call>")]
+    assert parser(None).push("Hi <tool_call>") == [Text("Hi <tool_call>")]
 
 
 def test_arguments_are_streamed_as_they_arrive():

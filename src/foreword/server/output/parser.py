@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from foreword.chats import Function
 from foreword.server.output.calls import Calls, LastCall, call_id
-from foreword.server.output.events import Event, Markup, Reasoning, Text
+from foreword.server.output.events import Event, Markup, Reasoning, Text, merged
 from foreword.server.output.formats.base import Format
 from foreword.server.output.reader import SPACE, Mismatch, Reader, Reading
 from foreword.server.output.reasoning import ReasoningTags
@@ -66,7 +66,7 @@ class OutputParser:
         return self._taken()
 
     def _taken(self) -> list[Event]:
-        events, self._reader.events = self._reader.events, []
+        events, self._reader.events = merged(self._reader.events), []
         return events
 
     def _run(self, in_reasoning: bool) -> Reading[None]:

@@ -24,8 +24,8 @@ def sequence(*parts: Tag) -> Tag:
 
 
 def arguments(function: Function, **options: object) -> Tag:
-    """Return the grammar of the arguments: the schema of a strict function, any object for others."""
-    schema = function.parameters if function.strict else {"type": "object"}
+    """Return the grammar of the arguments: an object that follows the schema, any object if `strict` is False."""
+    schema = {"type": "object"} | ({} if function.strict is False else dict(function.parameters))
     return {"type": "json_schema", "json_schema": schema, **options}
 
 
