@@ -13,8 +13,8 @@ from transformers import PreTrainedTokenizerFast
 
 import starter
 from foreword import LLM, InvalidRequest, ModelError, SamplingParams, UnknownMethod, VocabularyMismatch
+from foreword.chats import conversation
 from foreword.model import Mode
-from foreword.prompts import turns
 from strangers import NEAR
 
 PROMPT = "Once upon a time there was a small fish. The small fish"
@@ -92,7 +92,7 @@ def test_role_that_the_template_does_not_name_is_warned_of():
 @pytest.mark.parametrize("messages", ["Hi", [], ["Hi"], None, 5, {"role": "user", "content": "Hi"}])
 def test_what_is_no_conversation_is_refused(messages):
     with pytest.raises(InvalidRequest, match="a chat is a list of messages"):
-        turns(messages)
+        conversation(messages)
 
 
 def test_a_chat_needs_a_message():

@@ -7,7 +7,8 @@ from transformers import BatchEncoding
 
 import starter
 from foreword import LLM, InvalidRequest
-from foreword.prompts import listed, token_ids, turns
+from foreword.chats import conversation
+from foreword.prompts import listed, token_ids
 from running import tokenizer
 
 pytestmark = pytest.mark.usefixtures("unchecked")
@@ -64,13 +65,13 @@ def test_lone_surrogates_are_refused(text):
         [{"role": "user", "content": parts}],
     ):
         with pytest.raises(InvalidRequest, match="must be valid Unicode"):
-            turns(messages)
+            conversation(messages)
 
 
 @pytest.mark.parametrize("content", [5, b"Hi", 1.5, True])
 def test_content_of_a_message_must_be_text(content):
     with pytest.raises(InvalidRequest, match="content must be a string"):
-        turns([{"role": "user", "content": content}])
+        conversation([{"role": "user", "content": content}])
 
 
 def test_what_no_tokenizer_can_read_and_no_name_are_refused_by_the_llm():

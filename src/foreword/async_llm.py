@@ -134,6 +134,10 @@ class AsyncLLM:
             self._call_in_thread(partial(self._abort, job))
         return job is not None
 
+    def end(self, sequence: Sequence) -> None:
+        """End one sequence of a job before its next round; the committed tokens stay."""
+        self._call_in_thread(partial(self.llm.forget, sequence))
+
     @property
     def alive(self) -> bool:
         """Whether requests can run: not closed, and the thread, once started, has not ended."""

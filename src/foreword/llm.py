@@ -12,6 +12,7 @@ from types import TracebackType
 
 from foreword import bundled
 from foreword.budget import DraftBudget, policy
+from foreword.chats import Message, Options, Tool
 from foreword.draft import MODEL, WITH_DRAFT
 from foreword.draft import method as find_method
 from foreword.draft.ensemble.recipe import Sources, shipped
@@ -23,7 +24,7 @@ from foreword.model import Tokenizer, load_tokenizer
 from foreword.model.loading.given import Given, check_given, opened
 from foreword.model.weights import save
 from foreword.prompts import Prompt, listed, per_prompt
-from foreword.requests import Message, Requests, completed
+from foreword.requests import Requests, completed
 from foreword.scheduler import Scheduler
 from foreword.scoring import score
 from foreword.speculator import Speculator
@@ -188,10 +189,12 @@ class LLM:
         """Progress of online learning; None without it."""
         return self.engine.drafter.progress if isinstance(self.engine.drafter, OnlineLearner) else None
 
-    def render(self, messages: List[Message]) -> list[int]:
-        """Return the prompt token ids of a conversation. Raises InvalidRequest if the chat template refuses it."""
+    def render(
+        self, messages: List[Message], tools: List[Tool] | None = None, template_options: Options | None = None
+    ) -> list[int]:
+        """Return the prompt token ids of a chat, tools included. Raises InvalidRequest if it cannot be rendered."""
         with self._locked():
-            return self._requests.render(messages)
+            return self._requests.render(messages, tools, template_options)
 
     def score(self, prompt: Prompt, top: int = 0) -> list[TokenLogprob | None]:
         """Return the log-probability (nats) of each prompt token under the raw target; None for the first.

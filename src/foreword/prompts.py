@@ -1,14 +1,12 @@
-"""Checks of prompts and chats: a prompt is a text or a list of token ids, one or many.
+"""Checks of prompts: a prompt is a text or a list of token ids, one or many.
 
 Arrays and tensors count as lists. A tokenizer's output counts as the ids in it, without padding.
 """
 
 from __future__ import annotations
 
-import re
 import reprlib
-import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from collections.abc import Sequence as List
 from numbers import Integral
 from typing import TypeGuard, TypeVar, cast
@@ -17,10 +15,8 @@ from torch import Tensor
 
 from foreword.errors import InvalidRequest, check_unicode
 
-ROLES = ("system", "user", "assistant")
-"""Roles that every template supports, also those that do not name them."""
-MARK = "foreword-mark"
-"""Message content that marks whether a template renders a message."""
+DEPTH = 200
+"""Levels of nesting in a message or a tool: far more than any has, and less than Python's stack."""
 Prompt = str | List[int]
 """Text, or its token ids."""
 P = TypeVar("P")
@@ -57,57 +53,16 @@ def token_ids(prompt: object) -> list[int]:
     return [int(token) for token in cast("List[int]", prompt)]
 
 
-def turns(messages: object) -> list[dict[str, str]]:
-    """Return a copy of a conversation's messages, with roles and contents checked."""
-    if not is_list(messages) or not messages or not all(isinstance(message, Mapping) for message in messages):
-        shown = reprlib.repr(messages)
-        raise InvalidRequest(
-            f'cannot read this chat: a chat is a list of messages {{"role": "user", "content": "…"}}, not {shown}'
-        )
-    copied = [dict(message) for message in cast("List[Mapping[str, str]]", messages)]
-    for number, message in enumerate(copied, 1):
-        content: object = message.get("content")
-        empty = content is None and "tool_calls" in message
-        if not isinstance(content, str) and not is_list(content) and not empty:  # some templates take a list of parts
-            raise InvalidRequest(
-                f"cannot render message {number}: content must be a string, not {reprlib.repr(content)}"
-            )
-        if not isinstance(message.get("role"), str):
-            raise InvalidRequest(f"cannot render message {number}: role must be a string, such as 'user'")
-        _check_texts(message)
-    return copied
-
-
-def known_roles(messages: List[Mapping[str, str]], template: str, render: Callable[..., object]) -> None:
-    """Check the roles against the chat template. Raises InvalidRequest for a role that it leaves out.
-
-    `template` is its source, `render` is `apply_chat_template`. Warns about a role that it renders but does not name
-    in a comparison.
-    """
-    named = re.findall(r"""role(?:['"]\]|\b)\s*(?:==|!=|in)\s*[\[(]?\s*((?:['"]\w+['"][\s,]*)+)""", template)
-    role_names = {*ROLES, *(role for some in named for role in re.findall(r"\w+", some))}
-    for role in sorted({message["role"] for message in messages} - role_names):
-        names = ", ".join(sorted(role_names))
-        probe = [{"role": "user", "content": "x"}, {"role": role, "content": MARK}]
-        try:
-            rendered = MARK in str(render(probe, tokenize=False))
-        except Exception:  # noqa: BLE001 - the template raises again when the chat is rendered
-            continue
-        if not rendered:
-            raise InvalidRequest(f"the chat template leaves out messages of the role {role!r}; it knows {names}")
-        warnings.warn(f"the chat template does not name the role {role!r}; it knows {names}", stacklevel=4)
-
-
-def _check_texts(value: object) -> None:
-    """Check every string in a message, also nested ones."""
+def check_texts(name: str, value: object, depth: int = DEPTH) -> None:
+    """Check every string in a message or a tool, also nested ones. Raises InvalidRequest if one is not Unicode."""
+    if not depth:
+        raise InvalidRequest(f"cannot read {name}: it is nested in more than {DEPTH} levels. Make it flatter")
     if isinstance(value, str):
-        check_unicode("a message", value)
-    elif is_list(value):
-        for part in value:
-            _check_texts(part)
-    elif isinstance(value, Mapping):
-        for part in value.values():
-            _check_texts(part)
+        check_unicode(name, value)
+    elif is_list(value) or isinstance(value, Mapping):
+        items = value.items() if isinstance(value, Mapping) else value
+        for part in items:
+            check_texts(name, part, depth - 1)
 
 
 def is_list(value: object) -> TypeGuard[List[object]]:

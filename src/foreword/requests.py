@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
 from collections.abc import Sequence as List
 from dataclasses import replace
 from itertools import count
-from typing import cast
+from typing import Any, cast
 
 from transformers import BatchEncoding
 
+from foreword.chats import (
+    Message,
+    Options,
+    Tool,
+    check_options,
+    check_roles,
+    conversation,
+    functions_of,
+    instructed,
+    knows_tools,
+    readings,
+    template_of,
+)
 from foreword.detokenizer import Detokenizer
 from foreword.errors import ContextExceeded, InvalidRequest, check_unicode
 from foreword.model import Model, Tokenizer
-from foreword.prompts import Prompt, known_roles, token_ids, turns
+from foreword.prompts import Prompt, token_ids
 from foreword.types import Completion, Delta, SamplingParams, Sequence
 
-Message = Mapping[str, str]
-"""{"role": "user", "content": "…"}, the format of chat templates."""
 SEEDS = 2**63
 """Number of seeds; a seed is in [0, SEEDS)."""
 
@@ -56,21 +66,33 @@ class Requests:
             sequences.append(Sequence(next(self._ids), ids, len(ids), params, seed, self._eos, reader, prediction))
         return sequences
 
-    def render(self, messages: List[Message]) -> list[int]:
-        """Return the prompt token ids of a conversation. Raises InvalidRequest if the chat template refuses it."""
+    def render(
+        self, messages: List[Message], tools: List[Tool] | None = None, template_options: Options | None = None
+    ) -> list[int]:
+        """Return the prompt token ids of a conversation, with tools that the model may call.
+
+        A template that knows no tools gets them, and calls and results, as text. `template_options` are the template's
+        own. Raises InvalidRequest if a message, a tool or an option is wrong, or if the template refuses the messages.
+        """
+        functions, options, turns = functions_of(tools), check_options(template_options), conversation(messages)
+        shown: list[Any] | None = [dict(function.tool) for function in functions] or None
         if not self.tokenizer.chat_template:
             raise InvalidRequest(
                 f"cannot render a chat: {self._target.name} has no chat template. Use generate with a text prompt"
             )
-        conversation = turns(messages)
-        known_roles(conversation, str(self.tokenizer.chat_template), self.tokenizer.apply_chat_template)
-        try:
-            ids = self.tokenizer.apply_chat_template(conversation, add_generation_prompt=True, return_dict=True)
-        except Exception as error:  # a template can raise anything
-            raise InvalidRequest(
-                f"cannot render this chat: the chat template of {self._target.name} refuses these messages: {error}"
-            ) from error
-        return list(cast("BatchEncoding", ids)["input_ids"])
+        template = template_of(self.tokenizer.chat_template, tools=shown is not None)
+        if not knows_tools(template):
+            turns, shown = instructed(turns, functions), None
+        apply, errors = self.tokenizer.apply_chat_template, list[Exception]()
+        for form in readings(turns, template):
+            check_roles(form, template, apply)
+            try:
+                return list(cast("BatchEncoding", apply(form, tools=shown, return_dict=True, **options))["input_ids"])
+            except Exception as error:  # noqa: BLE001 - a template can raise anything
+                errors.append(error)
+        raise InvalidRequest(
+            f"cannot render this chat: the chat template of {self._target.name} refuses these messages: {errors[0]}"
+        ) from errors[0]
 
     def _check(self, tokens: list[int], params: SamplingParams) -> None:
         context, vocab = self._target.context, self._target.vocab

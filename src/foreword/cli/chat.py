@@ -88,10 +88,10 @@ def chat(
 
 def loaded(file: Path) -> list[dict[str, str]]:
     """Return the messages that `/save` wrote. Raises InvalidRequest for any other file."""
-    from foreword.prompts import turns
+    from foreword.chats import conversation
 
     try:
-        return turns(json.loads(file.read_text(encoding="utf-8"))["messages"])
+        return conversation(json.loads(file.read_text(encoding="utf-8"))["messages"])
     except (ValueError, KeyError, TypeError) as error:
         raise InvalidRequest(f"cannot load {file}: {words(error)}. Give a file that /save wrote") from error
 

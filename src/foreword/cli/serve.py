@@ -24,7 +24,7 @@ def _option(*names: str, help: str, metavar: str | None = None, **more: Any) -> 
     return typer.Option(*names, help=help, metavar=metavar, rich_help_panel=SERVER, **more)
 
 
-Host = Annotated[str, _option("--host", help="Address to listen on; beyond loopback an API key is needed.")]
+Host = Annotated[str, _option("--host", help="Address to bind; beyond loopback an API key is needed.")]
 Port = Annotated[int, _option("--port", help="Port; 0 takes a free one.", min=0, max=65_535)]
 Name = Annotated[str | None, _option("--served-model-name", help="Model name of clients. Default: its folder.")]
 KeyFile = Annotated[

@@ -7,8 +7,11 @@ from dataclasses import dataclass, field
 from time import perf_counter, time
 
 from foreword.async_llm import Job
-from foreword.server.output import OutputEvent, OutputParser, Reasoning, Text, ToolArguments, ToolCall
+from foreword.server.output import OutputParser, Reasoning, Text, ToolArguments, ToolCall
 from foreword.types import Delta, Round, SamplingParams, Sequence, TokenLogprob
+
+Shown = Text | Reasoning | ToolCall | ToolArguments
+"""Events that clients see; the parser's others are tags and ends of calls."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,23 +58,33 @@ class Choice:
     """perf_counter() at the first token."""
     last: float = 0.0
     ended: bool = False
+    reasoning_tokens: int = 0
 
-    def push(self, delta: Delta) -> list[OutputEvent]:
+    def push(self, delta: Delta) -> list[Shown]:
         """Read one delta; return the events that became certain."""
         self.last = perf_counter()
         self.first = self.last if self.first is None else self.first
         self.logprobs += delta.logprobs
         if delta.round is not None:
             self.rounds.append(delta.round)
-        events = list(self.parser.push(delta.text))
-        if delta.finish_reason is not None:
+        events = self.parser.push(self._text(delta))
+        if delta.finish_reason is not None or self.parser.stopped:
             self.ended = True
             events += self.parser.finish()
-        for event in events:
+        shown = [event for event in events if isinstance(event, Shown)]
+        for event in shown:
             self._keep(event)
-        return events
+        if any(isinstance(event, Reasoning) for event in shown) and not self.text:
+            self.reasoning_tokens += len(delta.tokens)
+        return shown
 
-    def _keep(self, event: OutputEvent) -> None:
+    def _text(self, delta: Delta) -> str:
+        """Return the text of a delta; where special tokens are kept, for tags among them, without end-of-text."""
+        params = self.sequence.params
+        ends = delta.finish_reason == "stop" and delta.tokens[-1] in self.sequence.eos and not params.ignore_eos
+        return "".join(delta.pieces[:-1]) if ends and not params.skip_special_tokens else delta.text
+
+    def _keep(self, event: Shown) -> None:
         match event:
             case Text(text):
                 self.text += text
@@ -80,7 +93,7 @@ class Choice:
             case ToolCall():
                 self.calls.append(Called(event.id, event.name))
             case ToolArguments():
-                self.calls[event.index].arguments += event.fragment
+                self.calls[event.index].arguments += event.json
 
     @property
     def finish_reason(self) -> str:
@@ -99,20 +112,24 @@ class Choice:
 class Answer:
     """The choices of one request: iterating yields (choice, events, delta) as rounds commit."""
 
-    def __init__(self, call: Call, job: Job, request_id: str, arrived: float) -> None:
-        """`arrived`: perf_counter() when the request came."""
+    def __init__(self, call: Call, job: Job, request_id: str, arrived: float, end: Callable[[Sequence], None]) -> None:
+        """`arrived`: perf_counter() when the request came. `end` ends a sequence early."""
         self.call, self.request_id, self.arrived = call, request_id, arrived
         self.created = int(time())
         self.choices = [Choice(number, sequence, call.parser()) for number, sequence in enumerate(job.sequences)]
         self.scores: list[list[TokenLogprob | None]] = []
         """Of each prompt, where the request asked for them."""
-        self._job = job
+        self._job, self._end = job, end
 
-    async def __aiter__(self) -> AsyncIterator[tuple[Choice, list[OutputEvent], Delta]]:
+    async def __aiter__(self) -> AsyncIterator[tuple[Choice, list[Shown], Delta]]:
         by_id = {choice.sequence.id: choice for choice in self.choices}
         async for sequence, delta in self._job:
             choice = by_id[sequence.id]
+            if choice.ended:
+                continue
             yield choice, choice.push(delta), delta
+            if choice.ended and delta.finish_reason is None:
+                self._end(sequence)
 
     def prompt_of(self, choice: Choice) -> int:
         """Return the number of the choice's prompt."""
@@ -127,6 +144,11 @@ class Answer:
     def cached_tokens(self) -> int:
         """Prompt tokens that were taken from the cache and not read."""
         return sum(choice.sequence.stats.cached for choice in self.choices[:: self.call.params.n])
+
+    @property
+    def reasoning_tokens(self) -> int:
+        """Tokens of reasoning, in whole rounds."""
+        return sum(choice.reasoning_tokens for choice in self.choices)
 
     @property
     def completion_tokens(self) -> int:

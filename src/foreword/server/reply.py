@@ -10,9 +10,8 @@ from typing import Any, Protocol, runtime_checkable
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from foreword.server.answer import Answer, Call, Choice
+from foreword.server.answer import Answer, Call, Choice, Shown
 from foreword.server.errors import ApiError
-from foreword.server.output import OutputEvent
 from foreword.server.service import Service
 from foreword.types import Delta
 
@@ -29,7 +28,7 @@ class Dialect(Protocol):
         """Return the first events of a stream."""
         ...
 
-    def push(self, choice: Choice, events: list[OutputEvent], delta: Delta) -> bytes:
+    def push(self, choice: Choice, events: list[Shown], delta: Delta) -> bytes:
         """Return the events of one delta."""
         ...
 

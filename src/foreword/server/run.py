@@ -37,7 +37,7 @@ def serve(
 
 
 def bound(settings: Settings) -> socket.socket:
-    """Return a socket that listens at the address of the settings; port 0 takes a free one.
+    """Return a socket bound to the address of the settings; port 0 takes a free one.
 
     Raises InvalidRequest if the address cannot be used.
     """
@@ -50,7 +50,7 @@ def bound(settings: Settings) -> socket.socket:
         listener.bind(address)
     except OSError as error:
         raise InvalidRequest(
-            f"cannot listen on {settings.host}:{settings.port}: {error.strerror or error}. Choose another '--port'"
+            f"cannot bind to {settings.host}:{settings.port}: {error.strerror or error}. Choose another '--port'"
         ) from error
     return listener
 

@@ -105,7 +105,7 @@ class Service:
         prompts = call.prompts if call.generates else []
         with self.limits.place(state["tenant"], max(1, len(prompts) * call.params.n)):
             async with self.engine.submit([(prompt, call.params) for prompt in prompts]) as job:
-                answer = Answer(call, job, state["request_id"], arrived)
+                answer = Answer(call, job, state["request_id"], arrived, self.engine.end)
                 if call.scored is not None:
                     answer.scores = [await self.engine.score(prompt, call.scored) for prompt in call.prompts]
                 try:

@@ -34,6 +34,10 @@ class Settings:
     """Answers. Most that one key runs or queues at a time."""
     rate: float | None = None
     """Requests a minute of one key; the first minute's worth may come at once."""
+    tool_format: str | None = None
+    """How the model writes tool calls. None: as its chat template says (docs/tool-calls.md)."""
+    reasoning: str | None = None
+    """Tags around reasoning. None: those of its chat template."""
     origins: tuple[str, ...] = ()
     """Origins of web pages that may send requests (CORS)."""
     hosts: tuple[str, ...] = ()
@@ -46,8 +50,8 @@ class Settings:
     def __post_init__(self) -> None:
         if not self.keys and not is_loopback(self.host):
             raise InvalidRequest(
-                f"cannot listen on {self.host} without an API key: every machine that reaches it could send requests. "
-                "Give '--api-key-file' or FOREWORD_API_KEYS, or listen on 127.0.0.1"
+                f"cannot bind to {self.host} without an API key: every machine that reaches it could send requests. "
+                "Give '--api-key-file' or FOREWORD_API_KEYS, or bind to 127.0.0.1"
             )
 
 

@@ -10,12 +10,13 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from foreword import __version__
 from foreword.errors import InvalidRequest
-from foreword.server.answer import Answer, Call, Choice
+from foreword.server.answer import Answer, Call, Choice, Shown
 from foreword.server.dialects.common import TokenTexts, fingerprint, new_id, rounds, speculation, timings, usage
+from foreword.server.dialects.constraints import constraint
 from foreword.server.dialects.fields import Logprobs, Sampled
-from foreword.server.dialects.translate import Translator
+from foreword.server.dialects.translate import Chat, Translator
 from foreword.server.errors import ApiError
-from foreword.server.output import OutputEvent, Reasoning, Text, ToolArguments, ToolCall
+from foreword.server.output import Reasoning, Text, ToolArguments, ToolCall
 from foreword.server.reply import event
 from foreword.types import Delta
 
@@ -51,6 +52,19 @@ class ChatBody(Sampled):
     reasoning_effort: str | None = None
     modalities: list[Literal["text", "audio"]] | None = None
 
+    def chat(self) -> Chat:
+        """Return the conversation."""
+        options = dict(self.chat_template_kwargs or {})
+        if self.reasoning_effort is not None:
+            options.setdefault("reasoning_effort", self.reasoning_effort)
+        return Chat(
+            messages=self.messages,
+            tools=self.tools,
+            tool_choice=self.tool_choice or "auto",
+            parallel=self.parallel_tool_calls is not False,
+            options=options,
+        )
+
     def check(self) -> None:
         """Raise ApiError 400 for what cannot be honoured."""
         self.check_extra()
@@ -82,8 +96,8 @@ class ChatDialect:
         if body.top_logprobs and not body.logprobs:
             raise InvalidRequest("cannot list top_logprobs: 'logprobs' is not set. Set it to true")
         trace = True if body.stream_options and body.stream_options.include_speculation else None
-        sampling = {"n": body.n, "logprobs": top, "trace": trace}
-        return translator.chat(body, body.messages, max_tokens=limit, stream=bool(body.stream), sampling=sampling)
+        sampling = {"n": body.n, "logprobs": top, "trace": trace, **constraint(body.response_format, body.model_extra)}
+        return translator.chat(body, body.chat(), max_tokens=limit, stream=bool(body.stream), sampling=sampling)
 
     def whole(self, answer: Answer) -> dict[str, Any]:
         """Return the body of a complete answer."""
@@ -136,7 +150,7 @@ class ChatDialect:
         self._answer, self._base = answer, self._head(answer, "chat.completion.chunk")
         return b"".join(self._chunk(choice, {"role": "assistant", "content": ""}) for choice in answer.choices)
 
-    def push(self, choice: Choice, events: list[OutputEvent], delta: Delta) -> bytes:
+    def push(self, choice: Choice, events: list[Shown], delta: Delta) -> bytes:
         """Return the chunks of one delta: one for each event, and the last one of a choice that ended."""
         chunks, logprobs = [], self._logprobs(list(delta.logprobs)) if delta.logprobs else None
         for changed in filter(None, map(_changed, events)):
@@ -183,7 +197,7 @@ def _measured(answer: Answer) -> dict[str, Any]:
     return {"metrics": {"speculative_decoding": speculation(answer)}, "timings": timings(answer)}
 
 
-def _changed(one: OutputEvent) -> dict[str, Any] | None:
+def _changed(one: Shown) -> dict[str, Any] | None:
     """Return an event as the delta of a chunk."""
     match one:
         case Text(text):
@@ -194,4 +208,4 @@ def _changed(one: OutputEvent) -> dict[str, Any] | None:
             function = {"name": one.name, "arguments": ""}
             return {"tool_calls": [{"index": one.index, "id": one.id, "type": "function", "function": function}]}
         case ToolArguments():
-            return {"tool_calls": [{"index": one.index, "function": {"arguments": one.fragment}}]}
+            return {"tool_calls": [{"index": one.index, "function": {"arguments": one.json}}]}

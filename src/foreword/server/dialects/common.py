@@ -78,7 +78,7 @@ def timings(answer: Answer) -> dict[str, Any]:
 
 def usage(answer: Answer, *, predicted: bool) -> dict[str, Any]:
     """Return OpenAI's usage block. Prediction tokens are counted only if the request carried a prediction."""
-    details: dict[str, int] = {"reasoning_tokens": 0}
+    details: dict[str, int] = {"reasoning_tokens": answer.reasoning_tokens}
     if predicted:
         accepted = sum(choice.sequence.stats.accepted for choice in answer.choices)
         given = sum(len(choice.sequence.prediction) for choice in answer.choices)

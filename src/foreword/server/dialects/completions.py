@@ -10,13 +10,14 @@ from pydantic import Field
 
 from foreword import __version__
 from foreword.errors import InvalidRequest
-from foreword.server.answer import Answer, Call, Choice
+from foreword.server.answer import Answer, Call, Choice, Shown
 from foreword.server.dialects.chat import DONE, StreamOptions
 from foreword.server.dialects.common import TokenTexts, fingerprint, new_id, rounds, speculation, timings, usage
+from foreword.server.dialects.constraints import constraint
 from foreword.server.dialects.fields import Logprobs, Sampled
 from foreword.server.dialects.translate import Translator
 from foreword.server.errors import ApiError
-from foreword.server.output import OutputEvent, Text
+from foreword.server.output import Text
 from foreword.server.reply import event
 from foreword.types import Delta, TokenLogprob
 
@@ -73,7 +74,8 @@ class CompletionDialect:
         if body.echo and body.stream and body.logprobs is not None:
             raise InvalidRequest("cannot stream 'echo' with 'logprobs'. Leave out one of the three")
         trace = True if body.stream_options and body.stream_options.include_speculation else None
-        sampling = {"n": body.n, "logprobs": body.logprobs, "trace": trace}
+        limits = constraint(body.response_format, body.model_extra)
+        sampling = {"n": body.n, "logprobs": body.logprobs, "trace": trace, **limits}
         return translator.text(
             body, prompts, max_tokens=limit, stream=bool(body.stream), scored=scored, sampling=sampling
         )
@@ -138,7 +140,7 @@ class CompletionDialect:
         prompts = [self._tokenizer.decode(answer.call.prompts[answer.prompt_of(choice)]) for choice in answer.choices]
         return b"".join(self._chunk(choice, text) for choice, text in zip(answer.choices, prompts, strict=True))
 
-    def push(self, choice: Choice, events: list[OutputEvent], delta: Delta) -> bytes:
+    def push(self, choice: Choice, events: list[Shown], delta: Delta) -> bytes:
         """Return the chunk of one delta."""
         text = "".join(one.text for one in events if isinstance(one, Text))
         logprobs = None

@@ -9,12 +9,12 @@ from pydantic import Field
 
 from foreword.detokenizer import first_stop
 from foreword.errors import InvalidRequest
-from foreword.server.answer import Answer, Call, Choice
+from foreword.server.answer import Answer, Call, Choice, Shown
 from foreword.server.dialects.common import new_id, rounds, speculation, timings
 from foreword.server.dialects.fields import Body, Speculative, texts
-from foreword.server.dialects.translate import Translator
+from foreword.server.dialects.translate import Chat, Translator
 from foreword.server.errors import ApiError
-from foreword.server.output import OutputEvent, Reasoning, Text, ToolArguments, ToolCall
+from foreword.server.output import Reasoning, Text, ToolArguments, ToolCall
 from foreword.server.reply import event
 from foreword.types import Delta
 
@@ -62,7 +62,7 @@ class MessagesDialect:
     def __init__(self, body: MessagesBody, translator: Translator) -> None:
         self._body, self._tokenizer = body, translator.tokenizer
         self._id = new_id("msg_")
-        self._open: OutputEvent | None = None
+        self._open: Shown | None = None
         """First event of the open block."""
         self._blocks = 0
 
@@ -70,12 +70,12 @@ class MessagesDialect:
     def call(body: MessagesBody, translator: Translator) -> Call:
         """Translate a body. Raises ApiError or InvalidRequest for one that cannot be served."""
         body.check_extra()
-        return translator.chat(body, messages_of(body), max_tokens=body.max_tokens, stream=bool(body.stream))
+        return translator.chat(body, chat_of(body), max_tokens=body.max_tokens, stream=bool(body.stream))
 
     @staticmethod
     def count(body: CountBody, translator: Translator) -> int:
         """Return the number of tokens of the conversation as a prompt."""
-        return len(translator.render(messages_of(body)))
+        return len(translator.render(chat_of(body)))
 
     def whole(self, answer: Answer) -> dict[str, Any]:
         """Return the body of a complete answer."""
@@ -125,7 +125,7 @@ class MessagesDialect:
         """Return the event that opens a message."""
         return event({"type": "message_start", "message": self._message(answer)}, "message_start")
 
-    def push(self, choice: Choice, events: list[OutputEvent], delta: Delta) -> bytes:
+    def push(self, choice: Choice, events: list[Shown], delta: Delta) -> bytes:
         """Return the events of one delta."""
         written = b""
         for one in events:
@@ -159,14 +159,14 @@ class MessagesDialect:
         return event(error.body("/v1/messages"), "error")
 
 
-def _continues(opened: OutputEvent, event: OutputEvent) -> bool:
+def _continues(opened: Shown, event: Shown) -> bool:
     """Whether an event belongs to the block that another one opened."""
     if isinstance(event, ToolArguments):
         return isinstance(opened, ToolCall) and opened.index == event.index
     return type(opened) is type(event) and not isinstance(event, ToolCall)
 
 
-def _block(event: OutputEvent) -> dict[str, Any]:
+def _block(event: Shown) -> dict[str, Any]:
     match event:
         case ToolCall():
             return {"type": "tool_use", "id": event.id, "name": event.name, "input": {}}
@@ -176,14 +176,14 @@ def _block(event: OutputEvent) -> dict[str, Any]:
             return {"type": "text", "text": ""}
 
 
-def _changed(event: OutputEvent) -> dict[str, Any] | None:
+def _changed(event: Shown) -> dict[str, Any] | None:
     match event:
         case Text(text):
             return {"type": "text_delta", "text": text}
         case Reasoning(text):
             return {"type": "thinking_delta", "thinking": text}
         case ToolArguments():
-            return {"type": "input_json_delta", "partial_json": event.fragment}
+            return {"type": "input_json_delta", "partial_json": event.json}
         case ToolCall():
             return None
 
@@ -197,6 +197,34 @@ def _object(arguments: str) -> Any:
 
 
 # ---- from Anthropic's messages to chat messages
+
+
+CHOICES = {"auto": "auto", "any": "required", "none": "none"}
+"""Anthropic's tool choices -> OpenAI's."""
+
+
+def chat_of(body: CountBody) -> Chat:
+    """Return the conversation in the shape of chat completions. Raises InvalidRequest for what cannot be read."""
+    choice, thinking = body.tool_choice or {}, (body.thinking or {}).get("type")
+    kind = choice.get("type", "auto")
+    named = {"type": "function", "function": {"name": choice.get("name")}}
+    return Chat(
+        messages=messages_of(body),
+        tools=_tools(body.tools),
+        tool_choice=named if kind == "tool" else CHOICES.get(kind, kind),
+        parallel=not choice.get("disable_parallel_tool_use"),
+        options={} if thinking is None else {"enable_thinking": thinking != "disabled"},
+    )
+
+
+def _tools(given: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
+    """Return the tools as functions; tools that only a hosted model has are left out."""
+    functions = []
+    for tool in given or ():
+        if "input_schema" in tool:
+            about = {name: tool[name] for name in ("name", "description", "strict") if name in tool}
+            functions.append({"type": "function", "function": {**about, "parameters": tool["input_schema"]}})
+    return functions or None
 
 
 def messages_of(body: CountBody) -> list[dict[str, Any]]:

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from foreword.errors import InvalidRequest
-from foreword.server.answer import Choice
+from foreword.server.answer import Choice, Shown
 from foreword.server.dialects.common import new_id
-from foreword.server.output import OutputEvent, Reasoning, Text, ToolArguments, ToolCall
+from foreword.server.output import Reasoning, Text, ToolArguments, ToolCall
 
 Events = list[tuple[str, dict[str, Any]]]
 """(event name, fields)."""
@@ -67,6 +67,13 @@ def tools_of(given: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
     return functions or None
 
 
+def choice_of(given: str | dict[str, Any] | None) -> object:
+    """Return a tool choice in the shape of chat completions."""
+    if isinstance(given, dict) and given.get("type") == "function":
+        return {"type": "function", "function": {"name": given.get("name")}}
+    return given or "auto"
+
+
 @dataclass(slots=True)
 class Item:
     """One output item: a message, a reasoning or a function call."""
@@ -81,7 +88,7 @@ class Item:
     """Number of the tool call."""
     status: str = field(default="in_progress")
 
-    def takes(self, event: OutputEvent) -> bool:
+    def takes(self, event: Shown) -> bool:
         """Whether an event belongs to this item."""
         match event:
             case Text():
@@ -112,13 +119,13 @@ class Item:
             events.append(("response.content_part.added", {**self._place, "part": _part("")}))
         return events
 
-    def push(self, event: OutputEvent) -> Events:
+    def push(self, event: Shown) -> Events:
         """Add an event that the item takes; return its own events."""
         match event:
             case Text(text) | Reasoning(text):
                 added = text
             case ToolArguments():
-                added = event.fragment
+                added = event.json
             case ToolCall():
                 return []
         self.content += added
@@ -150,7 +157,7 @@ def _part(text: str) -> dict[str, Any]:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 
-def next_item(event: OutputEvent) -> Item:
+def next_item(event: Shown) -> Item:
     """Return a new item for an event."""
     match event:
         case Text():

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from foreword.errors import InvalidRequest
-from foreword.server.answer import Answer, Call, Choice
+from foreword.server.answer import Answer, Call, Choice, Shown
 from foreword.server.dialects.common import new_id, rounds, speculation, timings
+from foreword.server.dialects.constraints import constraint
 from foreword.server.dialects.fields import Sampled
-from foreword.server.dialects.response_items import Item, items_of, messages_of, next_item, tools_of
-from foreword.server.dialects.translate import Translator
+from foreword.server.dialects.response_items import Item, choice_of, items_of, messages_of, next_item, tools_of
+from foreword.server.dialects.translate import Chat, Translator
 from foreword.server.errors import ApiError
-from foreword.server.output import OutputEvent
 from foreword.server.reply import event
 from foreword.types import Delta
 
@@ -78,8 +78,17 @@ class ResponsesDialect:
             messages.insert(0, {"role": "system", "content": body.instructions})
         if not messages:
             raise InvalidRequest("cannot answer: the input is empty. Give a text or a list of items")
-        tools_of(body.tools)
-        return translator.chat(body, messages, max_tokens=body.max_output_tokens, stream=bool(body.stream))
+        chat = Chat(
+            messages=messages,
+            tools=tools_of(body.tools),
+            tool_choice=choice_of(body.tool_choice),
+            parallel=body.parallel_tool_calls is not False,
+            options={"reasoning_effort": effort} if (effort := (body.reasoning or {}).get("effort")) else {},
+        )
+        sampling = constraint((body.text or {}).get("format"), body.model_extra)
+        return translator.chat(
+            body, chat, max_tokens=body.max_output_tokens, stream=bool(body.stream), sampling=sampling
+        )
 
     def whole(self, answer: Answer) -> dict[str, Any]:
         """Return the body of a complete answer."""
@@ -92,7 +101,7 @@ class ResponsesDialect:
             "input_tokens": answer.prompt_tokens,
             "input_tokens_details": {"cached_tokens": answer.cached_tokens, "cache_write_tokens": 0},
             "output_tokens": answer.completion_tokens,
-            "output_tokens_details": {"reasoning_tokens": 0},
+            "output_tokens_details": {"reasoning_tokens": answer.reasoning_tokens},
             "total_tokens": answer.prompt_tokens + answer.completion_tokens,
         }
         measured = {"metrics": {"speculative_decoding": speculation(answer)}, "timings": timings(answer)}
@@ -136,7 +145,7 @@ class ResponsesDialect:
         opened = self._response(answer, "in_progress")
         return self._event("response.created", response=opened) + self._event("response.in_progress", response=opened)
 
-    def push(self, choice: Choice, events: list[OutputEvent], delta: Delta) -> bytes:
+    def push(self, choice: Choice, events: list[Shown], delta: Delta) -> bytes:
         """Return the events of one delta."""
         written = b""
         for one in events:

@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as List
+from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
 
+from foreword.chats import functions_of
+from foreword.chats.templates import template_of
 from foreword.errors import ContextExceeded
 from foreword.server.answer import Call
+from foreword.server.dialects.constraints import CONSTRAINTS
 from foreword.server.dialects.fields import Prediction, Speculative, build, speculation
-from foreword.server.output import PlainParser
+from foreword.server.output import (
+    Format,
+    OutputParser,
+    format_of,
+    has_special_tags,
+    named_format,
+    named_reasoning,
+    reasoning_of,
+    structural_tag,
+)
 from foreword.server.service import Service
+
+TAIL = 16
+"""Tokens at the end of a prompt that may hold the tag that opens reasoning."""
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 @runtime_checkable
@@ -38,6 +56,19 @@ class Generating(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chat:
+    """A conversation, in the shape of OpenAI's chat API, and what its answer may be."""
+
+    messages: list[dict[str, Any]]
+    tools: List[dict[str, Any]] | None = None
+    tool_choice: object = "auto"
+    parallel: bool = True
+    """Whether the answer may call more than one tool."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Of the chat template."""
+
+
 class Translator:
     """Translator of one request of one tenant. Runs in the thread of texts."""
 
@@ -49,19 +80,54 @@ class Translator:
     def chat(
         self,
         body: Generating,
-        messages: List[dict[str, Any]],
+        chat: Chat,
         *,
         max_tokens: int | None,
         stream: bool = False,
-        sampling: Mapping[str, Any] = MappingProxyType({}),
+        sampling: Mapping[str, Any] = NOTHING,
     ) -> Call:
         """Return the call of a conversation. `sampling`: parameters that the API names otherwise, or None."""
-        prompt = self.render(messages)
-        return self.text(body, [prompt], max_tokens=max_tokens, stream=stream, sampling=sampling)
+        prompt = self.render(chat)
+        parser, constraint = self._output(chat, prompt, sampling)
+        return self.text(
+            body, [prompt], max_tokens=max_tokens, stream=stream, sampling={**sampling, **constraint}, parser=parser
+        )
 
-    def render(self, messages: List[dict[str, Any]]) -> list[int]:
+    def render(self, chat: Chat) -> list[int]:
         """Return the prompt of a conversation."""
-        return self._service.requests.render(messages)
+        return self._service.requests.render(chat.messages, self._tools(chat), chat.options or None)
+
+    @staticmethod
+    def _tools(chat: Chat) -> List[dict[str, Any]] | None:
+        """Return the tools that the model is told of."""
+        return None if chat.tool_choice == "none" else chat.tools or None
+
+    def _output(
+        self, chat: Chat, prompt: list[int], sampling: Mapping[str, Any]
+    ) -> tuple[Callable[[], OutputParser], dict[str, Any]]:
+        """Return how the output is parsed, and the sampling parameters that make it so."""
+        settings, tools = self._service.settings, self._tools(chat)
+        template = template_of(self.tokenizer.chat_template, tools=bool(tools))
+        style: Format | None = None
+        if tools:
+            style = named_format(settings.tool_format) if settings.tool_format else format_of(template)
+        tags = named_reasoning(settings.reasoning) if settings.reasoning else reasoning_of(template)
+        functions, special = functions_of(tools), frozenset(self.tokenizer.all_special_tokens)
+        opened = tags is not None and tags.opened_by(self.tokenizer.decode(prompt[-TAIL:]))
+        given: dict[str, Any] = {"skip_special_tokens": False} if has_special_tags(special, style, tags) else {}
+        if style is not None and not any(sampling.get(name) for name in CONSTRAINTS):
+            tag = structural_tag(
+                style,
+                functions,
+                chat.tool_choice,
+                parallel=chat.parallel,
+                reasoning=tags,
+                in_reasoning=opened,
+                special=special,
+            )
+            given |= {"structural_tag": tag} if tag is not None else {}
+        parser = partial(OutputParser, style, functions, reasoning=tags, in_reasoning=opened, parallel=chat.parallel)
+        return parser, given
 
     def text(
         self,
@@ -71,7 +137,8 @@ class Translator:
         max_tokens: int | None,
         stream: bool = False,
         scored: int | None = None,
-        sampling: Mapping[str, Any] = MappingProxyType({}),
+        sampling: Mapping[str, Any] = NOTHING,
+        parser: Callable[[], OutputParser] = OutputParser,
     ) -> Call:
         """Return the call of prompts. `max_tokens` None: what the context still holds; 0: only scores."""
         name, suffix = self._service.resolve(body.model)
@@ -92,7 +159,7 @@ class Translator:
             params=params,
             model=name,
             method=params.method or self._service.llm.method,
-            parser=PlainParser,
+            parser=parser,
             stream=stream,
             scored=scored,
             generates=max_tokens != 0,

@@ -1,65 +1,39 @@
-"""Provides parsers of generated text: plain text, reasoning and tool calls."""
+"""Outputs: text to events (reasoning, content, tool calls), and grammars that force tool calls."""
 
-from __future__ import annotations
+from foreword.server.output.choice import structural_tag
+from foreword.server.output.events import (
+    Event,
+    Markup,
+    Reasoning,
+    Text,
+    ToolArguments,
+    ToolCall,
+    ToolCallEnd,
+    merged,
+)
+from foreword.server.output.formats import FORMATS, format_of, has_special_tags, named_format
+from foreword.server.output.formats.base import Format
+from foreword.server.output.parser import OutputParser
+from foreword.server.output.reasoning import REASONING, ReasoningTags, named_reasoning, reasoning_of
 
-from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
-
-
-@dataclass(frozen=True, slots=True)
-class Text:
-    """Text of the answer."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Reasoning:
-    """Text of the reasoning."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class ToolCall:
-    """The beginning of a tool call."""
-
-    index: int
-    id: str
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class ToolArguments:
-    """A piece of the JSON text of a call's arguments."""
-
-    index: int
-    fragment: str
-
-
-OutputEvent = Text | Reasoning | ToolCall | ToolArguments
-
-
-@runtime_checkable
-class OutputParser(Protocol):
-    """Reader of committed text."""
-
-    def push(self, text: str) -> list[OutputEvent]:
-        """Read text; return what became certain."""
-        ...
-
-    def finish(self) -> list[OutputEvent]:
-        """Return what is left."""
-        ...
-
-
-class PlainParser:
-    """All text is text."""
-
-    def push(self, text: str) -> list[OutputEvent]:
-        """Read text; return it."""
-        return [Text(text)] if text else []
-
-    def finish(self) -> list[OutputEvent]:
-        """Return nothing."""
-        return []
+__all__ = [
+    "FORMATS",
+    "REASONING",
+    "Event",
+    "Format",
+    "Markup",
+    "OutputParser",
+    "Reasoning",
+    "ReasoningTags",
+    "Text",
+    "ToolArguments",
+    "ToolCall",
+    "ToolCallEnd",
+    "format_of",
+    "has_special_tags",
+    "merged",
+    "named_format",
+    "named_reasoning",
+    "reasoning_of",
+    "structural_tag",
+]

@@ -1,0 +1,68 @@
+"""Provides constraints on answers, as several APIs spell them, as sampling parameters."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from foreword.errors import InvalidRequest
+
+CONSTRAINTS = ("json_schema", "json_object", "regex", "grammar", "structural_tag")
+"""Sampling parameters that constrain an answer; a request has at most one."""
+GUIDED = {
+    "guided_json": "json_schema",
+    "guided_regex": "regex",
+    "guided_grammar": "grammar",
+    "guided_choice": "choice",
+    "json_schema": "json_schema",
+    "grammar": "grammar",
+}
+"""Fields of vLLM and llama.cpp -> parameter."""
+STRUCTURED = {"json": "json_schema", "json_object": "json_object", "regex": "regex", "grammar": "grammar"}
+"""Members of vLLM's `structured_outputs` -> parameter."""
+
+
+def constraint(response_format: Mapping[str, Any] | None, more: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the parameters of a constraint; empty without one.
+
+    `response_format`: OpenAI's, of chat or of responses.  `more`: fields that are not OpenAI's. Raises InvalidRequest
+    for a format that is not known.
+    """
+    found = _of_format(response_format or {})
+    for name, value in (more or {}).items():
+        if value is not None and (parameter := GUIDED.get(name)):
+            found[parameter] = value
+    structured = (more or {}).get("structured_outputs") or {}
+    if not isinstance(structured, Mapping):
+        raise InvalidRequest("cannot read 'structured_outputs': it must be an object")
+    for name, value in structured.items():
+        if value is not None and name in (*STRUCTURED, "choice", "structural_tag"):
+            found[STRUCTURED.get(str(name), str(name))] = value
+    if "choice" in found:
+        found["regex"] = _one_of(found.pop("choice"))
+    return found
+
+
+def _of_format(given: Mapping[str, Any]) -> dict[str, Any]:
+    kind = given.get("type", "text")
+    if kind == "text":
+        return {}
+    if kind == "json_object":
+        return {"json_object": True}
+    if kind == "json_schema":
+        about = given.get("json_schema", given)
+        schema = about.get("schema") if isinstance(about, Mapping) else None
+        if schema is None:
+            raise InvalidRequest("cannot read 'response_format': it has no schema. Give json_schema.schema")
+        return {"json_schema": schema}
+    if kind == "structural_tag":
+        return {"structural_tag": dict(given)}
+    raise InvalidRequest(f"cannot read 'response_format': the type {kind!r} is unknown. Use json_schema or json_object")
+
+
+def _one_of(choices: Any) -> str:
+    """Return the regular expression of a list of texts."""
+    if not isinstance(choices, list) or not choices or not all(isinstance(one, str) and one for one in choices):
+        raise InvalidRequest("cannot read 'guided_choice': it must be a list of texts")
+    return "|".join(map(re.escape, choices))

@@ -1,0 +1,142 @@
+"""Calls as they are read: their events, and the grammar of the JSON object that most formats put a call into."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable, Mapping
+
+from foreword.server.output import json_text
+from foreword.server.output.events import Event, Markup, ToolArguments, ToolCall, ToolCallEnd
+from foreword.server.output.reader import Mismatch, Reader, Reading
+
+NAME = '"name"'
+ARGUMENTS = ('"arguments"', '"parameters"')
+KEYS = (NAME, *ARGUMENTS, '"type"', '"id"')
+"""Members of a call; an object with another one is no call."""
+
+
+class LastCall(Exception):
+    """The end of the only call that was allowed."""
+
+
+def call_id() -> str:
+    """Return a new id: "call_" and 24 url-safe characters."""
+    return f"call_{secrets.token_urlsafe(18)}"
+
+
+class Calls:
+    """Writer of the calls of one output.
+
+    schemas: the JSON schema of each tool's arguments, by name.  parallel: whether a second call may follow.
+    """
+
+    def __init__(
+        self, reader: Reader, schemas: Mapping[str, Mapping[str, object]], parallel: bool, new_id: Callable[[], str]
+    ) -> None:
+        self.reader, self.schemas = reader, schemas
+        self._names = {
+            text: name for name in schemas for text in (json.dumps(name), json.dumps(name, ensure_ascii=False))
+        }
+        self._parallel, self._new_id = parallel, new_id
+        self._count = 0
+        self._is_open = False
+        self.closing = False
+        """Whether what is held now can only close a call, not begin one."""
+
+    def fragment(self, text: str) -> Event:
+        """Return the event of arguments that were given as JSON."""
+        return ToolArguments(self._count, text, text)
+
+    def begin(self, name: str) -> None:
+        """Begin a call. What is held frames it."""
+        self.reader.flush(Markup)
+        self.reader.events.append(ToolCall(self._count, self._new_id(), name))
+        self._is_open = True
+
+    def write(self, fragment: str, text: str) -> None:
+        """Add JSON to the arguments, made from `text` of the output."""
+        self.reader.events.append(ToolArguments(self._count, fragment, text))
+
+    def end(self, *, complete: bool = True) -> None:
+        """End the call, if there is one. Raises LastCall if no other may follow."""
+        self.reader.settle()
+        self.reader.live = None
+        if not self._is_open:
+            return
+        self.reader.events.append(ToolCallEnd(self._count, complete))
+        self._count += 1
+        self._is_open, self.closing = False, complete
+        if not self._parallel:
+            raise LastCall
+
+    def arguments(self, name: str) -> Reading[None]:
+        """Begin a call and read the JSON object of its arguments, fragment by fragment."""
+        if (yield from self.reader.peek()) != "{":
+            raise Mismatch
+        self.begin(name)
+        self.reader.live = self.fragment
+        yield from json_text.members(self.reader)
+        self.end()
+
+    def listed(self, bracket: str) -> Reading[None]:
+        """Read call objects, separated by commas, and the bracket that ends them."""
+        reader = self.reader
+        while True:
+            yield from reader.space()
+            yield from reader.literal("{")
+            yield from self.opened()
+            yield from reader.space()
+            if not (yield from reader.any_of(",")):
+                break
+        yield from reader.literal(bracket)
+
+    def opened(self) -> Reading[None]:
+        """Read {"name": …, "arguments": {…}} after its brace, in any order; a missing brace at its end is forgiven."""
+        self.closing = False
+        yield from self.reader.space()
+        key = yield from self.reader.one_of(KEYS)
+        yield from self.rest(key)
+
+    def rest(self, key: str) -> Reading[None]:
+        """Read the rest of a call object, after its first key."""
+        reader = self.reader
+        name, start, stop = "", 0, 0
+        seen: set[str] = set()
+        while True:
+            kind = NAME if key == NAME else ARGUMENTS[0] if key in ARGUMENTS else key
+            if kind in seen:
+                raise Mismatch
+            seen.add(kind)
+            yield from reader.space()
+            yield from reader.literal(":")
+            yield from reader.space()
+            if kind == NAME:
+                name = self._names[(yield from reader.one_of(self._names))]
+                if stop:
+                    self._whole(name, start, stop)
+            elif kind != ARGUMENTS[0]:
+                yield from json_text.value(reader)
+            elif name:
+                yield from self.arguments(name)
+            else:
+                start = len(reader.held)
+                yield from json_text.members(reader)
+                stop = len(reader.held)
+            yield from reader.space()
+            if not (yield from reader.any_of(",")):
+                break
+            yield from reader.space()
+            key = yield from reader.one_of(KEYS)
+        if not {NAME, ARGUMENTS[0]} <= seen:
+            raise Mismatch
+        yield from reader.any_of("}")
+        reader.flush(Markup)
+
+    def _whole(self, name: str, start: int, stop: int) -> None:
+        """Write a call whose arguments, held[start:stop], came before its name."""
+        held, self.reader.held = self.reader.held, self.reader.held[:start]
+        self.begin(name)
+        self.write(held[start:stop], held[start:stop])
+        self.reader.held = held[stop:]
+        self.end()

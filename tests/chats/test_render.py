@@ -1,0 +1,279 @@
+"""Chats with tools become the prompts that the templates of the large families mean.
+
+The templates are shortened ones of Qwen 2.5 and 3, Qwen3-Coder, Llama 3.2, Mistral 7B v0.3 and Mistral Small 3.2, and
+one that wants the arguments as text, as DeepSeek's does.
+"""
+
+import json
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import starter
+from foreword import LLM, InvalidRequest
+from foreword.chats import functions_of, instruction
+from foreword.server.output import format_of, has_special_tags, named_format, named_reasoning, reasoning_of
+from outputs import CITY, TOOLS, WEATHER, calls, parsed
+
+HERE = Path(__file__).parent / "templates"
+QUESTION = {"role": "user", "content": "How is Paris?"}
+ID = "call_abcdefghijklmnopqrstuvwx"
+ARGUMENTS = {"city": "Paris", "days": 3}
+CALL = {"id": ID, "type": "function", "function": {"name": "get_weather", "arguments": json.dumps(ARGUMENTS)}}
+CALLED = {"role": "assistant", "content": None, "tool_calls": [CALL]}
+RESULT = {"role": "tool", "tool_call_id": ID, "content": "17"}
+CHAT = [QUESTION, CALLED, RESULT]
+SYSTEM = {"role": "system", "content": "Be brief."}
+
+
+@cache
+def llm() -> LLM:
+    return LLM(starter.target(), method="none")
+
+
+def template(name: str) -> str:
+    return (HERE / f"{name}.jinja").read_text(encoding="utf-8").rstrip("\n")
+
+
+@pytest.fixture
+def use(monkeypatch: pytest.MonkeyPatch):
+    """Returns the prompt of a chat in a template."""
+
+    def rendered(name: str | None, messages: list, tools: object = None, options: object = None) -> str:
+        if name:
+            monkeypatch.setattr(llm().tokenizer, "chat_template", template(name))
+        return llm().tokenizer.decode(llm().render(messages, tools, options))
+
+    return rendered
+
+
+FORMATS = {
+    "qwen": "hermes",
+    "qwen_coder": "qwen-coder",
+    "llama": "llama",
+    "mistral": "mistral",
+    "mistral_args": "mistral-args",
+}
+
+
+@pytest.mark.parametrize(("name", "format"), FORMATS.items())
+def test_the_format_of_a_template_is_found(name: str, format: str):
+    assert format_of(template(name)).name == format
+
+
+def test_a_template_without_tools_is_generic_and_an_unknown_one_has_no_format():
+    assert format_of(None).name == format_of("{{ messages[0].content }}").name == "generic"
+    assert format_of(llm().tokenizer.chat_template).name == "generic"
+    assert format_of(template("texts")) is None
+    assert format_of("{{ tools }}<tool_call>{{ name }}<arg_key>") is None
+
+
+def test_the_tags_of_reasoning_are_found():
+    assert reasoning_of(template("llama")) is None
+    assert reasoning_of(None) is None
+    assert reasoning_of("[THINK]{{ a }}[/THINK]") == named_reasoning("mistral")
+    tags = reasoning_of(template("qwen"))
+    assert tags == named_reasoning("xml")
+    for name in ("named_format", "named_reasoning"):
+        with pytest.raises(InvalidRequest, match=r"unknown.*Use one of"):
+            globals()[name]("other")
+
+
+def test_special_tags_are_known():
+    tags = named_reasoning("xml")
+    assert has_special_tags(["[TOOL_CALLS]", "</s>"], named_format("mistral"), None)
+    assert has_special_tags(["</think>"], None, tags)
+    assert not has_special_tags(["</s>"], named_format("hermes"), tags)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_tools_reach_the_template(use, name: str):
+    prompt = use(name, [QUESTION], TOOLS)
+    assert "get_weather" in prompt
+    assert "strict" not in prompt
+    assert "get_weather" not in use(name, [QUESTION])
+    assert "You can call these functions" not in prompt
+
+
+@pytest.mark.parametrize(("name", "format"), FORMATS.items())
+def test_a_call_is_shown_as_the_model_wrote_it(use, name: str, format: str):
+    """What the template makes of a call is what the parser of its format reads."""
+    prompt = use(name, CHAT, TOOLS)
+    shown = prompt.rpartition("How is Paris?")[2]
+    start = min(shown.find(one) for one in named_format(format).openers if one in shown)
+    assert calls(parsed(format, [shown[start:]]))[0][0] == "get_weather"
+    assert json.loads(calls(parsed(format, [shown[start:]]))[0][1]) == ARGUMENTS
+    assert "17" in shown
+
+
+def test_arguments_may_be_a_dict_already(use):
+    called = {"role": "assistant", "tool_calls": [{"function": {"name": "get_weather", "arguments": ARGUMENTS}}]}
+    assert use("qwen", [QUESTION, called]) == use("qwen", [QUESTION, CALLED])
+    empty = {"role": "assistant", "tool_calls": [{"function": {"name": "get", "arguments": ""}}]}
+    assert '{"name": "get", "arguments": {}}' in use("qwen", [QUESTION, empty])
+
+
+def test_a_template_that_wants_text_gets_the_arguments_as_text(use):
+    prompt = use("texts", CHAT, TOOLS)
+    assert f"<|call|>get_weather\n{json.dumps(ARGUMENTS)}<|end|><|result|>get_weather\n17<|end|>" in prompt
+
+
+def test_ids_are_shortened_for_templates_that_demand_it(use):
+    prompt = use("mistral", CHAT, TOOLS)
+    short = prompt.partition('"id": "')[2][:9]
+    assert short.isalnum()
+    assert f'"call_id": "{short}"' in prompt
+    own = [QUESTION, {**CALLED, "tool_calls": [{**CALL, "id": "a1B2c3D4e"}]}, {**RESULT, "tool_call_id": "a1B2c3D4e"}]
+    assert '"call_id": "a1B2c3D4e"' in use("mistral", own, TOOLS)
+
+
+def test_calls_are_told_one_by_one_where_the_template_refuses_several(use):
+    other = {"id": "other", "function": {"name": "get", "arguments": "{}"}}
+    several = [QUESTION, {**CALLED, "tool_calls": [CALL, other]}]
+    results = [{"role": "tool", "tool_call_id": "other", "content": "nothing"}, RESULT]
+    prompt = use("llama", [SYSTEM, *several, *results], TOOLS)
+    order = [prompt.find(text) for text in ('{"name": "get_weather", "p', '"17"', '{"name": "get", "p', '"nothing"')]
+    assert order == sorted(order)
+    assert -1 not in order
+    assert prompt.count('"17"') == prompt.count('"nothing"') == 1
+
+
+def test_system_messages_are_joined_where_the_template_refuses_them(use):
+    later = {"role": "developer", "content": "Be kind."}
+    prompt = use("qwen", [SYSTEM, QUESTION, later])
+    assert prompt.startswith("<|im_start|>system\nBe brief.\n\nBe kind.<|im_end|>\n<|im_start|>user")
+    assert use("mistral_args", [SYSTEM, QUESTION, later]).endswith("[/INST][SYSTEM_PROMPT]Be kind.[/SYSTEM_PROMPT]")
+
+
+def test_a_developer_is_the_system_unless_the_template_knows_developers(use, monkeypatch: pytest.MonkeyPatch):
+    developer = {"role": "developer", "content": "Be brief."}
+    assert use("qwen", [developer, QUESTION]) == use("qwen", [SYSTEM, QUESTION])
+    assert use(None, [developer, QUESTION]) == use(None, [SYSTEM, QUESTION])
+    knowing = "{% for m in messages %}{% if m.role == 'developer' %}D:{% endif %}{{ m.content }}{% endfor %}"
+    monkeypatch.setattr(llm().tokenizer, "chat_template", knowing)
+    assert use(None, [developer]) == "D:Be brief."
+
+
+def test_options_reach_the_template(use):
+    assert use("qwen", [QUESTION]).endswith("<|im_start|>assistant\n")
+    assert use("qwen", [QUESTION], None, {"enable_thinking": False}).endswith("<think>\n\n</think>\n\n")
+    assert use("qwen", [QUESTION], None, {"add_generation_prompt": False}).endswith("<|im_end|>\n")
+    begun = [QUESTION, {"role": "assistant", "content": "It is"}]
+    assert use("qwen", begun, None, {"continue_final_message": True}).endswith("assistant\nIt is")
+
+
+def test_the_prompt_tells_whether_reasoning_is_open(use):
+    tags = named_reasoning("xml")
+    assert tags.opened_by(use("qwen_coder", [QUESTION]))
+    assert not tags.opened_by(use("qwen", [QUESTION]))
+    assert not tags.opened_by(use("qwen", [QUESTION], None, {"enable_thinking": False}))
+
+
+@pytest.mark.parametrize(
+    "options", [{"tokenize": False}, {"chat_template": "{{ 1 }}"}, {"tools": []}, {"return_dict": False}]
+)
+def test_options_of_ours_are_refused(options: dict):
+    with pytest.raises(InvalidRequest, match="cannot give the chat template the option"):
+        llm().render([QUESTION], None, options)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("options", [[], "a", {1: 2}])
+def test_what_is_no_options_is_refused(options: object):
+    with pytest.raises(InvalidRequest, match="cannot read template options"):
+        llm().render([QUESTION], None, options)
+
+
+def test_a_template_without_tools_gets_them_as_text(use):
+    prompt = use(
+        None, [SYSTEM, *CHAT, {"role": "tool", "content": "18"}, {"role": "user", "content": "And now?"}], TOOLS
+    )
+    asked = instruction(functions_of(TOOLS))
+    assert json.dumps(CITY) in asked
+    assert prompt.startswith(
+        f"<|system|>\nBe brief.\n\n{asked}<|end|>\n<|user|>\nHow is Paris?<|end|>\n<|assistant|>\n"
+    )
+    shown = prompt.partition("How is Paris?")[2]
+    assert calls(parsed("generic", [shown])) == (("get_weather", json.dumps(ARGUMENTS)),)
+    assert (
+        '<|user|>\n{"result of": "get_weather", "result": "17"}\n{"result": "18"}<|end|>\n<|user|>\nAnd now?' in shown
+    )
+    assert "You can call" not in use(None, CHAT)
+    assert '"tool_calls"' in use(None, CHAT)
+
+
+def test_of_several_templates_the_one_for_tools_is_used(use, monkeypatch: pytest.MonkeyPatch):
+    plain = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    monkeypatch.setattr(llm().tokenizer, "chat_template", {"default": plain, "tool_use": template("qwen")})
+    assert use(None, [QUESTION]) == "How is Paris?"
+    assert "<tools>" in use(None, [QUESTION], TOOLS)
+
+
+def test_parts_of_text_are_joined(use):
+    parts = [{"type": "text", "text": "How is"}, {"type": "text", "text": "Paris?"}]
+    assert "How is\nParis?" in use("qwen", [{"role": "user", "content": parts}])
+
+
+@pytest.mark.parametrize(
+    ("part", "message"),
+    [
+        ({"type": "image_url", "image_url": {"url": "x"}}, "cannot render message 2: a part of type 'image_url'"),
+        ({"type": "input_audio"}, "a part of type 'input_audio' is not served"),
+        ({"type": "text"}, 'must be {"type": "text"'),
+        ("Hi", 'must be {"type": "text"'),
+    ],
+)
+def test_other_parts_are_refused_by_name(part: object, message: str):
+    with pytest.raises(InvalidRequest, match=message):
+        llm().render([QUESTION, {"role": "user", "content": [part]}])
+
+
+@pytest.mark.parametrize(
+    ("message", "error"),
+    [
+        ({"tool_calls": {}}, "content must be a string"),
+        ({"tool_calls": "x"}, "tool_calls must be a list"),
+        ({"tool_calls": ["x"]}, "a tool call is"),
+        ({"tool_calls": [{"function": {"arguments": "{}"}}]}, "a tool call is"),
+        ({"tool_calls": [{"id": 1, "function": {"name": "get"}}]}, "the id of a tool call must be a string"),
+        ({"tool_calls": [{"function": {"name": "get", "arguments": "{"}}]}, "arguments of 'get' must be the JSON text"),
+        ({"tool_calls": [{"function": {"name": "get", "arguments": "[1]"}}]}, "arguments of 'get' must be the JSON"),
+        ({"content": "x", "tool_call_id": [1]}, "tool_call_id must be a string"),
+        ({"content": "x", "a": json.loads("[" * 300 + "]" * 300)}, "nested in more than 200 levels"),
+    ],
+)
+def test_wrong_calls_are_refused(message: dict, error: str):
+    with pytest.raises(InvalidRequest, match=error):
+        llm().render([QUESTION, {"role": "assistant", **message}])
+
+
+def function(**about: object) -> list[dict]:
+    return [{"type": "function", "function": about}]
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("tools", "error"),
+    [
+        ({}, "cannot read tools"),
+        ("x", "cannot read tools"),
+        (["x"], "cannot read tool 1: a tool is"),
+        ([{"type": "web_search"}], "cannot read tool 1: a tool is"),
+        (function(), "cannot read tool 1: name is 1 to 64"),
+        (function(name="a b"), "cannot read tool 1: name is 1 to 64"),
+        (function(name="a", parameters=[]), "cannot read tool 'a': parameters must be"),
+        (function(name="a", parameters={"type": "string"}), "cannot read tool 'a': parameters must be"),
+        (function(name="a", strict="yes"), "cannot read tool 'a': strict must be true or false"),
+        (function(name="a", description="\ud800"), "a tool must be valid Unicode"),
+        ([WEATHER, WEATHER], "cannot read tool 2: the name 'get_weather' is taken"),
+    ],
+)
+def test_wrong_tools_are_refused(tools: object, error: str):
+    with pytest.raises(InvalidRequest, match=error):
+        llm().render([QUESTION], tools)
+
+
+def test_a_function_without_parameters_takes_none():
+    assert functions_of(function(name="now"))[0].parameters == {"type": "object", "properties": {}}
+    assert functions_of(None) == functions_of([]) == ()

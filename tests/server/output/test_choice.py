@@ -1,0 +1,209 @@
+"""Grammars of tool calls accept good calls and no others, and the parser of the format reads what they accept."""
+
+import json
+import random
+from functools import cache
+
+import pytest
+import xgrammar
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foreword import InvalidRequest
+from foreword.chats import functions_of
+from foreword.server.output import FORMATS, REASONING, structural_tag
+from outputs import FUNCTIONS, calls, completed, content, parsed, raw
+
+SPECIAL = ("[TOOL_CALLS]", "[ARGS]", "[THINK]", "[/THINK]", "<tool_call>", "</tool_call>")
+END = "</s>"
+VOCABULARY = [END, *SPECIAL, *map(chr, range(32, 127)), "\n", "é", "</parameter>"]
+CLOSING = {*'}]"/>,', "</parameter>"}
+"""Tokens that end something, so that a random walk has an end."""
+NAMED = {"type": "function", "function": {"name": "get_weather"}}
+PARIS, EMPTY = '{"city": "Paris", "days": 3}', '{"a": [1]}'
+ONE = {
+    "hermes": '<tool_call>\n{{"name": "{}", "arguments": {}}}\n</tool_call>',
+    "qwen-coder": "<tool_call>\n<function={}>\n{}\n</function>\n</tool_call>",
+    "llama": '{{"name": "{}", "parameters": {}}}',
+    "mistral": '[TOOL_CALLS][{{"name": "{}", "arguments": {}}}]',
+    "mistral-args": "[TOOL_CALLS]{}[ARGS]{}",
+    "generic": '{{"tool_calls": [{{"name": "{}", "arguments": {}}}]}}',
+}
+TWO = {
+    "hermes": ONE["hermes"] + "\n" + ONE["hermes"],
+    "qwen-coder": ONE["qwen-coder"] + "\n" + ONE["qwen-coder"],
+    "llama": ONE["llama"] + "; " + ONE["llama"],
+    "mistral": '[TOOL_CALLS][{{"name": "{}", "arguments": {}}}, {{"name": "{}", "arguments": {}}}]',
+    "mistral-args": ONE["mistral-args"] * 2,
+    "generic": '{{"tool_calls": [{{"name": "{}", "arguments": {}}}, {{"name": "{}", "arguments": {}}}]}}',
+}
+"""A call, and two, as models write them."""
+
+
+@cache
+def compiler() -> xgrammar.GrammarCompiler:
+    return xgrammar.GrammarCompiler(xgrammar.TokenizerInfo(VOCABULARY, stop_token_ids=[0]))
+
+
+def arguments(format: str, text: str) -> str:
+    """JSON of arguments as the format writes it."""
+    if format != "qwen-coder":
+        return text
+    given = json.loads(text).items()
+    return "".join(
+        f"<parameter={key}>{one if isinstance(one, str) else json.dumps(one)}</parameter>" for key, one in given
+    )
+
+
+def filled(format: str, template: dict[str, str], *pairs: tuple[str, str]) -> str:
+    return template[format].format(*(part for name, text in pairs for part in (name, arguments(format, text))))
+
+
+def accepts(format: str, text: str, choice: object = "required", **options: object) -> bool:
+    """Whether the grammar takes the text token by token, special ones whole, and then its end."""
+    tag = structural_tag(FORMATS[format], FUNCTIONS, choice, **options)
+    matcher = xgrammar.GrammarMatcher(compiler().compile_structural_tag(json.dumps(tag)))
+    while text:
+        whole = next((one for one in options.get("special", ()) if text.startswith(one)), text[0])
+        if not matcher.accept_token(VOCABULARY.index(whole)):
+            return False
+        text = text[len(whole) :]
+    return matcher.accept_token(0)
+
+
+@pytest.mark.parametrize("special", [(), SPECIAL], ids=["text", "tokens"])
+@pytest.mark.parametrize("choice", ["required", "auto", NAMED], ids=["required", "auto", "named"])
+@pytest.mark.parametrize("format", FORMATS)
+def test_good_calls_are_accepted_and_read_back(format: str, choice: object, special: tuple[str, ...]):
+    text = filled(format, ONE, ("get_weather", PARIS))
+    assert accepts(format, text, choice, special=special)
+    events = parsed(format, [text])
+    assert [(name, json.loads(got)) for name, got in calls(events)] == [("get_weather", json.loads(PARIS))]
+    assert completed(events) == [True]
+    assert content(events) == ""
+
+
+@pytest.mark.parametrize("choice", ["required", "auto"])
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_second_call_is_accepted_where_it_may_follow(format: str, choice: str):
+    text = filled(format, TWO, ("get_weather", PARIS), ("get", EMPTY))
+    assert accepts(format, text, choice)
+    assert not accepts(format, text, choice, parallel=False)
+    assert not accepts(format, filled(format, TWO, *[("get_weather", PARIS)] * 2), NAMED)
+    events = parsed(format, [text])
+    assert [name for name, _ in calls(events)] == ["get_weather", "get"]
+    assert [json.loads(got) for _, got in calls(events)] == [json.loads(PARIS), json.loads(EMPTY)]
+    assert completed(events) == [True, True]
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_calls_that_break_the_schema_are_refused(format: str):
+    for name, text in (
+        ("get_weather", '{"town": "Paris"}'),
+        ("get_weather", '{"city": "Paris", "days": "x"}'),
+        ("get_weather", '{"days": 3}'),
+        ("get_wea", PARIS),
+        ("other", PARIS),
+    ):
+        assert not accepts(format, filled(format, ONE, (name, text)))
+        assert not accepts(format, filled(format, ONE, (name, text)), "auto")
+    assert not accepts(format, filled(format, ONE, ("get", EMPTY)), NAMED)
+    assert accepts(format, filled(format, ONE, ("get", EMPTY)), "required")
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_content_is_accepted_only_where_no_call_is_required(format: str):
+    call = filled(format, ONE, ("get_weather", PARIS))
+    assert accepts(format, "I know that.", "auto")
+    assert accepts(format, "I look. " + call, "auto")
+    assert content(parsed(format, ["I look. " + call])) == "I look."
+    for text in ("I know that.", "I look. " + call, ""):
+        assert not accepts(format, text)
+
+
+@pytest.mark.parametrize("special", [(), SPECIAL], ids=["text", "tokens"])
+@pytest.mark.parametrize("tags", REASONING)
+@pytest.mark.parametrize("choice", ["required", "auto", NAMED], ids=["required", "auto", "named"])
+@pytest.mark.parametrize("format", FORMATS)
+def test_reasoning_may_come_first(format: str, choice: object, tags: str, special: tuple[str, ...]):
+    call, found = filled(format, ONE, ("get_weather", PARIS)), REASONING[tags]
+    options = {"reasoning": found, "special": special}
+    body = f"Paris is meant. {{\n{found.close}\n\n{call}"
+    assert accepts(format, body, choice, in_reasoning=True, **options)
+    assert accepts(format, found.open + body, choice, **options)
+    assert accepts(format, call, choice, **options)
+    assert not accepts(format, f"Paris is meant.{found.close}other", NAMED, in_reasoning=True, **options)
+    events = parsed(format, [body], reasoning=found, in_reasoning=True)
+    assert [name for name, _ in calls(events)] == ["get_weather"]
+    assert raw(events) == body
+
+
+def test_arguments_are_always_an_object_and_follow_the_schema_unless_strict_is_false():
+    properties = {"properties": {"city": {"type": "string"}}, "required": ["city"], "additionalProperties": False}
+    for strict, other in ((True, False), (None, False), (False, True)):
+        about = {"name": "get", "parameters": properties, "strict": strict}
+        functions = functions_of([{"type": "function", "function": about}])
+        tag = structural_tag(FORMATS["llama"], functions, "required")
+        grammar = compiler().compile_structural_tag(json.dumps(tag))
+        taken = [
+            xgrammar.GrammarMatcher(grammar).accept_string(ONE["llama"].format("get", text))
+            for text in ('{"city": "Paris"}', "[1]", '{"a": 1}')
+        ]
+        assert taken == [True, False, other]
+
+
+def test_nothing_is_forced_where_nothing_must_be():
+    loose = tuple(one for one in FUNCTIONS if not one.strict)
+    assert structural_tag(FORMATS["hermes"], loose, "auto") is None
+    assert structural_tag(FORMATS["hermes"], FUNCTIONS, "none") is None
+    assert structural_tag(FORMATS["hermes"], loose, "required") is not None
+
+
+@pytest.mark.parametrize(
+    "choice", ["any", None, 1, {"type": "function"}, {"type": "function", "function": {"name": 1}}]
+)
+def test_a_choice_that_is_none_is_refused(choice: object):
+    with pytest.raises(InvalidRequest, match="cannot read tool_choice"):
+        structural_tag(FORMATS["hermes"], FUNCTIONS, choice)
+
+
+def test_a_tool_that_is_not_there_cannot_be_forced():
+    wanted = {"type": "function", "function": {"name": "other"}}
+    with pytest.raises(InvalidRequest, match="no such tool among get_weather, get"):
+        structural_tag(FORMATS["hermes"], FUNCTIONS, wanted)
+    with pytest.raises(InvalidRequest, match="cannot force a tool call"):
+        structural_tag(FORMATS["hermes"], (), "required")
+
+
+@pytest.mark.parametrize("choice", ["required", "auto"])
+@pytest.mark.parametrize("format", FORMATS)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_what_a_grammar_lets_through_is_read_as_calls(format: str, choice: str, seed: int):
+    """A random walk through the allowed tokens, from the beginning of a call where none is required."""
+    draw = random.Random(seed)
+    tag = structural_tag(FORMATS[format], FUNCTIONS, choice)
+    matcher = xgrammar.GrammarMatcher(compiler().compile_structural_tag(json.dumps(tag)))
+    mask, text = (
+        xgrammar.allocate_token_bitmask(1, len(VOCABULARY)),
+        "" if choice == "required" else "Hi. " + begun(format),
+    )
+    assert matcher.accept_string(text)
+    for _ in range(240):
+        matcher.fill_next_token_bitmask(mask)
+        allowed = [i for i in range(len(VOCABULARY)) if int(mask[0, i // 32]) >> (i % 32) & 1]
+        common = [i for i in allowed if VOCABULARY[i] in CLOSING] or allowed
+        token = 0 if 0 in allowed and draw.random() < 0.3 else draw.choice(draw.choice((allowed, common)))
+        matcher.accept_token(token)
+        if token == 0:
+            events = parsed(format, [text])
+            assert raw(events) == text
+            assert calls(events)
+            assert all(completed(events))
+            if choice == "required":
+                assert content(events).strip() == ""
+            return
+        text += VOCABULARY[token]
+
+
+def begun(format: str) -> str:
+    return ONE[format].replace("{}", "get", 1).split("{}")[0].replace("{{", "{")
