@@ -57,6 +57,8 @@ class AsyncLLM:
         """Complete every prompt, as `LLM.generate` does; all prompts are checked before any starts."""
         requests = per_prompt(listed(prompts), params)
         job, deltas = _Job(asyncio.get_running_loop()), dict[int, list[Delta]]()
+        for _, own in requests:
+            await self._compile(own)
         self._call_in_thread(partial(self._start, job, requests), starts=True)
         try:
             left: int | None = None
@@ -86,6 +88,7 @@ class AsyncLLM:
         if id is not None:
             self._named[id] = job
         try:
+            await self._compile(params)
             self._call_in_thread(partial(self._start, job, [(prompt, params)]), starts=True)
             while True:
                 sequence, event = await job.events.get()
@@ -130,6 +133,11 @@ class AsyncLLM:
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
         await self.close()
+
+    async def _compile(self, params: SamplingParams | None) -> None:
+        """Compile what an answer must follow in another thread, so that rounds go on meanwhile."""
+        if isinstance(params, SamplingParams) and params.structured:
+            await asyncio.to_thread(self.llm.compile, params)
 
     # ---- the thread
 

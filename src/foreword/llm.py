@@ -246,10 +246,16 @@ class LLM:
 
     def prepare(self, prompt: Prompt, params: SamplingParams | None) -> list[Sequence]:
         """Return `params.n` sequences for a prompt. Raises InvalidRequest if the request cannot be served."""
+        self.compile(params)
         with self._locked():  # tokenizers are not thread-safe
             sequences = self._requests.sequences(prompt, params)
             self._speculators.for_request(self.engine, sequences[0].params)
         return sequences
+
+    def compile(self, params: SamplingParams | None) -> None:
+        """Compile and cache what an answer must follow, if anything; may take seconds, and holds up no round."""
+        if isinstance(params, SamplingParams) and params.structured and not self._closed:
+            self._requests.grammars.compiled(params)
 
     @property
     def forked(self) -> bool:

@@ -15,6 +15,7 @@ from foreword.detokenizer import Detokenizer
 from foreword.errors import InvalidRequest, check_unicode
 from foreword.model import Model, Tokenizer
 from foreword.prompts import Prompt, known_roles, token_ids, turns
+from foreword.structured.compiler import Grammars
 from foreword.types import SamplingParams, Sequence
 
 Message = Mapping[str, str]
@@ -29,6 +30,7 @@ class Requests:
     def __init__(self, target: Model, tokenizer: Tokenizer) -> None:
         self._target, self._tokenizer = target, tokenizer
         self._ids = count(1)
+        self.grammars = Grammars(tokenizer, target.vocab, self._eos)
 
     def sequences(self, prompt: Prompt, params: SamplingParams | None) -> list[Sequence]:
         """Return `params.n` sequences for one prompt, with the seeds seed, seed + 1, ….
@@ -47,13 +49,16 @@ class Requests:
         self._check(tokens, params)
         if params.bad_words:
             params = replace(params, bad_word_ids=params.bad_word_ids + self._bad_word_ids(params.bad_words))
-        prediction = self._prediction(params.prediction)
+        prediction, grammar = self._prediction(params.prediction), self.grammars.compiled(params)
         sequences = []
         for number in range(params.n):
             seed = secrets.randbits(63) if params.seed is None else (params.seed + number) % SEEDS
             reader = Detokenizer(self._tokenizer, tokens, params.stop, params.skip_special_tokens)
             ids = list(tokens)
-            sequences.append(Sequence(next(self._ids), ids, len(ids), params, seed, self._eos, reader, prediction))
+            follows = self.grammars.answer(grammar, params, len(ids)) if grammar else None
+            sequences.append(
+                Sequence(next(self._ids), ids, len(ids), params, seed, self._eos, reader, prediction, follows)
+            )
         return sequences
 
     def render(self, messages: List[Message]) -> list[int]:
