@@ -82,13 +82,13 @@ class AsyncLLM:
         """Complete one prompt and yield a delta per round. `id`: a name for `abort`."""
         if params is not None and params.n > 1:
             raise InvalidRequest(f"cannot stream n={params.n} answers at once: a stream is one text. Use n=1")
+        await self._compile(params)
         if id is not None and id in self._named:
             raise InvalidRequest(f"cannot start a request named {id!r}: one of that name runs. Choose another name")
         job = _Job(asyncio.get_running_loop())
         if id is not None:
             self._named[id] = job
         try:
-            await self._compile(params)
             self._call_in_thread(partial(self._start, job, [(prompt, params)]), starts=True)
             while True:
                 sequence, event = await job.events.get()

@@ -103,9 +103,8 @@ class LLM:
         defaults = self._speculators.usual(settings, anyhow=method is None)
         self.engine = Engine(self.target, *defaults, scheduler)
         self._requests = Requests(self.target, self.tokenizer)
-        self._lock, self._process = RLock(), os.getpid()
+        self._lock, self._process, self._closed = RLock(), os.getpid(), False
         self._running: dict[int, Sequence] = {}
-        self._closed = False
 
     def generate(
         self, prompts: Prompt | List[Prompt], params: SamplingParams | List[SamplingParams] | None = None
@@ -253,9 +252,9 @@ class LLM:
         return sequences
 
     def compile(self, params: SamplingParams | None) -> None:
-        """Compile and cache what an answer must follow, if anything; may take seconds, and holds up no round."""
-        if isinstance(params, SamplingParams) and params.structured and not self._closed:
-            self._requests.grammars.compiled(params)
+        """Compile what an answer must follow, if anything, for `prepare`. May take seconds; holds up no round."""
+        if not self._closed:
+            self._requests.compile(params)
 
     @property
     def forked(self) -> bool:

@@ -30,7 +30,12 @@ class Requests:
     def __init__(self, target: Model, tokenizer: Tokenizer) -> None:
         self._target, self._tokenizer = target, tokenizer
         self._ids = count(1)
-        self.grammars = Grammars(tokenizer, target.vocab, self._eos)
+        self._grammars = Grammars(tokenizer, target.vocab, self._eos)
+
+    def compile(self, params: SamplingParams | None) -> None:
+        """Compile what an answer must follow, if anything, and cache it. Thread-safe. Raises InvalidRequest."""
+        if isinstance(params, SamplingParams):
+            self._grammars.compiled(params)
 
     def sequences(self, prompt: Prompt, params: SamplingParams | None) -> list[Sequence]:
         """Return `params.n` sequences for one prompt, with the seeds seed, seed + 1, ….
@@ -49,13 +54,13 @@ class Requests:
         self._check(tokens, params)
         if params.bad_words:
             params = replace(params, bad_word_ids=params.bad_word_ids + self._bad_word_ids(params.bad_words))
-        prediction, grammar = self._prediction(params.prediction), self.grammars.compiled(params)
+        prediction, grammar = self._prediction(params.prediction), self._grammars.compiled(params)
         sequences = []
         for number in range(params.n):
             seed = secrets.randbits(63) if params.seed is None else (params.seed + number) % SEEDS
             reader = Detokenizer(self._tokenizer, tokens, params.stop, params.skip_special_tokens)
             ids = list(tokens)
-            follows = self.grammars.answer(grammar, params, len(ids)) if grammar else None
+            follows = self._grammars.answer(grammar, params, len(ids)) if grammar else None
             sequences.append(
                 Sequence(next(self._ids), ids, len(ids), params, seed, self._eos, reader, prediction, follows)
             )

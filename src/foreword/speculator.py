@@ -164,7 +164,7 @@ class Speculator:
     def _budget(self, batch: Batch, sequence: Sequence, others: int) -> int:
         """Return the draft tokens worth proposing. Near the end few can be accepted, but a tree may offer many."""
         reach = batch.reach(sequence)
-        if not (self._may_draft and reach) or constrained.is_forced(sequence):
+        if not (self._may_draft and reach):
             return 0
         return max(0, min(self.budget.nodes(sequence, others), NODES if batch.trees else reach))
 

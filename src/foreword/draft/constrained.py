@@ -12,18 +12,11 @@ from foreword.types.params import NODES
 
 SPAN = 16
 """Tokens. Longest forced text drafted at once; it costs a row of the forward for each."""
-ENOUGH = 4
-"""Tokens. A forced text of this length replaces the drafter's draft: nearly all of it will be accepted."""
 
 
 def followed(sequences: List[Sequence]) -> bool:
     """Return whether any of these sequences follows a grammar."""
     return any(sequence.grammar is not None for sequence in sequences)
-
-
-def is_forced(sequence: Sequence) -> bool:
-    """Return whether the grammar forces so much text next that no draft is needed."""
-    return sequence.grammar is not None and len(sequence.grammar.forced(sequence.tokens, [], ENOUGH)) == ENOUGH
 
 
 def accepted(draft: Draft, sequences: List[Sequence]) -> Draft:
