@@ -56,7 +56,8 @@ class Grammars:
             raise
         except (RuntimeError, ValueError, TypeError, MemoryError) as error:
             raise InvalidRequest(f"cannot follow this {name}: {_reason(error)}. Correct it") from error
-        if not self.answer(grammar, replace(params, ignore_eos=True, stop_token_ids=()), 0).allowed([], [[]]).any():
+        start = self.answer(grammar, replace(params, ignore_eos=True, stop_token_ids=()), 0)
+        if start.finished([]) or not start.allowed([], [[]]).any():
             raise InvalidRequest(f"cannot follow this {name}: no text follows it, or only the empty one. Allow more")
         return grammar
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence as List
 from typing import TYPE_CHECKING
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Int, UInt8
 from torch import Tensor
 
 from foreword.types import DraftTree
@@ -101,7 +101,7 @@ class AnswerGrammar:
         choices = _unpacked(self._bits)[0].nonzero()[:, 0].tolist()
         return [] if self._end in choices else choices
 
-    def _next_bytes(self) -> Int[Tensor, "1 bytes"]:
+    def _next_bytes(self) -> UInt8[Tensor, "1 bytes"]:
         self._matcher.fill_next_token_bitmask(self._bits)
         return self._bits.view(torch.uint8)
 
