@@ -3,6 +3,7 @@
 So does the Python in the README and in the guide to new methods, block after block, as one program.
 """
 
+import json
 import os
 import re
 import subprocess
@@ -27,6 +28,7 @@ SAYS = {
     "asynchronous": "the same text: True",
     "online": "held out, after",
     "rounds": "a bonus token",
+    "structured": "the same text without drafts: True",
 }
 """What an example must print; those that are not named here need only print something."""
 LONG = ("online",)
@@ -77,6 +79,13 @@ def test_the_readme_does_what_it_says(capsys):
     said = capsys.readouterr().out
     assert said.startswith(foreword.LLM(method="none").chat(names["messages"], names["params"]).text + "\n")
     assert set(names["delta"].origins) <= {"accepted", "bonus"}
+
+
+def test_the_page_on_structured_output_does_what_it_says(capsys):
+    names = program("docs/structured-output.md", {})
+    assert set(json.loads(capsys.readouterr().out)) == {"name", "city"}
+    assert re.fullmatch(r"\d{3}-\d{4}", names["phone"][0].text)
+    assert re.fullmatch(r"\d{1,3} \+ \d{1,3}", names["total"][0].text)
 
 
 def test_the_method_in_the_guide_is_a_method():

@@ -106,6 +106,8 @@ class AsyncLLM:
         if id is not None:
             self._named[id] = job
         try:
+            for _, params in requests:
+                await self._compile(params)
             self._call_in_thread(partial(self._start, job, requests), starts=True)
             await job.started()
             yield job
@@ -160,6 +162,11 @@ class AsyncLLM:
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
         await self.close()
+
+    async def _compile(self, params: SamplingParams | None) -> None:
+        """Compile what an answer must follow in another thread, so that rounds go on meanwhile."""
+        if isinstance(params, SamplingParams) and params.structured:
+            await asyncio.to_thread(self.llm.compile, params)
 
     # ---- the thread
 

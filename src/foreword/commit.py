@@ -40,6 +40,9 @@ def _append_text(sequence: Sequence, token: int) -> str:
     text, stopped = reader.push(token) if reader else ("", False)
     if stopped:
         sequence.finish_reason = "stop"
+    elif sequence.grammar is not None and sequence.grammar.finished(sequence.tokens):
+        sequence.finish_reason = "stop"
+        text += reader.finish() if reader else ""
     elif sequence.room <= 0:
         sequence.finish_reason = "length"
         text += reader.finish() if reader else ""

@@ -106,9 +106,8 @@ class LLM:
         defaults = self._speculators.usual(settings, anyhow=method is None)
         self.engine = Engine(self.target, *defaults, scheduler)
         self._requests = Requests(self.target, self.tokenizer)
-        self._lock, self._process = RLock(), os.getpid()
+        self._lock, self._process, self._closed = RLock(), os.getpid(), False
         self._running: dict[int, Sequence] = {}
-        self._closed = False
 
     def generate(
         self, prompts: Prompt | List[Prompt], params: SamplingParams | List[SamplingParams] | None = None
@@ -263,10 +262,16 @@ class LLM:
 
     def prepare(self, prompt: Prompt, params: SamplingParams | None) -> list[Sequence]:
         """Return `params.n` sequences for a prompt. Raises InvalidRequest if the request cannot be served."""
+        self.compile(params)
         with self._locked():  # tokenizers are not thread-safe
             sequences = self._requests.sequences(prompt, params)
             self.speculator(sequences[0].params)
         return sequences
+
+    def compile(self, params: SamplingParams | None) -> None:
+        """Compile what an answer must follow, if anything, for `prepare`. May take seconds; holds up no round."""
+        if not self._closed:
+            self._requests.compile(params)
 
     @property
     def forked(self) -> bool:

@@ -27,6 +27,7 @@ from foreword.detokenizer import Detokenizer
 from foreword.errors import ContextExceeded, InvalidRequest, check_unicode
 from foreword.model import Model, Tokenizer
 from foreword.prompts import Prompt, token_ids
+from foreword.structured.compiler import Grammars
 from foreword.types import Completion, Delta, SamplingParams, Sequence
 
 SEEDS = 2**63
@@ -39,6 +40,12 @@ class Requests:
     def __init__(self, target: Model, tokenizer: Tokenizer) -> None:
         self._target, self.tokenizer = target, tokenizer
         self._ids = count(1)
+        self._grammars = Grammars(tokenizer, target.vocab, self._eos)
+
+    def compile(self, params: SamplingParams | None) -> None:
+        """Compile what an answer must follow, if anything, and cache it. Thread-safe. Raises InvalidRequest."""
+        if isinstance(params, SamplingParams):
+            self._grammars.compiled(params)
 
     def sequences(self, prompt: Prompt, params: SamplingParams | None) -> list[Sequence]:
         """Return `params.n` sequences for one prompt, with the seeds seed, seed + 1, ….
@@ -57,13 +64,16 @@ class Requests:
         self._check(tokens, params)
         if params.bad_words:
             params = replace(params, bad_word_ids=params.bad_word_ids + self._bad_word_ids(params.bad_words))
-        prediction = self._prediction(params.prediction)
+        prediction, grammar = self._prediction(params.prediction), self._grammars.compiled(params)
         sequences = []
         for number in range(params.n):
             seed = secrets.randbits(63) if params.seed is None else (params.seed + number) % SEEDS
             reader = Detokenizer(self.tokenizer, tokens, params.stop, params.skip_special_tokens)
             ids = list(tokens)
-            sequences.append(Sequence(next(self._ids), ids, len(ids), params, seed, self._eos, reader, prediction))
+            follows = self._grammars.answer(grammar, params, len(ids)) if grammar else None
+            sequences.append(
+                Sequence(next(self._ids), ids, len(ids), params, seed, self._eos, reader, prediction, follows)
+            )
         return sequences
 
     def render(

@@ -15,6 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from foreword.budget import DraftBudget, RoundResult
+from foreword.draft import constrained
 from foreword.draft.base import Drafter, first_chain
 from foreword.draft.check import check_probs
 from foreword.errors import named
@@ -57,6 +58,8 @@ class SubBatch:
     distributions: Distributions = field(init=False)
     rounds: dict[int, Round] = field(default_factory=dict)
     """Traces, by row, of the sequences that ask for one."""
+    depths: list[int] = field(init=False)
+    """Depth of each tree as the drafter made it, without the text that a grammar forces."""
     clock: Clock = field(default_factory=Clock)
 
 
@@ -110,6 +113,9 @@ class Speculator:
         sub_batch.batch = batch = Batch(sequences, self.draws, self._trees, context=self.target.context, stops=stops)
         sub_batch.budgets = [self._budget(batch, one, others) if sub_batch.drafting else 0 for one in sequences]
         sub_batch.draft = self._draft(sub_batch) if any(sub_batch.budgets) else self._no_draft(len(sequences))
+        sub_batch.depths = [max(tree.depths) for tree in sub_batch.draft.trees]
+        if sub_batch.drafting and self._may_draft and constrained.followed(sequences):
+            sub_batch.draft = constrained.extended(sub_batch.draft, batch)
         trees = enumerate(sub_batch.draft.trees)
         sub_batch.reasons = [None if tree.tokens else reason(sub_batch, row) for row, tree in trees]
         sub_batch.clock.propose = perf_counter() - before
@@ -136,7 +142,8 @@ class Speculator:
         draft = checked(self.drafter.propose(batch, budgets), budgets, self.target)
         if not (draft.chain or self._trees):
             draft = first_chain(draft)
-        return draft.within([batch.reach(sequence) for sequence in batch.sequences])
+        draft = draft.within([batch.reach(sequence) for sequence in batch.sequences])
+        return constrained.accepted(draft, batch.sequences)
 
     def _find_faulty(self, batch: Batch, budgets: list[int], error: Exception) -> None:
         """Find the sequences at fault by drafting for each one separately; these drafts are discarded."""
@@ -156,6 +163,10 @@ class Speculator:
             self.fault(error)
 
     @property
+    def _may_draft(self) -> bool:
+        return self.target.mode is not Mode.PLAIN and not self.budget.never
+
+    @property
     def _trees(self) -> bool:
         return self.rule.trees and self.target.mode is Mode.TREE and not self.budget.chains
 
@@ -167,7 +178,7 @@ class Speculator:
     def _budget(self, batch: Batch, sequence: Sequence, others: int) -> int:
         """Return the draft tokens worth proposing. Near the end few can be accepted, but a tree may offer many."""
         reach = batch.reach(sequence)
-        if self.target.mode is Mode.PLAIN or not reach:
+        if not (self._may_draft and reach):
             return 0
         return max(0, min(self.budget.nodes(sequence, others), NODES if batch.trees else reach))
 
@@ -198,10 +209,11 @@ class Speculator:
         drafted = sub_batch.drafting and any(sub_batch.budgets)
         several = zip(sub_batch.batch.sequences, sub_batch.draft.trees, sub_batch.verdict.kept, strict=True)
         for row, (sequence, tree, path) in enumerate(several):
-            depth, allowed = max(tree.depths), sub_batch.budgets[row]
-            sequence.stats.add(sub_batch.clock, len(tree), len(path), depth, sub_batch.reasons[row])
+            sequence.stats.add(sub_batch.clock, len(tree), len(path), max(tree.depths), sub_batch.reasons[row])
             if drafted:
-                outcome = RoundResult(allowed, depth, len(path), sub_batch.clock.propose, sub_batch.clock.total)
+                depth, clock = sub_batch.depths[row], sub_batch.clock
+                accepted = min(len(path), depth)
+                outcome = RoundResult(sub_batch.budgets[row], depth, accepted, clock.propose, clock.total)
                 self.budget.learn(sequence, outcome)
 
     def rest(self, took: float) -> None:

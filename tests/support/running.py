@@ -40,6 +40,7 @@ from foreword.model import Model, Read, load_tokenizer
 from foreword.model.view import view
 from foreword.native.forward import library
 from foreword.scheduler import Scheduler
+from foreword.structured.compiler import Grammars
 from foreword.train.registry import DFlashOptions, DSparkOptions, EagleOptions, MedusaOptions, TrainOptions
 from foreword.types import Delta, SamplingParams, Sequence
 from foreword.verify import rule as find_rule
@@ -81,6 +82,11 @@ def tokenizer():
 
 
 @cache
+def grammars() -> Grammars:
+    return Grammars(tokenizer(), target().vocab, target().eos)
+
+
+@cache
 def prompts() -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(tokenizer()(text)["input_ids"]) for text in TEXTS)
 
@@ -93,7 +99,12 @@ class Request:
     def sequence(self, eos: frozenset[int]) -> Sequence:
         reader = Detokenizer(tokenizer(), list(self.prompt), self.params.stop, self.params.skip_special_tokens)
         seed = self.params.seed or 0
-        return Sequence(next(_ids), list(self.prompt), len(self.prompt), self.params, seed, eos, reader)
+        sequence = Sequence(next(_ids), list(self.prompt), len(self.prompt), self.params, seed, eos, reader)
+        if self.params.structured:
+            compiled = grammars().compiled(self.params)
+            assert compiled is not None
+            sequence.grammar = grammars().answer(compiled, self.params, sequence.prompt)
+        return sequence
 
 
 @dataclass(frozen=True)

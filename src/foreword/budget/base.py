@@ -45,6 +45,11 @@ class DraftBudget(ABC):
         return cls.made
 
     @property
+    def never(self) -> bool:
+        """Whether it never allows draft tokens: plain decoding."""
+        return False
+
+    @property
     def floor(self) -> float:
         """Acceptance probability below which no draft token can pay for its scoring."""
         return 0.0
@@ -108,6 +113,10 @@ class FixedBudget(DraftBudget):
 
     def __init__(self, count: int) -> None:
         self.count = count
+
+    @property
+    def never(self) -> bool:
+        return self.count == 0
 
     def nodes(self, sequence: Sequence, others: int) -> int:
         return self.count

@@ -13,6 +13,7 @@ from torch import Tensor
 from foreword.errors import InvalidRequest
 from foreword.sampling.filters import FORBIDDEN, Logits, filtered
 from foreword.types import LogitsProcessor, SamplingParams, Sequence
+from foreword.types.constraint import CONSTRAINTS
 
 Paths = list[list[int]]
 Columns = frozenset[int]
@@ -22,8 +23,9 @@ def weights(logits: Logits, sequence: Sequence, paths: Paths | None = None) -> L
     """Return the log-weights of the next token after each row, Float32, unnormalised; -inf = forbidden.
 
     `paths[r]` holds the draft tokens between the last committed token and row r; read only if
-    `sequence.params.reads_path`. Bias, penalties and filters apply in the order of transformers' `generate`. At
-    temperature 0 the filters are skipped, as they cannot change the argmax. May return `logits` itself.
+    `sequence.params.reads_path`. Bias, penalties and filters apply in the order of transformers' `generate`, the
+    request's grammar after its processors. At temperature 0 the filters are skipped, as they cannot change the argmax.
+    May return `logits` itself.
 
     Raises InvalidRequest if a row allows no token, and whatever the request's processor raises.
     """
@@ -36,7 +38,8 @@ def weights(logits: Logits, sequence: Sequence, paths: Paths | None = None) -> L
                 "cannot apply these parameters: they read the tokens before each row. Pass paths, one list for each row"
             )
         scores = _after_paths(scores, sequence, paths)
-        named = [name for name in ("bad_word_ids", "min_tokens", "processors") if getattr(params, name)]
+        limits = ("bad_word_ids", "min_tokens", "processors", *CONSTRAINTS)
+        named = [name for name in limits if getattr(params, name)]
         if named and bool((scores == FORBIDDEN).all(-1).any()):
             raise InvalidRequest(
                 f"cannot choose a token: every token is forbidden at a position. Relax {' or '.join(named)}"
@@ -96,6 +99,9 @@ def _after_paths(scores: Logits, sequence: Sequence, paths: Paths) -> Logits:
         scores = scores.masked_fill(_forbidden(scores, sequence, paths), FORBIDDEN)
     for processor in params.processors:
         scores = _processed(scores, processor, sequence.tokens, paths)
+    if sequence.grammar is not None:
+        allowed = sequence.grammar.allowed(sequence.tokens, paths)
+        scores = scores.masked_fill(~allowed.to(scores.device), FORBIDDEN)
     return scores
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         Sequence,
         Stops,
         TextDecoder,
+        TokenGrammar,
         TokenLogprob,
         Verify,
     )
@@ -42,6 +43,7 @@ _HOME = {
     "Noise": "request",
     "Origin": "request",
     "TextDecoder": "request",
+    "TokenGrammar": "request",
     "Scores": "request",
     "Sequence": "request",
     "Stops": "request",
@@ -72,6 +74,7 @@ __all__ = [
     "Stats",
     "Stops",
     "TextDecoder",
+    "TokenGrammar",
     "TokenLogprob",
     "Verdict",
     "Verify",

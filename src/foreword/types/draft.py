@@ -106,7 +106,8 @@ class Draft:
         self.trees = tuple(trees)
         self.probs = probs
         """The distribution q each token was sampled from. None: chosen, or predicted with the target's noise."""
-        self._device = device
+        self.device = device
+        """Where tensors are created."""
         self.chain: bool = all(tree.chain for tree in self.trees)
         """Whether every node follows the one before it."""
 
@@ -126,7 +127,7 @@ class Draft:
         vars(draft).update(
             tokens=tokens, parents=parents, count=count, probs=probs, chain=chain, probabilities=probabilities
         )
-        draft._device = tokens.device
+        draft.device = tokens.device
         return draft
 
     @cached_property
@@ -146,19 +147,19 @@ class Draft:
     @cached_property
     def tokens(self) -> Int[Tensor, "batch node"]:
         """Token ids, parents before children, padded."""
-        return _table([tree.tokens for tree in self.trees], self.nodes, 0, self._device)
+        return _table([tree.tokens for tree in self.trees], self.nodes, 0, self.device)
 
     @cached_property
     def parents(self) -> Int[Tensor, "batch node"]:
         """Parent node of each draft token; -1 = the last committed token."""
         if self.chain:
-            return torch.arange(-1, self.nodes - 1, device=self._device).expand(len(self.trees), self.nodes)
-        return _table([tree.parents for tree in self.trees], self.nodes, -1, self._device)
+            return torch.arange(-1, self.nodes - 1, device=self.device).expand(len(self.trees), self.nodes)
+        return _table([tree.parents for tree in self.trees], self.nodes, -1, self.device)
 
     @cached_property
     def count(self) -> Int[Tensor, "batch"]:
         """Nodes in use; 0 = no draft."""
-        return torch.tensor([len(tree) for tree in self.trees], dtype=torch.int64, device=self._device)
+        return torch.tensor([len(tree) for tree in self.trees], dtype=torch.int64, device=self.device)
 
     @property
     def weighed(self) -> bool:
@@ -173,7 +174,7 @@ class Draft:
         """
         if not self.weighed:
             return None
-        return _table([tree.probabilities for tree in self.trees], self.nodes, 0.0, self._device)
+        return _table([tree.probabilities for tree in self.trees], self.nodes, 0.0, self.device)
 
     @cached_property
     def nodes(self) -> int:
@@ -184,11 +185,11 @@ class Draft:
         """Return the draft of these nodes of each tree, in that order; parents must come first."""
         trees = [tree.pruned(kept) for tree, kept in zip(self.trees, nodes, strict=True)]
         if self.probs is None:
-            return Draft(trees, device=self._device)
+            return Draft(trees, device=self.device)
         probs = self.probs.new_zeros(len(trees), max(map(len, trees), default=0), self.probs.shape[-1])
         for row, kept in enumerate(nodes):
             probs[row, : len(kept)] = self.probs[row, kept]
-        return Draft(trees, probs, self._device)
+        return Draft(trees, probs, self.device)
 
     def within(self, depths: List[int]) -> Draft:
         """Return the draft without the nodes of each tree that are deeper than its entry in `depths`.

@@ -9,6 +9,7 @@ from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, cast
 
 from foreword.errors import InvalidRequest, check_unicode
+from foreword.types import constraint
 
 if TYPE_CHECKING:  # the command line checks its options before it loads torch
     from jaxtyping import Float, Int
@@ -72,6 +73,16 @@ class SamplingParams:
     """Leave special tokens out of the text (never out of the token ids)."""
     processors: tuple[LogitsProcessor, ...] = ()
     """Called per position with the tokens before it, after penalties and before temperature."""
+    json_schema: str | Mapping[str, Any] | None = None
+    """The answer is JSON that follows this schema (docs/structured-output.md): a dict, or JSON text."""
+    json_object: bool = False
+    """The answer is a JSON object."""
+    regex: str | None = None
+    """The whole answer matches this regular expression."""
+    grammar: str | None = None
+    """The answer follows this grammar, in EBNF (GBNF as read by xgrammar); it begins at the rule `root`."""
+    structural_tag: str | Mapping[str, Any] | None = None
+    """The answer follows this structural tag of xgrammar: free text with parts that have a form."""
     prediction: str | tuple[int, ...] = ""
     """Text or token ids that the answer is likely to contain; drafters may copy it. Never changes the answer."""
     tenant: str = ""
@@ -92,6 +103,7 @@ class SamplingParams:
             object.__setattr__(self, name, check(name, getattr(self, name)))
         if self.min_tokens > self.max_tokens:
             raise InvalidRequest(f"min_tokens ({self.min_tokens}) must not exceed max_tokens ({self.max_tokens})")
+        constraint.constraint(self)
 
     @property
     def greedy(self) -> bool:
@@ -105,8 +117,13 @@ class SamplingParams:
         return not (self.reads_path or self.logit_bias or (filtered and not self.greedy))
 
     @property
+    def structured(self) -> bool:
+        """Whether the answer must follow a schema, an expression or a grammar."""
+        return bool(self.json_schema or self.json_object or self.regex or self.grammar or self.structural_tag)
+
+    @property
     def reads_path(self) -> bool:
-        """Whether the parameters make the distribution depend on earlier tokens (penalties, bad words, processors)."""
+        """Whether the distribution depends on earlier tokens (penalties, bad words, processors, grammars)."""
         return bool(
             self.repetition_penalty != 1
             or self.presence_penalty
@@ -114,6 +131,7 @@ class SamplingParams:
             or self.bad_word_ids
             or self.min_tokens
             or self.processors
+            or self.structured
         )
 
 
@@ -251,6 +269,11 @@ _CHECKS: dict[str, Check] = {
     "n": whole(1, 1024),
     "skip_special_tokens": _flag,
     "processors": _callables,
+    "json_schema": constraint.json_text,
+    "json_object": _flag,
+    "regex": constraint.text,
+    "grammar": constraint.text,
+    "structural_tag": constraint.json_text,
     "prediction": _text_or_ids,
     "tenant": _text,
     "method": _name,

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
 
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
-from foreword.types.draft import Draft, Verdict
+from foreword.types.draft import Draft, DraftTree, Verdict
 from foreword.types.params import SamplingParams
 from foreword.types.round import Round
 from foreword.types.stats import Stats
@@ -35,6 +35,27 @@ class TextDecoder(Protocol):
         ...
 
 
+@runtime_checkable
+class TokenGrammar(Protocol):
+    """Grammar of one answer; structured/matcher.py implements it. `tokens` are the prompt and everything committed."""
+
+    def allowed(self, tokens: list[int], paths: list[list[int]]) -> Bool[Tensor, "rows vocab"]:
+        """Return the tokens that may follow each path of draft tokens after `tokens`; none after a refused path."""
+        ...
+
+    def accepted(self, tokens: list[int], tree: DraftTree) -> list[int]:
+        """Return the nodes of a draft tree whose whole path the grammar accepts, parents first."""
+        ...
+
+    def forced(self, tokens: list[int], path: list[int], most: int) -> list[int]:
+        """Return at most `most` tokens that spell the only text that may follow a path; empty if there is a choice."""
+        ...
+
+    def finished(self, tokens: list[int]) -> bool:
+        """Return whether the answer is complete and no text may follow."""
+        ...
+
+
 @dataclass(slots=True, eq=False)
 class Sequence:
     """A running request. The only mutable type; the engine and commit.py write to it."""
@@ -53,6 +74,8 @@ class Sequence:
     """Set if the request needs text or has stop strings."""
     prediction: tuple[int, ...] = ()
     """params.prediction as token ids."""
+    grammar: TokenGrammar | None = None
+    """Set if `params.structured`."""
     cached: int = 0
     """Tokens in the target's KV cache: 0 <= cached < len(tokens). The other tokens are *pending*."""
     rounds: int = 0

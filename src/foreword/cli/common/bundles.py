@@ -8,7 +8,7 @@ from functools import wraps
 from inspect import Parameter, Signature, signature
 from typing import TYPE_CHECKING, Any, get_type_hints
 
-from foreword.cli.common import options
+from foreword.cli.common import early, options
 from foreword.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -121,6 +121,10 @@ class Sampling:
     ignore_eos: options.IgnoreEos = False
     seed: options.Seed = None
     tenant: options.Tenant = ""
+    json_schema: options.JsonSchema = None
+    json_object: options.JsonObject = False
+    regex: options.Regex = None
+    grammar: options.Grammar = None
 
     def __post_init__(self) -> None:
         self.params()
@@ -132,6 +136,7 @@ class Sampling:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         del values["bad_word"]
         values |= {"logit_bias": _biases(self.logit_bias or ()), "bad_words": self.bad_word, "stop": self.stop}
+        values |= {"json_schema": early.json_text(self.json_schema), "grammar": early.text(self.grammar)}
         if self.max_tokens is None:
             values["max_tokens"] = max(options.MAX_TOKENS, self.min_tokens)
         return SamplingParams(**values)

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from foreword.cli.common import source
-from foreword.errors import InvalidRequest, ModelError, UnknownMethod
+from foreword.errors import InvalidRequest, ModelError, UnknownMethod, words
 from foreword.files import check_creatable, check_writable
 
 DEVICES = ("auto", "cpu", "cuda", "mps", "xpu", "hpu", "npu", "mtia", "xla")
@@ -120,6 +120,22 @@ def file(place: Path | None) -> None:
     """Check a file that can be written."""
     if place is not None:
         check_writable(place)
+
+
+def json_text(given: str | None) -> str | None:
+    """Return JSON given as text, which begins with a brace, or as the name of a file."""
+    return given if given is None or given.lstrip().startswith("{") else text(Path(given))
+
+
+def text(place: Path | None) -> str | None:
+    """Return the text of a file. Raises InvalidRequest if there is none, or if it is not UTF-8."""
+    if place is None:
+        return None
+    there(place)
+    try:
+        return place.expanduser().read_text(encoding="utf-8")
+    except (UnicodeDecodeError, OSError) as error:
+        raise InvalidRequest(f"cannot read {place}: {words(error)}. Give a file of UTF-8 text") from error
 
 
 def temperature(value: float) -> None:

@@ -10,7 +10,7 @@ import typer
 
 from foreword.cli.common import early, runtime
 
-MODEL, SAMPLING, DRAFTING, OUTPUT = "Model", "Sampling", "Drafting", "Output"
+MODEL, SAMPLING, FORM, DRAFTING, OUTPUT = "Model", "Sampling", "Form of the answer", "Drafting", "Output"
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 BACKENDS = Literal["native", "graph", "pool", "cache", "plain"]
@@ -159,6 +159,13 @@ Seed = Annotated[
 Stop = Annotated[
     list[str] | None, _option(SAMPLING, "--stop", "Text that ends the answer, excluded. Repeatable.", "TEXT")
 ]
+
+JsonSchema = Annotated[
+    str | None, _option(FORM, "--json-schema", "JSON that follows a schema: a file, or JSON text.", "FILE|JSON")
+]
+JsonObject = Annotated[bool, _option(FORM, "--json-object", "Any JSON object.")]
+Regex = Annotated[str | None, _option(FORM, "--regex", "Text that matches a regular expression.", "TEXT")]
+Grammar = Annotated[Path | None, _option(FORM, "--grammar", "Text that follows a grammar: a file in EBNF.", "FILE")]
 
 System = Annotated[str | None, _option(MODEL, "--system -s", "System message before the conversation.", "TEXT")]
 Colour = Annotated[

@@ -1,0 +1,73 @@
+"""Drafts of requests that follow a grammar: no token that it refuses, and the text that it forces.
+
+Knows drafts and `Sequence.grammar`; knows nothing about methods, rules or how a grammar works.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as List
+
+from foreword.types import Batch, Draft, DraftTree, Sequence
+from foreword.types.params import NODES
+
+SPAN = 16
+"""Tokens. Longest forced text drafted at once; it costs a row of the forward for each."""
+
+
+def followed(sequences: List[Sequence]) -> bool:
+    """Return whether any of these sequences follows a grammar."""
+    return any(sequence.grammar is not None for sequence in sequences)
+
+
+def accepted(draft: Draft, sequences: List[Sequence]) -> Draft:
+    """Return the draft without the nodes that a grammar refuses.
+
+    Only for chosen draft tokens: dropping a sampled one for its value is biased. Sampled ones come from distributions
+    that have the grammar's mask already.
+    """
+    if draft.probs is not None or not draft.nodes or not followed(sequences):
+        return draft
+    rows = zip(sequences, draft.trees, strict=True)
+    return draft.pruned(
+        [
+            list(range(len(tree))) if one.grammar is None else one.grammar.accepted(one.tokens, tree)
+            for one, tree in rows
+        ]
+    )
+
+
+def extended(draft: Draft, batch: Batch) -> Draft:
+    """Return the draft with the text that each grammar forces after the first chain of the draft.
+
+    Exact under every rule, for sampled drafts too: the added tokens depend only on the tokens before them, and come
+    with the distribution they were chosen from, which has one token.
+    """
+    trees = [_extended(sequence, tree, batch) for sequence, tree in zip(batch.sequences, draft.trees, strict=True)]
+    if all(map(DraftTree.__eq__, trees, draft.trees)):
+        return draft
+    if draft.probs is None:
+        return Draft(trees, device=draft.device)
+    vocab = draft.probs.shape[-1]
+    probs = draft.probs.new_zeros(len(trees), max(map(len, trees)), vocab)
+    probs[:, : draft.nodes] = draft.probs
+    for row, (tree, own) in enumerate(zip(trees, draft.trees, strict=True)):
+        for node in range(len(own), len(tree)):
+            probs[row, node] = 0.0
+            probs[row, node, tree.tokens[node]] = 1.0
+    return Draft(trees, probs, draft.device)
+
+
+def _extended(sequence: Sequence, tree: DraftTree, batch: Batch) -> DraftTree:
+    if sequence.grammar is None:
+        return tree
+    chain = tree.first_chain()
+    room = min(SPAN, NODES - len(tree), batch.reach(sequence) - len(chain))
+    span = sequence.grammar.forced(sequence.tokens, [tree.tokens[node] for node in chain], room) if room > 0 else []
+    if not span:
+        return tree
+    weighed, last = len(tree.probabilities) == len(tree), chain[-1] if chain else -1
+    longer = DraftTree([*tree.tokens], [*tree.parents], [*tree.probabilities])
+    for token in span:
+        probability = longer.probabilities[last] if weighed and last >= 0 else 1.0
+        last = longer.add(token, last, probability)
+    return longer if weighed else DraftTree(longer.tokens, longer.parents)

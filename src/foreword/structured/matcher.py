@@ -1,0 +1,141 @@
+"""One answer's way through a compiled grammar: token masks for every node of a draft tree, and forced text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as List
+from typing import TYPE_CHECKING
+
+import torch
+from jaxtyping import Bool, Int, UInt8
+from torch import Tensor
+
+from foreword.types import DraftTree
+
+if TYPE_CHECKING:
+    from xgrammar import GrammarMatcher
+
+_BITS = (torch.arange(256)[:, None] >> torch.arange(8) & 1).bool()
+"""Bits of each byte, lowest first."""
+FEW = 32
+"""Tokens. Most that may begin a forced text: one for each of its prefixes that is a token."""
+
+
+class AnswerGrammar:
+    """The `TokenGrammar` of one answer.
+
+    The end of the text is a token of its own for the grammar, one id beyond the vocabulary. Where it may come, the
+    request's end-of-text tokens may.
+    """
+
+    def __init__(self, matcher: GrammarMatcher, pieces: List[bytes], ends: frozenset[int], prompt: int) -> None:
+        """`pieces`: bytes of each token id, none for special ones.  `ends`: tokens that may end the text.
+
+        `prompt`: tokens of the prompt.
+        """
+        self._matcher, self._pieces, self._ends = matcher, pieces, ends
+        self._end = len(pieces)
+        self._bits = torch.zeros(1, self._end // 32 + 1, dtype=torch.int32)
+        self._only_end = self._bits.view(torch.uint8).clone()
+        self._only_end[0, self._end // 8] = 1 << self._end % 8
+        self._read = prompt
+        """Committed tokens that the matcher has read, and the prompt."""
+        self._path: list[int] = []
+        """Draft tokens that it has read after them."""
+
+    def allowed(self, tokens: list[int], paths: list[list[int]]) -> Bool[Tensor, "rows vocab"]:
+        """Return the tokens that may follow each path; none after a refused one, all after the end of the text."""
+        bits = torch.zeros(len(paths), self._bits.shape[1], dtype=torch.int32)
+        over = []
+        for row, path in enumerate(paths):
+            if not self._move(tokens, path):
+                continue
+            if self._matcher.is_terminated():
+                over.append(row)
+            else:
+                self._matcher.fill_next_token_bitmask(bits, row)
+        unpacked = _unpacked(bits)
+        allowed, may_end = unpacked[:, : self._end], unpacked[:, self._end]
+        for token in self._ends:
+            allowed[:, token] |= may_end
+        over += (may_end & ~allowed.any(1)).nonzero()[:, 0].tolist()  # the text ends at the node itself
+        allowed[over] = True
+        return allowed
+
+    def accepted(self, tokens: list[int], tree: DraftTree) -> list[int]:
+        """Return the nodes of a draft tree whose whole path the grammar accepts, parents first."""
+        kept, paths = {-1}, tree.paths
+        for node, parent in enumerate(tree.parents):
+            if parent in kept and self._move(tokens, paths[node + 1]):
+                kept.add(node)
+        return sorted(kept - {-1})
+
+    def forced(self, tokens: list[int], path: list[int], most: int) -> list[int]:
+        """Return at most `most` tokens that spell the only text that may follow a path; empty if there is a choice.
+
+        A text is forced as far as all tokens that may come next are beginnings of one of them. xgrammar's own search,
+        `find_jump_forward_string`, never returns from a grammar that forces an endless text.
+        """
+        span: list[int] = []
+        if not self._move(tokens, path):
+            return span
+        while len(span) < most and not self._matcher.is_terminated():
+            choices = self._choices()
+            longest = max(choices, key=lambda token: len(self._pieces[token]), default=-1)
+            if longest < 0 or not all(self._pieces[longest].startswith(self._pieces[token]) for token in choices):
+                break
+            self._step(longest)
+            span.append(longest)
+        return span
+
+    def finished(self, tokens: list[int]) -> bool:
+        """Return whether the answer is complete and no text may follow."""
+        if not self._move(tokens, []) or not self._matcher.is_completed():
+            return False
+        return torch.equal(self._next_bytes(), self._only_end)
+
+    def _choices(self) -> list[int]:
+        """Return the tokens that may come next; none if they are too many for a forced text, or the text may end."""
+        found = self._next_bytes()
+        if int(found.count_nonzero()) > FEW:
+            return []
+        choices = _unpacked(self._bits)[0].nonzero()[:, 0].tolist()
+        return [] if self._end in choices else choices
+
+    def _next_bytes(self) -> UInt8[Tensor, "1 bytes"]:
+        self._matcher.fill_next_token_bitmask(self._bits)
+        return self._bits.view(torch.uint8)
+
+    def _move(self, tokens: list[int], path: List[int]) -> bool:
+        """Move the matcher to the end of `path`, after all committed tokens; return False if it refuses the path."""
+        if self._read < len(tokens):
+            self._back(0)
+            for token in tokens[self._read :]:
+                self._accept(token)
+            self._read = len(tokens)
+        shared = 0
+        while shared < min(len(path), len(self._path)) and path[shared] == self._path[shared]:
+            shared += 1
+        self._back(shared)
+        return all(self._step(token) for token in path[shared:])
+
+    def _back(self, length: int) -> None:
+        """Take back draft tokens until `length` are left."""
+        if len(self._path) > length:
+            self._matcher.rollback(len(self._path) - length)
+            del self._path[length:]
+
+    def _step(self, token: int) -> bool:
+        if self._matcher.is_terminated() or not self._accept(token):
+            return False
+        self._path.append(token)
+        return True
+
+    def _accept(self, token: int) -> bool:
+        if self._pieces[token]:
+            return self._matcher.accept_token(token)
+        return token in self._ends and self._matcher.accept_token(self._end)
+
+
+def _unpacked(bits: Int[Tensor, "rows words"]) -> Bool[Tensor, "rows ids"]:
+    """Return bit masks as booleans, the lowest bit first."""
+    return _BITS[bits.view(torch.uint8).long()].flatten(1)

@@ -1,0 +1,62 @@
+"""What an answer must follow: the parameters that name it, and the checks of their form. Imports no grammar library."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from foreword.errors import InvalidRequest, check_unicode
+
+CONSTRAINTS = ("json_schema", "json_object", "regex", "grammar", "structural_tag")
+"""Parameters of which a request may set one."""
+LONGEST = 2**18
+"""Characters. Longest schema, expression or grammar; compilation takes seconds beyond it and cannot be interrupted."""
+
+
+def json_text(name: str, value: Any) -> str | None:
+    """Return a JSON object, given as a mapping or as text, as text; None stays None."""
+    if value is None:
+        return None
+    try:
+        loaded = json.loads(value) if isinstance(value, str) else value
+        text = json.dumps(dict(loaded) if isinstance(loaded, Mapping) else loaded, allow_nan=False, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidRequest(f"{name} must be a JSON object, as a dict or as text: {error}") from None
+    if not isinstance(loaded, Mapping):
+        raise InvalidRequest(f"{name} must be a JSON object, as a dict or as text, got {text[:80]}")
+    return _checked(name, text)
+
+
+def text(name: str, value: Any) -> str | None:
+    """Return a text that is not empty; None stays None."""
+    if value is None:
+        return None
+    if not isinstance(value, str) or not value:
+        raise InvalidRequest(f"{name} must be None or a text that is not empty, got {value!r}")
+    return _checked(name, value)
+
+
+def constraint(params: Any) -> tuple[str, str] | None:
+    """Return the name and the text of what the answer must follow; None if it is free.
+
+    Raises InvalidRequest if two are set, or one with a parameter that contradicts it.
+    """
+    given = [name for name in CONSTRAINTS if getattr(params, name)]
+    if not given:
+        return None
+    if len(given) > 1:
+        raise InvalidRequest(f"cannot follow both {given[0]} and {given[1]}: an answer has one form. Set one of them")
+    if params.min_tokens:
+        raise InvalidRequest(
+            f"cannot use min_tokens with {given[0]}: it decides where the answer may end. Ask for a longest or "
+            "shortest form there"
+        )
+    value = getattr(params, given[0])
+    return given[0], value if isinstance(value, str) else ""
+
+
+def _checked(name: str, value: str) -> str:
+    if len(value) > LONGEST:
+        raise InvalidRequest(f"cannot use {name}: it has {len(value)} characters, the limit is {LONGEST}. Shorten it")
+    return check_unicode(name, value)

@@ -1,0 +1,71 @@
+"""`--json-schema`, `--regex` and `--grammar`: the library's answers, and refusals in one line before anything loads."""
+
+import json
+import re
+
+import pytest
+
+from foreword import SamplingParams
+
+SCHEMA = {"type": "object", "properties": {"ok": {"type": "boolean"}, "n": {"enum": [1, 2]}}, "required": ["ok", "n"]}
+WORDS = ("--seed", "3", "--max-tokens", "40", "--no-stats")
+
+
+def test_forms_reach_the_request(here, llm):
+    (here.folder / "schema.json").write_text(json.dumps(SCHEMA), encoding="utf-8")
+    (here.folder / "sums.ebnf").write_text('root ::= [0-9]{1,2} " = " [0-9]{1,2}', encoding="utf-8")
+    message = [{"role": "user", "content": "Well?"}]
+    for words, form in (
+        (("--json-schema", "schema.json"), dict(json_schema=SCHEMA)),
+        (("--json-schema", json.dumps(SCHEMA)), dict(json_schema=SCHEMA)),
+        (("--regex", "(yes|no), [a-c]{3}"), dict(regex="(yes|no), [a-c]{3}")),
+        (("--grammar", "sums.ebnf"), dict(grammar='root ::= [0-9]{1,2} " = " [0-9]{1,2}')),
+        (("--json-object",), dict(json_object=True)),
+    ):
+        found = here("generate", "Well?", *words, *WORDS)
+        expected = llm.chat(message, SamplingParams(seed=3, max_tokens=40, **form))
+        assert (found.returncode, found.stdout) == (0, expected.text + "\n"), found.stderr
+    assert set(json.loads(here("generate", "Well?", "--json-schema", "schema.json", *WORDS).stdout)) == {"ok", "n"}
+
+
+def test_lines_of_a_batch_have_forms_of_their_own(here):
+    lines = [
+        {"prompt": "Well?", "json_schema": SCHEMA},
+        {"prompt": "Well?", "regex": "[ab]{4}"},
+        {"prompt": "Well?", "regex": "("},
+        {"prompt": "Well?", "max_tokens": 4},
+    ]
+    (here.folder / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    found = here("generate", "--batch", "in.jsonl", "--seed", "1", "--max-tokens", "40")
+    answers = {one["index"]: one for one in map(json.loads, found.stdout.splitlines())}
+    assert found.returncode == 1
+    assert set(json.loads(answers[0]["text"])) == {"ok", "n"}
+    assert re.fullmatch("[ab]{4}", answers[1]["text"])
+    assert answers[1]["finish_reason"] == "stop"
+    assert "cannot follow this regex: " in answers[2]["error"]
+    assert "error" not in answers[3]
+
+
+def test_chat_answers_in_the_form(here):
+    found = here("chat", "--regex", "(yes|no)!", "--no-stats", typed="Is it?\nAnd now?\n")
+    assert re.fullmatch(r"((yes|no)!\n){2}", found.stdout), found.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--json-schema", "nowhere.json"], "cannot read nowhere.json"),
+        (["--json-schema", "{"], "json_schema must be a JSON object"),
+        (["--grammar", "."], "cannot read ."),
+        (["--regex", "a", "--json-object"], "cannot follow both json_object and regex"),
+        (["--regex", "("], "cannot follow this regex: "),
+        (["--regex", ""], "regex must be None or a text that is not empty"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_form_that_cannot_be_followed_is_one_line(here, unbarred, words, said):
+    found = here("generate", "x", *words)
+    assert (found.returncode, found.stdout) == (2, ""), found.stderr
+    assert found.stderr.startswith("error: ")
+    assert found.stderr.count("\n") == 1
+    assert said in found.stderr

@@ -1,0 +1,207 @@
+"""Answers that follow a schema, an expression or a grammar: the text of plain decoding, valid, whoever drafts."""
+
+import json
+import re
+from functools import cache
+
+import jsonschema_rs
+import pytest
+import torch
+from scipy.stats import kstest
+
+from foreword.draft import METHODS
+from foreword.sampling.logits import weights
+from foreword.types import Sequence
+from foreword.types.params import SamplingParams
+from foreword.verify import RULES
+from running import Answer, Request, distribution, draft, drafter, engine, finish, grammars, plain, prompts, target
+
+METHODS_THAT_DRAFT = tuple(name for name in METHODS if name != "none")
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "minLength": 1, "maxLength": 12},
+        "age": {"type": "integer", "minimum": 0, "maximum": 120},
+        "city": {"enum": ["Paris", "Zürich", "東京"]},
+        "tags": {"type": "array", "items": {"type": "boolean"}, "maxItems": 2},
+    },
+    "required": ["name", "age", "city", "tags"],
+}
+PHONE, SUMS = r"[0-9]{3}-[0-9]{4} (home|wörk)", 'root ::= number (" + " number)* " = " number\nnumber ::= [0-9]{1,3}'
+FORMS = (
+    dict(json_schema=PERSON),
+    dict(regex=PHONE),
+    {},
+    dict(grammar=SUMS),
+    dict(json_object=True),
+    dict(json_schema=PERSON, ignore_eos=True, repetition_penalty=1.2, top_p=0.9),
+)
+HEATS = (0.0, 0.7, 1.3)
+QUICK = ("block", "traversal")
+
+
+def requests(turn: int) -> list[Request]:
+    """Every form, and none, at a temperature that changes from turn to turn."""
+    asked = []
+    for at, form in enumerate(FORMS):
+        heat = HEATS[(at + turn) % 3]
+        params = SamplingParams(**({"temperature": heat, "seed": 10 * turn + at, "max_tokens": 56} | form))
+        asked.append(Request(prompts()[at % 5], params))
+    return asked
+
+
+@cache
+def wanted(turn: int) -> list[Answer]:
+    return plain(target(), requests(turn))
+
+
+def check_drafted(answers: list[Answer]) -> None:
+    """A text for which nothing was drafted proves nothing."""
+    assert {answer.sequence.undrafted for answer in answers} == {None}
+    structured = [answer.sequence.stats for answer in answers if answer.sequence.grammar is not None]
+    assert sum(stats.drafted for stats in structured) > 0
+    assert sum(stats.accepted for stats in structured) > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "turn"),
+    [
+        pytest.param(name, turn, marks=() if at % 3 == turn else pytest.mark.slow)
+        for at, name in enumerate(METHODS_THAT_DRAFT)
+        for turn in range(3)
+    ],
+)
+def test_text_is_that_of_plain_decoding_under_the_same_grammar(name, turn):
+    loop = engine(target(), drafter(name), 5, slots=6, chunk=16)
+    got = finish(loop, requests(turn))
+    assert [answer.said for answer in got] == [answer.said for answer in wanted(turn)]
+    assert loop.failed is None
+    check_drafted(got)
+
+
+@pytest.mark.parametrize(
+    "rule", [pytest.param(r, marks=() if r in QUICK else pytest.mark.slow) for r in RULES if r != "match"]
+)
+def test_every_rule_gives_the_greedy_text(rule):
+    asked = [
+        Request(prompts()[at % 5], SamplingParams(**({"max_tokens": 48} | form | {"temperature": 0.0})))
+        for at, form in enumerate(FORMS)
+    ]
+    loop = engine(target(), drafter("lm"), 6, rule=rule)
+    got = finish(loop, asked)
+    assert [answer.said for answer in got] == [answer.said for answer in plain(target(), asked)]
+    check_drafted(got)
+
+
+@pytest.mark.parametrize("rule", [pytest.param(r, marks=() if r in QUICK else pytest.mark.slow) for r in RULES])
+@pytest.mark.parametrize("method", ["lm", pytest.param("suffix", marks=pytest.mark.slow)])
+def test_tokens_are_drawn_from_the_targets_masked_distribution(rule, method):
+    """In the order of how much the draft model overrates them, as in test_law.py; both sides under the grammar."""
+    words = SamplingParams(regex="([a-z ]{1,5}, ){12}", max_tokens=24).regex
+    asked = [
+        Request(prompts()[seed % 5], SamplingParams(temperature=1.0, seed=seed, max_tokens=24, regex=words))
+        for seed in range(16)
+    ]
+    answers = finish(engine(target(), drafter(method), 6, rule=rule, slots=4), asked)
+    check_drafted(answers)
+    places, spare = [], torch.Generator().manual_seed(1)
+    for request, answer in zip(asked, answers, strict=True):
+        sequence = answer.sequence
+        assert re.fullmatch(r"([a-z ]{1,5}, )*([a-z ]{0,5}(, ?)?)?", answer.text)
+        raw = [distribution(model, sequence.tokens) for model in (target(), draft())]
+        follows = grammars().answer(grammars().compiled(request.params), request.params, sequence.prompt)
+        for place in range(sequence.prompt, len(sequence.tokens)):
+            before = Sequence(0, sequence.tokens[:place], sequence.prompt, request.params, 0, grammar=follows)
+            p, q = (weights(logits[place - 1 : place], before, [[]])[0].double().softmax(-1) for logits in raw)
+            token = sequence.tokens[place]
+            ratio = torch.where(p > 0, q / p, 0.0)
+            over = (ratio > ratio[token]).double() @ p
+            tied = (ratio == ratio[token]).double() @ p
+            places.append(float(over + tied * torch.rand((), generator=spare)))
+    assert kstest(places, "uniform").pvalue > 1e-3
+
+
+def valid(form: dict, text: str) -> bool:
+    if "json_schema" in form:
+        return jsonschema_rs.is_valid(form["json_schema"], json.loads(text))
+    if "json_object" in form:
+        return isinstance(json.loads(text), dict)
+    return re.fullmatch(PHONE if "regex" in form else r"\d{1,3}( \+ \d{1,3})* = \d{1,3}", text) is not None
+
+
+def test_complete_answers_are_valid_and_end_with_stop():
+    ended = 0
+    for turn in range(3):
+        for form, answer in zip(FORMS, wanted(turn), strict=True):
+            if form and answer.sequence.finish_reason == "stop":
+                ended += 1
+                assert valid(form, answer.text), answer.text
+    assert ended >= 6
+
+
+@pytest.mark.parametrize("form", [form for form in FORMS if form], ids=str)
+def test_every_truncation_is_the_beginning_of_the_whole_answer(form):
+    (whole,) = plain(target(), [Request(prompts()[0], SamplingParams(**({"seed": 5, "max_tokens": 60} | form)))])
+    lengths = range(1, min(len(whole.tokens), 24))
+    asked = [Request(prompts()[0], SamplingParams(**({"seed": 5, "max_tokens": length} | form))) for length in lengths]
+    for length, answer in zip(lengths, finish(engine(target(), drafter("lm"), 6), asked), strict=True):
+        assert answer.tokens == whole.tokens[:length]
+        assert whole.text.startswith(answer.text.rstrip("\ufffd"))
+        assert answer.sequence.finish_reason == "length"
+
+
+def test_text_ends_without_an_end_of_text_token():
+    for ends in ({"ignore_eos": True}, {}):
+        asked = [Request(prompts()[1], SamplingParams(regex="(yes|no), [ab]{3}", max_tokens=30, seed=1, **ends))]
+        for loop in (engine(target()), engine(target(), drafter("lm"), 5)):
+            (answer,) = finish(loop, asked)
+            assert re.fullmatch("(yes|no), [ab]{3}", answer.text)
+            assert answer.sequence.finish_reason == "stop"
+            assert not target().eos & set(answer.tokens)
+    open_end = Request(prompts()[1], SamplingParams(regex="[ab]+", max_tokens=30, seed=1, ignore_eos=True))
+    (answer,) = finish(engine(target(), drafter("lm"), 5), [open_end])
+    assert (len(answer.tokens), answer.sequence.finish_reason) == (30, "length")
+    assert re.fullmatch("[ab]+", answer.text)
+
+
+def test_open_end_is_left_to_the_model():
+    biased = SamplingParams(regex="[ab]+", max_tokens=30, seed=1, temperature=0, logit_bias={0: 100.0})
+    for loop in (engine(target()), engine(target(), drafter("lm"), 5)):
+        (answer,) = finish(loop, [Request(prompts()[1], biased)])
+        assert re.fullmatch("[ab]+", answer.text)
+        assert answer.tokens[-1] in target().eos
+        assert answer.sequence.finish_reason == "stop"
+
+
+@pytest.mark.parametrize("grammar", ['root ::= "a" root', 'root ::= root "b" | "a" root "b" | "c"'])
+def test_recursive_grammars_run_to_the_longest_length(grammar):
+    asked = [Request(prompts()[1], SamplingParams(grammar=grammar, max_tokens=24, seed=1))]
+    want = plain(target(), asked)
+    got = finish(engine(target(), drafter("suffix"), 5), asked)
+    assert [one.said for one in got] == [one.said for one in want]
+    assert got[0].sequence.stats.accepted > 0
+
+
+def test_words_that_are_forbidden_can_leave_no_token_and_end_only_that_request():
+    from foreword.errors import InvalidRequest
+
+    every = tuple((token,) for token in range(target().vocab))
+    stuck = Request(prompts()[0], SamplingParams(regex="abc", max_tokens=9, bad_word_ids=every))
+    with pytest.raises(InvalidRequest, match="every token is forbidden .* bad_word_ids or regex"):
+        finish(engine(target(), drafter("lm"), 3), [stuck])
+
+
+def test_answers_to_one_prompt_follow_the_form_each():
+    from foreword import LLM
+
+    llm = LLM(nodes=4)
+    params = SamplingParams(json_schema=PERSON, n=3, seed=7, max_tokens=60, temperature=1.0)
+    several = llm.generate("A person:", params)
+    assert [one.text for one in several] == [
+        llm.generate("A person:", SamplingParams(json_schema=PERSON, seed=7 + n, max_tokens=60, method="none"))[0].text
+        for n in range(3)
+    ]
+    assert len({one.text for one in several}) == 3
+    for one in several:
+        assert one.stats.accepted > 0
+        assert one.finish_reason == "length" or jsonschema_rs.is_valid(PERSON, json.loads(one.text))

@@ -1,0 +1,74 @@
+"""Rules on drafts of requests that follow a grammar: masked targets, and forced text after sampled draft tokens."""
+
+import pytest
+import torch
+
+from distributions import bias
+from foreword.verify import RULES
+from worlds import Guesses, Guessing, World, changed, drawn, drawn_tree, repeat
+
+EXACT, VISIBLE = 1e-9, 0.005
+TREE_RULES = [name for name in RULES if RULES[name].trees and not RULES[name].shares_noise]
+
+
+def masked(world: World, drafter_too: bool) -> World:
+    """The world under a grammar that forbids one token after every text, another one by its length."""
+
+    def without(tables: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        kept = []
+        for depth, table in enumerate(tables):
+            table = table.clone()
+            table[..., depth % world.vocab] = 0.0
+            kept.append(table / table.sum(-1, keepdim=True))
+        return tuple(kept)
+
+    return World(without(world.target), without(world.drafter) if drafter_too else world.drafter)
+
+
+def then_forced(guessing: Guessing, node: int, *, soft: bool = False) -> Guessing:
+    """The last node in use is chosen, not sampled; `soft`: biased, as it keeps the distribution it was not drawn from."""
+
+    def forced(world: World) -> Guesses:
+        draft, likely = guessing(world)
+        assert draft.probs is not None
+        draft = changed(draft, count=torch.full_like(draft.count, node + 1))
+        chosen = draft.probs[:, node].argmax(1)
+        rows = (draft.tokens[:, node] == chosen).nonzero()[:, 0]
+        own = likely / draft.probs[:, node].gather(1, chosen[:, None])[:, 0]
+        probs = draft.probs.clone()
+        probs[:, node] = torch.nn.functional.one_hot(chosen, world.vocab).to(probs.dtype)
+        seen, distinct = {}, []
+        for row in rows.tolist():  # rows that differ only behind the nodes in use are one draft
+            key = tuple(draft.tokens[row, : node + 1].tolist())
+            if key not in seen:
+                seen[key] = len(distinct)
+                distinct.append([row, 0.0])
+            distinct[seen[key]][1] += float(own[row])
+        index = torch.tensor([row for row, _ in distinct])
+        kept = changed(draft, probs=draft.probs if soft else probs)
+        return Guesses(repeat(kept, index), torch.tensor([mass for _, mass in distinct], dtype=torch.float64))
+
+    return forced
+
+
+@pytest.mark.parametrize("drafter_too", [True, False])
+@pytest.mark.parametrize("name", RULES)
+def test_masked_targets_are_sampled_exactly(name, drafter_too):
+    rule = RULES[name]
+    world = masked(World.random(1, vocab=3, depth=2), drafter_too)
+    assert bias(rule.verify, drawn, world, rule.shares_noise) < EXACT
+
+
+@pytest.mark.parametrize("name", [name for name in RULES if not RULES[name].shares_noise])
+def test_forced_text_after_a_sampled_chain_is_exact(name):
+    world = World.random(0, vocab=3, depth=3)
+    assert bias(RULES[name].verify, then_forced(drawn, 2), world, gumbel=False) < EXACT
+    assert bias(RULES[name].verify, then_forced(drawn, 2, soft=True), world, gumbel=False) > VISIBLE
+
+
+@pytest.mark.parametrize("name", TREE_RULES)
+def test_forced_text_after_the_first_chain_of_a_sampled_tree_is_exact(name):
+    world = World.random(0, vocab=3, depth=2)
+    tree = drawn_tree(2, 1, distinct=RULES[name].lists == "distinct")
+    assert bias(RULES[name].verify, then_forced(tree, 2), world, gumbel=False) < EXACT
+    assert bias(RULES[name].verify, then_forced(tree, 2, soft=True), world, gumbel=False) > VISIBLE
