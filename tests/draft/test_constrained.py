@@ -48,7 +48,10 @@ def test_sampled_nodes_stay_whatever_they_are():
     assert constrained.accepted(draft, several) is draft
 
 
-@pytest.mark.parametrize(("before", "drafted", "whole"), [("", "", "one"), ("one two", "", " four five"), ("", "one two", "one two four five")])
+@pytest.mark.parametrize(
+    ("before", "drafted", "whole"),
+    [("", "", "one"), ("one two", "", " four five"), ("", "one two", "one two four five")],
+)
 def test_forced_text_follows_the_first_chain(before, drafted, whole):
     several = sequences(before)
     draft = constrained.extended(chosen([ids(drafted), [9]]), batch(several))

@@ -143,9 +143,7 @@ def test_complete_answers_are_valid_and_end_with_stop():
 def test_every_truncation_is_the_beginning_of_the_whole_answer(form):
     (whole,) = plain(target(), [Request(prompts()[0], SamplingParams(**({"seed": 5, "max_tokens": 60} | form)))])
     lengths = range(1, min(len(whole.tokens), 24))
-    asked = [
-        Request(prompts()[0], SamplingParams(**({"seed": 5, "max_tokens": length} | form))) for length in lengths
-    ]
+    asked = [Request(prompts()[0], SamplingParams(**({"seed": 5, "max_tokens": length} | form))) for length in lengths]
     for length, answer in zip(lengths, finish(engine(target(), drafter("lm"), 6), asked), strict=True):
         assert answer.tokens == whole.tokens[:length]
         assert whole.text.startswith(answer.text.rstrip("\ufffd"))
