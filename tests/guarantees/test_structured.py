@@ -187,7 +187,7 @@ def test_words_that_are_forbidden_can_leave_no_token_and_end_only_that_request()
 
     every = tuple((token,) for token in range(target().vocab))
     stuck = Request(prompts()[0], SamplingParams(regex="abc", max_tokens=9, bad_word_ids=every))
-    with pytest.raises(InvalidRequest, match="every token is forbidden .* bad_word_ids or regex"):
+    with pytest.raises(InvalidRequest, match=r"every token is forbidden .* bad_word_ids or regex"):
         finish(engine(target(), drafter("lm"), 3), [stuck])
 
 

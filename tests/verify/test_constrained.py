@@ -26,7 +26,7 @@ def masked(world: World, drafter_too: bool) -> World:
 
 
 def then_forced(guessing: Guessing, node: int, *, soft: bool = False) -> Guessing:
-    """The last node in use is chosen, not sampled; `soft`: biased, as it keeps the distribution it was not drawn from."""
+    """The last node in use is chosen, not sampled; `soft`: biased, as it keeps the drafter's distribution."""
 
     def forced(world: World) -> Guesses:
         draft, likely = guessing(world)

@@ -75,18 +75,20 @@ class Grammars:
     def _prepared(self) -> tuple[_Vocabulary, _Vocabulary]:
         """Read the tokenizer's vocabulary. The end of the text is a token of its own, one beyond the vocabulary."""
         try:
-            from xgrammar import GrammarCompiler, TokenizerInfo
+            from xgrammar import GrammarCompiler, TokenizerInfo, VocabType
         except ImportError as error:
             raise InvalidRequest(
                 f"cannot follow a grammar: xgrammar is missing ({error}). Run: pip install 'foreword[structured]'"
             ) from None
         end = self._vocab
         read = TokenizerInfo.from_huggingface(self._tokenizer, vocab_size=end + 1, stop_token_ids=[end])
-        about, text = read.dump_metadata(), read.decoded_vocab
+        text, spaced = read.decoded_vocab, read.add_prefix_space
 
         def vocabulary(without: set[int]) -> _Vocabulary:
             pieces: list[Any] = [b"" if token in without else piece for token, piece in enumerate(text)]
-            info = TokenizerInfo.from_vocab_and_metadata(pieces, about)
+            info = TokenizerInfo(
+                pieces, VocabType.RAW, vocab_size=end + 1, stop_token_ids=[end], add_prefix_space=spaced
+            )
             return _Vocabulary(pieces[:end], GrammarCompiler(info, cache_limit_bytes=CACHE))
 
         return vocabulary({*self._eos, *self._tokenizer.all_special_ids}), vocabulary(set(self._eos))

@@ -1,0 +1,178 @@
+"""Tool calls and constrained answers over HTTP, with the clients that use them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Literal
+
+import anthropic
+import openai
+import pytest
+from pydantic import BaseModel
+
+from serving import Running
+
+QUESTION = [{"role": "user", "content": "How is the weather in Paris?"}]
+CITY = {
+    "type": "object",
+    "properties": {"city": {"enum": ["Paris", "Rome"]}, "days": {"enum": [1, 2, 3]}},
+    "required": ["city", "days"],
+    "additionalProperties": False,
+}
+"""Closed, so that the small model cannot go on for ever."""
+TOOLS = [
+    {"type": "function", "function": {"name": "get_weather", "description": "Weather", "parameters": CITY}},
+    {"type": "function", "function": {"name": "get_time", "parameters": CITY}},
+]
+NAMED = {"type": "function", "function": {"name": "get_time"}}
+
+
+class Weather(BaseModel):
+    """What the weather is."""
+
+    city: Literal["Paris", "Rome"]
+    days: Literal[1, 2, 3]
+
+
+@pytest.fixture(scope="module")
+def client(server: Running) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+def test_a_forced_call_is_a_call(client: openai.OpenAI) -> None:
+    ask = dict(model="foreword-family", messages=QUESTION, tools=TOOLS, max_tokens=200, seed=1)
+    whole = client.chat.completions.create(**ask, tool_choice=NAMED, extra_body={"speculative": {"nodes": 6}})
+    choice = whole.choices[0]
+    assert choice.finish_reason == "tool_calls"
+    call = choice.message.tool_calls[0]
+    assert call.function.name == "get_time"
+    assert set(json.loads(call.function.arguments)) == {"city", "days"}
+    assert whole.model_extra["metrics"]["speculative_decoding"]["num_accepted_draft_tokens"] > 0
+    plain = client.chat.completions.create(**{**ask, "model": "foreword-family:none"}, tool_choice=NAMED)
+    assert plain.choices[0].message.tool_calls[0].function == call.function
+
+
+def test_a_streamed_call_names_itself_once(client: openai.OpenAI) -> None:
+    ask = dict(model="foreword-family", messages=QUESTION, tools=TOOLS, max_tokens=200, seed=1, tool_choice=NAMED)
+    whole = client.chat.completions.create(**ask)
+    chunks = [chunk.choices[0] for chunk in client.chat.completions.create(**ask, stream=True) if chunk.choices]
+    calls = [call for chunk in chunks for call in chunk.delta.tool_calls or ()]
+    assert [call.function.name for call in calls if call.id] == ["get_time"]
+    assert all(call.index == 0 for call in calls)
+    assert not any(call.id or call.function.name for call in calls[1:])
+    joined = "".join(call.function.arguments for call in calls)
+    assert joined == whole.choices[0].message.tool_calls[0].function.arguments
+    assert chunks[-1].finish_reason == "tool_calls"
+
+
+def test_one_call_only_where_only_one_is_allowed(client: openai.OpenAI) -> None:
+    got = client.chat.completions.create(
+        model="foreword-family", messages=QUESTION, tools=TOOLS, tool_choice="required", parallel_tool_calls=False,
+        max_tokens=200, seed=3,
+    )  # fmt: skip
+    assert len(got.choices[0].message.tool_calls) == 1
+    assert got.choices[0].finish_reason == "tool_calls"
+
+
+def test_results_of_tools_go_back_to_the_model(client: openai.OpenAI) -> None:
+    call = {"id": "call_1", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": "Paris"}'}}
+    got = client.chat.completions.create(
+        model="foreword-family",
+        messages=[
+            *QUESTION,
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "call_1", "content": "sunny"},
+        ],
+        tools=TOOLS,
+        tool_choice="none",
+        max_tokens=12,
+    )
+    assert got.choices[0].message.tool_calls is None
+
+
+def test_parse_gives_an_object_of_the_schema(client: openai.OpenAI) -> None:
+    got = client.chat.completions.parse(
+        model="foreword-family", messages=QUESTION, response_format=Weather, max_tokens=200, temperature=0,
+        extra_body={"speculative": {"nodes": 6}},
+    )  # fmt: skip
+    assert got.choices[0].finish_reason == "stop"
+    assert isinstance(got.choices[0].message.parsed, Weather)
+    assert got.model_extra["metrics"]["speculative_decoding"]["num_accepted_draft_tokens"] > 0
+    parsed = client.responses.parse(
+        model="foreword-family", input="How is the weather?", text_format=Weather, max_output_tokens=200, temperature=0
+    )
+    assert isinstance(parsed.output_parsed, Weather)
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {"guided_choice": ["yes", "no"]},
+        {"guided_regex": "yes|no"},
+        {"guided_grammar": 'root ::= "yes" | "no"'},
+        {"structured_outputs": {"choice": ["yes", "no"]}},
+    ],
+)
+def test_the_constraints_of_vllm_are_kept(client: openai.OpenAI, extra: dict[str, object]) -> None:
+    got = client.chat.completions.create(model="foreword-family", messages=QUESTION, max_tokens=9, extra_body=extra)
+    assert got.choices[0].message.content in ("yes", "no")
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"extra_body": {"guided_regex": "("}}, "regex"),
+        ({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": 5}}}}, "schema"),
+        ({"response_format": {"type": "xml"}}, "xml"),
+        ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "nothing"}}}, "tool"),
+        ({"tools": [{"type": "function"}]}, "tool 1"),
+    ],
+)
+def test_a_bad_constraint_is_refused(client: openai.OpenAI, fields: dict[str, object], named: str) -> None:
+    with pytest.raises(openai.BadRequestError, match=named):
+        client.chat.completions.create(model="foreword-family", messages=QUESTION, max_tokens=4, **fields)
+
+
+def test_calls_in_anthropics_dialect(server: Running) -> None:
+    tools = [{"name": "get_time", "description": "Time", "input_schema": CITY}, {"type": "web_search_1", "name": "web"}]
+    ask = dict(
+        model="claude-of-tomorrow", messages=QUESTION, max_tokens=200, tools=tools,
+        tool_choice={"type": "tool", "name": "get_time"}, extra_body={"seed": 1},
+    )  # fmt: skip
+    with anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0) as client:
+        whole = client.messages.create(**ask)
+        with client.messages.stream(**ask) as stream:
+            streamed = stream.get_final_message()
+        block = whole.content[-1]
+        assert whole.stop_reason == streamed.stop_reason == "tool_use"
+        assert (block.type, block.name) == ("tool_use", "get_time")
+        assert set(block.input) == {"city", "days"}
+        assert streamed.content[-1].input == block.input
+        results = [
+            *QUESTION,
+            {"role": "assistant", "content": [{"type": "tool_use", "id": block.id, "name": "get_time", "input": {}}]},
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": block.id, "content": "noon"}]},
+        ]
+        answer = client.messages.create(**{**ask, "messages": results, "tool_choice": {"type": "none"}})
+        assert answer.stop_reason in ("end_turn", "max_tokens")
+
+
+def test_calls_in_the_dialect_of_responses(client: openai.OpenAI) -> None:
+    tools = [{"type": "function", "name": "get_time", "parameters": CITY}]
+    ask = dict(
+        model="foreword-family", input="What time is it?", tools=tools, tool_choice="required", max_output_tokens=200,
+        parallel_tool_calls=False, extra_body={"seed": 1},
+    )  # fmt: skip
+    whole = client.responses.create(**ask)
+    call = whole.output[-1]
+    assert (call.type, call.name) == ("function_call", "get_time")
+    assert set(json.loads(call.arguments)) == {"city", "days"}
+    events = list(client.responses.create(**ask, stream=True))
+    deltas = [event.delta for event in events if event.type == "response.function_call_arguments.delta"]
+    assert "".join(deltas) == call.arguments
+    output = {"type": "function_call_output", "call_id": call.call_id, "output": "noon"}
+    items = [{"role": "user", "content": "What time is it?"}, call.model_dump(), output]
+    answer = client.responses.create(**{**ask, "input": items, "tool_choice": "none"})
+    assert answer.output[0].type == "message"
