@@ -37,6 +37,10 @@ Context = Annotated[int | None, _option("--max-model-len", help="Tokens of promp
 MaxBody = Annotated[float, _option("--max-body", help="Largest request body, in MiB.", min=0.001)]
 PerKey = Annotated[int | None, _option("--max-per-key", help="Answers of one API key at a time.", min=1)]
 Rate = Annotated[float | None, _option("--rate", help="Requests a minute of one API key.", min=0.1)]
+ToolFormat = Annotated[str | None, _option("--tool-format", help="Format of tool calls. Default: by chat template.")]
+ReasoningTags = Annotated[
+    str | None, _option("--reasoning-tags", help="Tags of reasoning, xml or mistral. Default: by chat template.")
+]
 Origin = Annotated[list[str] | None, _option("--cors-origin", help="Web origin that may send requests. Repeatable.")]
 AllowedHost = Annotated[
     list[str] | None, _option("--allowed-host", help="Host name accepted on loopback, as of a tunnel. Repeatable.")
@@ -61,6 +65,8 @@ def serve(
     max_body: MaxBody = 16.0,
     max_per_key: PerKey = None,
     rate: Rate = None,
+    tool_format: ToolFormat = None,
+    reasoning_tags: ReasoningTags = None,
     cors_origin: Origin = None,
     allowed_host: AllowedHost = None,
     drain: Drain = 30.0,
@@ -88,6 +94,8 @@ def serve(
         context=max_model_len,
         concurrent=max_per_key,
         rate=rate,
+        tool_format=tool_format,
+        reasoning=reasoning_tags,
         origins=tuple(cors_origin or ()),
         hosts=tuple(name.lower() for name in allowed_host or ()),
         drain=drain,
@@ -102,6 +110,11 @@ def _serve(model: str | None, settings: Settings, keywords: dict[str, Any], *, q
 
     listener = bound(settings)  # before the model loads: a port in use should not cost seconds
     with render.loading():
+        from foreword.server.output import named_format, named_reasoning
+
+        for check, name in ((named_format, settings.tool_format), (named_reasoning, settings.reasoning)):
+            if name is not None:
+                check(name)
         from foreword.llm import LLM
         from foreword.server.service import Service
 

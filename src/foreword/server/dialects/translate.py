@@ -11,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from foreword.chats import functions_of
 from foreword.chats.templates import template_of
-from foreword.errors import ContextExceeded
+from foreword.errors import ContextExceeded, InvalidRequest
 from foreword.server.answer import Call
 from foreword.server.dialects.constraints import CONSTRAINTS
 from foreword.server.dialects.fields import Prediction, Speculative, build, speculation
@@ -111,6 +111,11 @@ class Translator:
         style: Format | None = None
         if tools:
             style = named_format(settings.tool_format) if settings.tool_format else format_of(template)
+            if style is None:
+                raise InvalidRequest(
+                    "cannot use tools: the chat template writes calls in a format that is not known. "
+                    "Start the server with '--tool-format'"
+                )
         tags = named_reasoning(settings.reasoning) if settings.reasoning else reasoning_of(template)
         functions, special = functions_of(tools), frozenset(self.tokenizer.all_special_tokens)
         opened = tags is not None and tags.opened_by(self.tokenizer.decode(prompt[-TAIL:]))
