@@ -184,6 +184,18 @@ def test_a_drafter_that_failed_is_a_reason_with_its_error():
     assert rounds(answer)[1].undrafted.text == f"{REASONS['failed']} RuntimeError: it broke"
 
 
+def test_a_drafter_that_fails_only_for_several_sequences_is_a_reason_too():
+    class Alone(Foresight):
+        def propose(self, batch, nodes):
+            return super().propose(batch, nodes) if len(batch) == 1 else raises(batch, nodes)
+
+    asked = requests(True, True, max_tokens=2)  # a third fault would pause the drafter, and warn again
+    with pytest.warns(RuntimeWarning, match="is off for one round"):
+        answers = run(Alone(known(plain(target(), asked))), 2, asked)
+    first = [rounds(answer)[0].undrafted for answer in answers]
+    assert [one.text for one in first] == [f"{REASONS['failed']} RuntimeError: it broke"] * 2
+
+
 def test_a_backend_that_verifies_no_draft_tokens_is_a_reason():
     model = Model.load(starter.target(), dtype="float32", backend="plain")
     (answer,) = finish(engine(model, drafter("ngram"), 4), requests(True, max_tokens=3))
