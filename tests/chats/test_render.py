@@ -141,6 +141,7 @@ def test_calls_are_told_one_by_one_where_the_template_refuses_several(use):
 
 def test_system_messages_are_joined_where_the_template_refuses_them(use):
     later = {"role": "developer", "content": "Be kind."}
+    assert '"arguments": {"city": "Paris"' in use("qwen", [SYSTEM, *CHAT, later], TOOLS)
     prompt = use("qwen", [SYSTEM, QUESTION, later])
     assert prompt.startswith("<|im_start|>system\nBe brief.\n\nBe kind.<|im_end|>\n<|im_start|>user")
     assert use("mistral_args", [SYSTEM, QUESTION, later]).endswith("[/INST][SYSTEM_PROMPT]Be kind.[/SYSTEM_PROMPT]")

@@ -152,6 +152,13 @@ def test_arguments_are_always_an_object_and_follow_the_schema_unless_strict_is_f
         assert taken == [True, False, other]
 
 
+def test_no_value_may_hold_the_tag_that_ends_it():
+    value = '<parameter=a>{{"b": "{}"}}</parameter>'
+    for text, taken in (("</p>", True), ("</parameter>", False)):
+        call = ONE["qwen-coder"].format("get", value.format(text))
+        assert accepts("qwen-coder", call) == taken
+
+
 def test_nothing_is_forced_where_nothing_must_be():
     loose = tuple(one for one in FUNCTIONS if not one.strict)
     assert structural_tag(FORMATS["hermes"], loose, "auto") is None

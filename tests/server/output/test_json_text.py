@@ -59,7 +59,30 @@ def test_what_was_spoilt_is_read_where_python_reads_it(found: object, place: int
 
 
 @pytest.mark.parametrize(
-    "text", ["", "NaN", "Infinity", "01", "1.", ".5", "+1", "'a'", "{a:1}", "[1,]", '{"a":1,}', "tru"]
+    "text",
+    [
+        "",
+        "NaN",
+        "Infinity",
+        "01",
+        "1.",
+        ".5",
+        "+1",
+        "'a'",
+        "{a:1}",
+        "[1,]",
+        '{"a":1,}',
+        "tru",
+        r'"\x"',
+        r'"\u12g4"',
+        '"a',
+        '"\n"',
+        '{"a" 1}',
+        "[1 2]",
+        "-",
+        "1e",
+        "nul",
+    ],
 )
 def test_what_is_no_json_is_refused(text: str):
     assert not read(text)
