@@ -8,7 +8,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
@@ -25,6 +25,7 @@ from foreword.server.errors import ApiError
 from foreword.server.gate import Gate
 from foreword.server.reply import Reply
 from foreword.server.service import Service
+from foreword.server.wire import Json
 
 STREAMED = {"text/event-stream": {"schema": {"type": "string"}}, "application/json": {"schema": {"type": "object"}}}
 FAILURES: dict[int | str, dict[str, Any]] = {
@@ -128,7 +129,7 @@ class _Failure:
         else:
             failure = self._service.reported(error, request_id)
         body = failure.body(request.url.path, request_id)
-        return JSONResponse(body, failure.status, failure.headers | dict(getattr(error, "headers", None) or {}))
+        return Json(body, failure.status, failure.headers | dict(getattr(error, "headers", None) or {}))
 
 
 def _unreadable(error: RequestValidationError) -> ApiError:

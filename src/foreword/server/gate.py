@@ -11,13 +11,13 @@ from time import perf_counter
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
-from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from foreword.server.errors import ApiError
 from foreword.server.limits import Limits
 from foreword.server.log import Log
 from foreword.server.settings import LOOPBACK_NAMES, Settings, digest, is_loopback
+from foreword.server.wire import Json
 
 OPEN = ("/health", "/ready", "/version", "/metrics")
 """Paths that probes and scrapers read without a key."""
@@ -67,7 +67,7 @@ class Gate:
             self._check(scope, headers)
         except ApiError as error:
             body = error.body(scope["path"], request_id)
-            await JSONResponse(body, error.status, error.headers)(scope, receive, send_with_id)
+            await Json(body, error.status, error.headers)(scope, receive, send_with_id)
         else:
             await self.app(scope, receive_counted, send_with_id)
         finally:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from contextlib import suppress
 from typing import Any, Protocol, runtime_checkable
 
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from foreword.server.answer import Answer, Call, Choice, Shown
 from foreword.server.errors import ApiError
 from foreword.server.service import Service
+from foreword.server.wire import Json
 from foreword.types import Delta
 
 
@@ -39,12 +39,6 @@ class Dialect(Protocol):
     def failed(self, error: ApiError) -> bytes:
         """Return the event that ends a stream after an error."""
         ...
-
-
-def event(data: object, name: str | None = None) -> bytes:
-    """Return one server-sent event with JSON data."""
-    body = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
-    return (f"event: {name}\n" if name else "").encode() + b"data: " + body.encode() + b"\n\n"
 
 
 class Reply(Response):
@@ -80,14 +74,14 @@ class Reply(Response):
                 async for _ in answer:
                     pass
                 body = self._dialect.whole(answer)
-            await JSONResponse(body)(scope, receive, send)
+            await Json(body)(scope, receive, send)
         except Exception as error:  # noqa: BLE001 - every error has its shape
             failure = self._service.reported(error, state["request_id"])
             if self._streaming:
                 await send({"type": "http.response.body", "body": self._dialect.failed(failure)})
                 return
             body = failure.body(scope["path"], state["request_id"])
-            await JSONResponse(body, failure.status, failure.headers)(scope, receive, send)
+            await Json(body, failure.status, failure.headers)(scope, receive, send)
 
     async def _stream(self, answer: Answer, send: Send) -> None:
         headers = [

@@ -17,7 +17,7 @@ from foreword.server.dialects.fields import Logprobs, Sampled
 from foreword.server.dialects.translate import Chat, Translator
 from foreword.server.errors import ApiError
 from foreword.server.output import Reasoning, Text, ToolArguments, ToolCall
-from foreword.server.reply import event
+from foreword.server.wire import event
 from foreword.types import Delta
 
 DONE = b"data: [DONE]\n\n"

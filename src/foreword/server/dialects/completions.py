@@ -18,7 +18,7 @@ from foreword.server.dialects.fields import Logprobs, Sampled
 from foreword.server.dialects.translate import Translator
 from foreword.server.errors import ApiError
 from foreword.server.output import Text
-from foreword.server.reply import event
+from foreword.server.wire import event
 from foreword.types import Delta, TokenLogprob
 
 MAX_TOKENS = 16

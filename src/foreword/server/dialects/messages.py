@@ -15,7 +15,7 @@ from foreword.server.dialects.fields import Body, Speculative, texts
 from foreword.server.dialects.translate import Chat, Translator
 from foreword.server.errors import ApiError
 from foreword.server.output import Reasoning, Text, ToolArguments, ToolCall
-from foreword.server.reply import event
+from foreword.server.wire import event
 from foreword.types import Delta
 
 STOPS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}

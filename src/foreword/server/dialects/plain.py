@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from fastapi import APIRouter
-from fastapi.responses import JSONResponse, Response, StreamingResponse
+from fastapi.responses import Response, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from foreword import __version__
 from foreword.draft import names
 from foreword.errors import InvalidRequest
 from foreword.server.errors import ApiError
-from foreword.server.reply import event
 from foreword.server.service import Service
+from foreword.server.wire import Json, event
 
 
 class TokenizeBody(BaseModel):
@@ -114,7 +114,7 @@ def _add_state(router: APIRouter, service: Service) -> None:
     async def health() -> Response:
         """Say whether the engine is alive."""
         if service.engine.alive:
-            return JSONResponse({"status": "ok"})
+            return Json({"status": "ok"})
         raise ApiError(503, "the engine has ended. Restart the server")
 
     @router.get("/ready", tags=["server"])
@@ -122,7 +122,7 @@ def _add_state(router: APIRouter, service: Service) -> None:
         """Say whether new requests are accepted; 503 while the server stops."""
         if service.draining or not service.engine.alive:
             raise ApiError(503, "cannot accept requests: the server stops. Send them to another", retry_after=5)
-        return JSONResponse({"status": "ready"})
+        return Json({"status": "ready"})
 
     @router.get("/version", tags=["server"])
     async def version() -> dict[str, str]:

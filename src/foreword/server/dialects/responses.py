@@ -12,7 +12,7 @@ from foreword.server.dialects.fields import Sampled
 from foreword.server.dialects.response_items import Item, choice_of, items_of, messages_of, next_item, tools_of
 from foreword.server.dialects.translate import Chat, Translator
 from foreword.server.errors import ApiError
-from foreword.server.reply import event
+from foreword.server.wire import event
 from foreword.types import Delta
 
 

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
 
 from foreword.chats import functions_of
-from foreword.chats.templates import template_of
+from foreword.chats.templates import named_roles, template_of
 from foreword.errors import ContextExceeded, InvalidRequest
 from foreword.server.answer import Call
 from foreword.server.dialects.constraints import CONSTRAINTS
@@ -29,6 +29,8 @@ from foreword.server.service import Service
 
 TAIL = 16
 """Tokens at the end of a prompt that may hold the tag that opens reasoning."""
+ROLES = ("system", "developer", "user", "assistant", "tool")
+"""Roles of OpenAI's chat API; rendering finds a place for them in every template."""
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -95,6 +97,14 @@ class Translator:
 
     def render(self, chat: Chat) -> list[int]:
         """Return the prompt of a conversation."""
+        template = template_of(self.tokenizer.chat_template, tools=bool(chat.tools))
+        known = {*ROLES, *named_roles(template)}
+        for number, message in enumerate(chat.messages, 1):
+            if message.get("role") not in known:
+                raise InvalidRequest(
+                    f"cannot read message {number}: there is no role {message.get('role')!r}. "
+                    f"Use one of {', '.join(sorted(known))}"
+                )
         return self._service.requests.render(chat.messages, self._tools(chat), chat.options or None)
 
     @staticmethod

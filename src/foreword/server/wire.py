@@ -1,0 +1,26 @@
+"""Provides JSON on the wire: responses and server-sent events."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from starlette.responses import JSONResponse
+
+
+def json_bytes(data: object) -> bytes:
+    """Return compact JSON in UTF-8. A lone surrogate, which clients can send, becomes its JSON escape."""
+    return json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace")
+
+
+def event(data: object, name: str | None = None) -> bytes:
+    """Return one server-sent event with JSON data."""
+    return (f"event: {name}\n" if name else "").encode() + b"data: " + json_bytes(data) + b"\n\n"
+
+
+class Json(JSONResponse):
+    """A JSON response that can hold whatever a request held."""
+
+    def render(self, content: Any) -> bytes:
+        """Return the body."""
+        return json_bytes(content)
