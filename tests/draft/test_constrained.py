@@ -91,3 +91,17 @@ def test_plain_decoding_drafts_no_forced_text():
             loop.step()
         assert (sequence.stats.drafted > 0) == drafts
         assert (sequence.stats.accepted > 0) == drafts
+
+
+def test_forced_text_after_sampled_tokens_comes_with_a_distribution_of_one_token():
+    several, vocab, path = sequences(), target().vocab, ids("one two")
+    own = torch.full((2, len(path), vocab), 1 / vocab)
+    tree = DraftTree(list(path), list(range(-1, len(path) - 1)))
+    draft = constrained.extended(Draft([tree, DraftTree([9], [-1])], own), batch(several))
+    longer = draft.trees[0]
+    assert spelled(longer) == "one two four five"
+    assert draft.probs is not None
+    assert torch.equal(draft.probs[:, : len(path)], own)
+    for node in range(len(path), len(longer)):
+        assert draft.probs[0, node].nonzero().tolist() == [[longer.tokens[node]]]
+        assert draft.probs[0, node].sum() == 1
