@@ -48,6 +48,7 @@ class LLM:
         share of the time. The text does not depend on it.
     dtype, device, backend, trust_remote_code: see `Model.load`.  tokenizer: default, that of the target's folder.
     slots: sequences that run at a time.  chunk: prompt tokens read in one round.
+    cache_tokens: most tokens of keys and values held, a quarter of the free memory by default (docs/kv-cache.md).
 
     Requests may set their own method, rule and budget (`SamplingParams`). If several methods need a source, `draft`
     maps method names to sources, {"lm": folder, …}; the first is the default method.
@@ -71,10 +72,12 @@ class LLM:
         backend: str | None = None,
         slots: int = 8,
         chunk: int = 512,
+        cache_tokens: int | None = None,
         learn: bool | Learning = False,
         trust_remote_code: bool = False,
     ) -> None:
         scheduler, _ = Scheduler(slots=slots, chunk=chunk), find_rule(rule)  # refuse a wrong name at once
+        whole(1, optional=True)("cache_tokens", cache_tokens)
         make_budget = policy(budget, whole(0, NODES, optional=True)("nodes", nodes))
         is_bundled = target is None
         if target is None:
@@ -96,6 +99,7 @@ class LLM:
         if drafter.takes == MODEL and isinstance(source, str | Path):
             load_tokenizer(source, trust_remote_code=trust_remote_code)  # fail now if its files are missing
         self.target, self.tokenizer = opened(target, tokenizer, **options)
+        self.target.cache_tokens = cache_tokens
         self._speculators = Speculators(
             self.target, self.tokenizer, draft, method=self.method, rule=rule, decides=make_budget
         )

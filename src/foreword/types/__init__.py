@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         TokenLogprob,
         Verify,
     )
-    from foreword.types.stats import Clock, Stats
+    from foreword.types.stats import Clock, Load, Stats
 
 _HOME = {
     "Draft": "draft",
@@ -47,6 +47,7 @@ _HOME = {
     "TokenLogprob": "request",
     "Verify": "request",
     "Clock": "stats",
+    "Load": "stats",
     "Stats": "stats",
 }
 
@@ -59,6 +60,7 @@ __all__ = [
     "DraftTree",
     "FinishReason",
     "Lists",
+    "Load",
     "LogitsProcessor",
     "Noise",
     "NoiseSource",

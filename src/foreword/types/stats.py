@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-__all__ = ["Clock", "Stats"]
+__all__ = ["Clock", "Load", "Stats"]
 
 
 @dataclass(slots=True)
@@ -44,6 +44,8 @@ class Stats:
     commit: float = 0.0
     prefill: float = 0.0
     """Seconds of rounds that only read the prompt, all steps together."""
+    cached: int = 0
+    """Prompt tokens that were not read, because an earlier text began with them."""
 
     def add(self, clock: Clock, drafted: int, accepted: int, depth: int | None = None) -> None:
         """Count one round that emitted tokens; `depth` of its draft, None for a chain."""
@@ -70,3 +72,25 @@ class Stats:
     def acceptance(self) -> float:
         """Accepted share of the draft tokens; 0 if there were none."""
         return self.accepted / self.drafted if self.drafted else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """State of an engine, for metrics. Counts are since its start, and those of prefixes since the target's."""
+
+    running: int
+    """Sequences."""
+    waiting: int
+    """Sequences in the queue, preempted ones too."""
+    preemptions: int
+    """Times that a sequence gave its keys and values to others."""
+    prefix_queries: int
+    """Tokens of prompts, and of preempted texts, that were looked up among earlier texts."""
+    prefix_hits: int
+    """Tokens of them that did not have to be read."""
+    kv_used: int
+    """Tokens. Keys and values that running sequences hold, in whole pages."""
+    kv_held: int
+    """Tokens. The same, and those kept for texts that begin alike."""
+    kv_capacity: int | None
+    """Tokens. Most that may be held; None where there is no limit."""
