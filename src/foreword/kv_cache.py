@@ -62,6 +62,8 @@ class KVCache:
         return Load(running, waiting, self.preemptions, *counts)
 
     def _rows(self, sequence: Sequence) -> int:
+        """Return the rows that a sequence takes in the next round it writes in, or reserves."""
         pool = self._target.backend.pool
-        reserved = pool is not None and pool.adjacent
-        return (sequence.prompt + sequence.params.max_tokens if reserved else len(sequence.tokens)) + NODES
+        if pool is not None and pool.adjacent:
+            return pool.room(sequence.prompt + sequence.params.max_tokens + NODES)
+        return len(sequence.tokens) + NODES

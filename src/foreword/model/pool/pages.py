@@ -105,6 +105,10 @@ class PagePool:
         """Tokens that fit into the pages of open sequences."""
         return self.held - len(self.prefixes) * PAGE
 
+    def room(self, rows: int) -> int:
+        """Return the tokens of the pages that a sequence of at most so many rows takes in the end."""
+        return whole(rows + self.spare) if self.adjacent else PAGE * pages_for(rows)
+
     def lacking(self, id: int, rows: int) -> int:
         """Return the tokens of further pages that a sequence needs to have `rows` rows."""
         table = self._tables.get(id)
