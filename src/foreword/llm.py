@@ -101,15 +101,12 @@ class LLM:
         self.target, self.tokenizer = opened(target, tokenizer, **options)
         self.target.cache_tokens = cache_tokens
         self._speculators = Speculators(
-            self.target, self.tokenizer, draft, method=self.method, rule=rule, decides=make_budget
+            self.target, self.tokenizer, draft, method=self.method, rule=rule, decides=make_budget, bundled=is_bundled
         )
-        self._speculators.bundled = is_bundled
-        defaults = self._speculators.usual(settings, anyhow=method is None)
-        self.engine = Engine(self.target, *defaults, scheduler)
-        self._requests = Requests(self.target, self.tokenizer)
-        self._lock, self._process = RLock(), os.getpid()
+        self.engine = Engine(self.target, *self._speculators.usual(settings, anyhow=method is None), scheduler)
+        self._requests, self._lock = Requests(self.target, self.tokenizer), RLock()
         self._running: dict[int, Sequence] = {}
-        self._closed = False
+        self._process, self._closed = os.getpid(), False
 
     def generate(
         self, prompts: Prompt | List[Prompt], params: SamplingParams | List[SamplingParams] | None = None

@@ -73,7 +73,7 @@ class PagePool:
     """An allocator of pages; subclasses hold the rows themselves. It grows when no page is free.
 
     Pages of texts that ended stay, to be used again, as long as the pool has room for them: `limit`. Open sequences
-    get pages beyond it, so whoever wants it kept ends or preempts sequences in time.
+    get pages beyond it: to keep it, the engine preempts sequences in time.
     """
 
     def __init__(self, *, adjacent: bool = False) -> None:
