@@ -12,7 +12,9 @@ FEW = 6
 """Token ids, so few that texts begin alike."""
 texts = st.tuples(st.integers(0, 2), st.integers(1, 4 * PAGE))
 """What a text begins with, and its tokens."""
-steps = st.lists(st.tuples(st.sampled_from(["open", "read", "back", "close"]), st.integers(0, 5), texts), max_size=60)
+steps = st.lists(
+    st.tuples(st.sampled_from(["open", "read", "back", "close"]), st.integers(0, 2), texts), min_size=3, max_size=30
+)
 
 
 def tokens_of(kind: int, length: int) -> list[int]:
@@ -47,15 +49,15 @@ def test_every_text_finds_its_own_rows_whatever_others_do(steps, most):
     pool.limit = None if most is None else most * PAGE
     for what, name, (kind, length) in steps:
         text = tokens_of(kind, length)
-        if what == "open":
+        if what == "open" or name not in held:
             found = pool.open(name, 4 * PAGE, text)
             assert found % PAGE == 0
             assert found < len(text)
             held[name] = text[:found]
-        elif name in held and what == "close":
+        elif what == "close":
             pool.close(name)
             del held[name]
-        elif name in held:
+        else:
             start = len(held[name]) if what == "read" else len(held[name]) // 2  # rows may be given up, and read again
             held[name] = held[name][:start] + [(token + (what == "back")) % FEW for token in text]
             held[name] = held[name][: 4 * PAGE]
@@ -93,6 +95,44 @@ def test_the_longest_beginning_in_whole_pages_is_found_and_one_token_is_left_to_
     assert filled(pool, 5, text, tenant="another") == 0
     assert filled(pool, 6, text, tenant="another") == 2 * PAGE
     assert (pool.prefixes.queries, pool.prefixes.hits) == (5 * len(text) + 1 + len(text) + 100, 8 * PAGE)
+
+
+def test_a_text_that_goes_back_into_a_page_of_others_writes_a_copy():
+    pool, text = Written(), list(range(2 * PAGE + 9))
+    for name in (1, 2):
+        start = pool.open(name, 4 * PAGE, text)
+        pool.read(name, start, text, len(text) - start)
+    assert pool[1].pages[:2] == pool[2].pages[:2]
+    other = [*text[:100], *[7] * 60]
+    pool.read(2, 100, other, 60)
+    assert pool[1].pages[0] == pool[2].pages[0]
+    assert pool[1].pages[1] != pool[2].pages[1]
+    assert pool.holds(1, text)
+    assert pool.holds(2, other)
+    for wanted, held in ((text, 2 * PAGE), (other, 2 * PAGE), ([*text[:70], *other], PAGE)):
+        assert pool.open(3, 4 * PAGE, wanted) == held
+        assert pool.holds(3, wanted[:held])
+
+
+def test_rows_that_do_not_follow_each_other_are_no_text():
+    pool, text = PagePool(), list(range(PAGE - 3))
+    filled(pool, 1, text)
+    pool.extend(1, len(text), PAGE + 1)
+    pool.note(1, len(text), [7, 8, 9, 5], 2, 4)  # the third token belongs to another branch
+    pool.note(1, PAGE + 1, [1], 1, 1)
+    pool.close(1)
+    assert pool.open(2, 2 * PAGE, [*text, 7, 8, 9, 5]) == 0
+    pool.close(2)
+    filled(pool, 3, [*text, 7, 8])
+    pool.extend(3, PAGE - 2, PAGE + 1)  # this row is written by a guest, who notes nothing
+    pool.note(3, PAGE, [5], 1, 1)
+    pool.close(3)
+    assert pool.open(4, 2 * PAGE, [*text, 7, 8, 9, 5]) == 0
+    filled(pool, 5, [*text, 7, 8])
+    pool.extend(5, len(text), PAGE)
+    pool.note(5, len(text), [7, 8, 9], 3, 3)  # after that, it is read again
+    pool.close(5)
+    assert pool.open(4, 2 * PAGE, [*text, 7, 8, 9, 5]) == PAGE
 
 
 def test_pages_of_ended_texts_go_oldest_first_and_only_when_room_is_needed():
