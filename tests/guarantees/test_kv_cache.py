@@ -5,6 +5,7 @@ import torch
 
 import tiny_models
 from foreword import LLM
+from foreword.draft.lm import LanguageModelDrafter
 from foreword.errors import InvalidRequest
 from foreword.model import Model, Read
 from foreword.model.backend import Backend
@@ -159,6 +160,28 @@ def test_eight_requests_under_a_small_limit_say_what_they_say_alone(dtype, name,
     assert [one.tokens[one.prompt :] for one in sequences] == [one.tokens for one in plain(model, requests)]
     if name != "none":
         assert sum(one.stats.accepted for one in sequences) > 0
+
+
+@NATIVE
+@pytest.mark.parametrize("family", ["gemma3", "qwen3.5"])
+def test_windows_and_recurrent_states_are_the_same_after_giving_way(family):
+    model, twin = (Model(tiny_models.build(family).to(torch.bfloat16).eval()) for _ in range(2))
+    text = [(7 * place) % 90 + 3 for place in range(200)]
+    requests = [
+        Request(
+            tuple(text[shift : shift + 90]),
+            SamplingParams(temperature=0.5 * (shift % 3), seed=shift, max_tokens=48, ignore_eos=True),
+        )
+        for shift in range(6)
+    ]
+    alone = [one.tokens for one in plain(model, requests)]
+    loop = engine(model, LanguageModelDrafter(twin), 3)
+    model.backend.pool.prefixes.clear()
+    model.cache_tokens = 12 * 64
+    got = finish(loop, requests)
+    assert loop.load.preemptions > 0
+    assert [one.tokens for one in got] == alone
+    assert sum(one.sequence.stats.accepted for one in got) > 0
 
 
 def test_the_last_of_the_worst_priority_gives_way_and_returns_before_later_ones(limited):
