@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foreword.scheduler import Scheduler
+from foreword.scheduler import FAIR, Scheduler
 from foreword.types import SamplingParams, Sequence
 
 
@@ -53,6 +53,55 @@ def test_every_prompt_is_read_once_and_no_round_exceeds_its_limits(lengths, slot
                 scheduler.retire(turn.sequence)
     assert scheduler.idle
     assert [one.cached for one in sequences] == lengths
+
+
+def prior(id: int, priority: int) -> Sequence:
+    return Sequence(id, [1, 2], 2, SamplingParams(priority=priority), seed=0)
+
+
+def test_the_best_priority_starts_first_and_the_first_to_come_among_equals():
+    scheduler = Scheduler(slots=1)
+    for one in (prior(0, 1), prior(1, 0), prior(2, 0), prior(3, -1)):
+        scheduler.add(one)
+    order = []
+    while not scheduler.idle:
+        (turn,) = scheduler.next()
+        order.append(turn.sequence.id)
+        scheduler.retire(turn.sequence)
+    assert order == [3, 1, 2, 0]
+
+
+def test_one_of_a_bad_priority_starts_though_better_ones_keep_coming():
+    scheduler, patient = Scheduler(slots=1), prior(0, 9)
+    scheduler.add(patient)
+    for number in range(1, 2 * FAIR):
+        scheduler.add(prior(number, 0))
+        (turn,) = scheduler.next()
+        scheduler.retire(turn.sequence)
+        if turn.sequence is patient:
+            break
+    assert number == FAIR
+    assert patient not in scheduler.waiting
+
+
+def test_the_last_to_come_of_the_worst_priority_is_preempted_and_returns_before_later_ones():
+    scheduler = Scheduler(slots=3)
+    for one in (prior(0, 0), prior(1, 5), prior(2, 5)):
+        scheduler.add(one)
+    scheduler.next()
+    scheduler.add(prior(3, 5))
+    assert scheduler.preempt().id == 2
+    assert [one.id for one in scheduler.running] == [0, 1]
+    assert [turn.sequence.id for turn in scheduler.next()] == [0, 1, 2]
+
+
+def test_nothing_starts_before_the_first_of_the_queue_that_is_not_admitted():
+    scheduler, begun = Scheduler(slots=2), []
+    for number in range(3):
+        scheduler.add(prior(number, 0))
+    assert scheduler.next(lambda one: one.id != 0, begun.append) == []
+    assert [turn.sequence.id for turn in scheduler.next(lambda _: True, begun.append)] == [0, 1]
+    assert [one.id for one in begun] == [0, 1]
 
 
 def test_one_that_was_given_up_while_it_waited_never_runs():

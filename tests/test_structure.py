@@ -29,7 +29,7 @@ FOLDERS = sorted(
 )
 CORE = """
 types sampling estimators prompts errors model draft verify commit scheduler budget speculator engine detokenizer
-requests speculators llm async_llm
+requests speculators kv_cache llm async_llm
 """.split()
 APART = """
 draft/check draft/cross_vocab draft/ensemble draft/heads draft/lookup draft/none draft/online draft/self_speculative
@@ -120,12 +120,12 @@ def test_nothing_is_left_to_do_and_only_the_command_line_prints(path):
 
 
 def test_the_core_stays_small():
-    """The loop and what it stands on."""
+    """The loop and what it stands on: 450 lines of it share keys and values among requests."""
     apart = [SOURCE / name for name in APART]
     assert all(place.is_dir() or place.with_suffix(".py").exists() for place in apart)
     core = [path for path in FILES if path.relative_to(SOURCE).parts[0].removesuffix(".py") in CORE]
     core = [path for path in core if not any(path.is_relative_to(one) or path.with_suffix("") == one for one in apart)]
-    assert sum(map(written, core)) <= 5300  # traces, grammars and scores are 450 of them
+    assert sum(map(written, core)) <= 5900  # pages, traces, grammars and scores are 1,100 of them
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=where)

@@ -9,7 +9,6 @@ from collections.abc import Sequence as List
 from itertools import pairwise
 from time import perf_counter
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -17,12 +16,12 @@ from foreword import trace
 from foreword.budget import DraftBudget
 from foreword.commit import commit
 from foreword.draft.base import Drafter
+from foreword.kv_cache import KVCache
 from foreword.model import Model, Read
 from foreword.sampling.draw import logprobs
 from foreword.scheduler import ScheduledSequence, Scheduler
-from foreword.speculator import Speculator, SubBatch
-from foreword.types import Clock, Delta, Origin, Sequence
-from foreword.types.params import NODES
+from foreword.speculator import Speculator, SubBatch, select_layers
+from foreword.types import Clock, Delta, Load, Origin, Sequence
 from foreword.verify import Rule
 
 
@@ -34,7 +33,7 @@ class Engine:
     """
 
     def __init__(self, target: Model, drafter: Drafter, rule: Rule, budget: DraftBudget, scheduler: Scheduler) -> None:
-        self.target, self.scheduler = target, scheduler
+        self.target, self.scheduler, self._cache = target, scheduler, KVCache(target)
         self.usual = self.speculator(drafter, rule, budget)
         self.clock = Clock()
         self._others: dict[int, Speculator] = {}
@@ -62,6 +61,11 @@ class Engine:
         """Whether no sequence is running or waiting."""
         return self.scheduler.idle
 
+    @property
+    def load(self) -> Load:
+        """Sequences, preemptions, and keys and values held, for metrics."""
+        return self._cache.load(len(self.scheduler.running), len(self.scheduler.waiting))
+
     def step(self) -> list[Delta]:
         """Run one round and return the delta of each sequence that emitted tokens.
 
@@ -76,7 +80,7 @@ class Engine:
             return self._round()
 
     def _round(self) -> list[Delta]:
-        scheduled = self.scheduler.next()
+        scheduled = self._schedule()
         sub_batches = self._sub_batches(scheduled)
         readers = [entry for entry in scheduled if not entry.writes]
         times = [perf_counter()]
@@ -107,6 +111,24 @@ class Engine:
                 self._retire(entry.sequence)
         self._raise_failed()
         return deltas
+
+    def _schedule(self) -> list[ScheduledSequence]:
+        """Return the sequences of this round; if their keys and values do not fit, the last ones have to wait."""
+        running, cache = self.scheduler.running, self._cache
+        scheduled = self.scheduler.next(
+            lambda sequence: cache.admits(sequence, running, reuse=self._reuses(sequence)),
+            lambda sequence: cache.begin(sequence, reuse=self._reuses(sequence)),
+        )
+        while len(running) > 1 and cache.lacks(scheduled):
+            sequence = self.scheduler.preempt()
+            cache.give_up(sequence)
+            self._of(sequence).forget(sequence)
+            scheduled = [entry for entry in scheduled if entry.sequence is not sequence]
+        return scheduled
+
+    def _reuses(self, sequence: Sequence) -> bool:
+        """Return whether a sequence may skip tokens; a drafter that reads hidden states needs those of every token."""
+        return not self._of(sequence).drafter.hidden_layers or sequence.undrafted is not None
 
     def _sub_batches(self, scheduled: list[ScheduledSequence]) -> list[SubBatch]:
         """Group the entries that write by their speculator."""
@@ -140,9 +162,6 @@ class Engine:
         for entry in readers:
             sequence, stop = entry.sequence, entry.sequence.cached + entry.read
             reads.append(Read(sequence.id, sequence.cached, sequence.tokens[sequence.cached : stop], keep=0))
-        for entry in (*(entry for sub_batch in sub_batches for entry in sub_batch.scheduled), *readers):
-            if entry.sequence.cached == 0:
-                self.target.open(entry.sequence.id, entry.sequence.prompt + entry.sequence.params.max_tokens + NODES)
         if not reads:
             return [], []
         states: list[Tensor] = []
@@ -190,7 +209,7 @@ class Engine:
             rows = [*range(entry.read), *(entry.read + node for node in nodes)]
             states = states if len(rows) == len(states) else states[rows]
             speculator.on_hidden_states(
-                entry.sequence, entry.sequence.cached, _select_layers(states, layers, speculator.drafter.hidden_layers)
+                entry.sequence, entry.sequence.cached, select_layers(states, layers, speculator.drafter.hidden_layers)
             )
 
     # ---- commit
@@ -214,18 +233,17 @@ class Engine:
         self, sequence: Sequence, sub_batch: SubBatch, row: int, logits: Tensor, path: List[int], emitted: list[int]
     ) -> Delta:
         origins: list[Origin] = [*("accepted" for _ in path), "bonus"]
+        start = len(sequence.tokens)
         if not sub_batch.draft.chain:
-            start = len(sequence.tokens)
             self.target.move(sequence.id, [start + node for node in path], start)
         measured = []
         if sequence.params.logprobs is not None:
             rows = logits[[0, *(node + 1 for node in path)]]
             measured = logprobs(rows, emitted, sequence.params.logprobs)
-        cached = len(sequence.tokens) + len(path)
-        delta = commit(sequence, emitted, origins, measured, len(sub_batch.draft.trees[row]))
-        delta = trace.attach(sub_batch, row, delta)
+        drafted = len(sub_batch.draft.trees[row])
+        delta = trace.attach(sub_batch, row, commit(sequence, emitted, origins, measured, drafted))
         sequence.unread.append(delta)
-        sequence.cached = cached
+        sequence.cached = start + len(path)
         sequence.rounds += 1
         return delta
 
@@ -245,8 +263,7 @@ class Engine:
         reading = sum(entry.read for entry in scheduled) - wrote
         for entry in scheduled:
             if not entry.writes:
-                entry.sequence.stats.prefill += self.clock.total
-                entry.sequence.stats.prefill_tokens += entry.read
+                entry.sequence.stats.read(self.clock, entry.read)
         for sub_batch in sub_batches:
             if len(sub_batches) == 1:
                 sub_batch.clock = self.clock
@@ -281,11 +298,3 @@ class Engine:
     def failed(self) -> str | None:
         """The last error of the default drafter, or None."""
         return self.usual.failed
-
-
-def _select_layers(states: Tensor, captured: tuple[int, ...], layers: tuple[int, ...]) -> Tensor:
-    """Select `layers`, in order, from the concatenated hidden states of the `captured` layers."""
-    if captured == layers:
-        return states
-    size = states.shape[1] // len(captured)
-    return torch.cat([states[:, size * at : size * (at + 1)] for at in map(captured.index, layers)], dim=1)

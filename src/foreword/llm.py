@@ -51,12 +51,12 @@ class LLM:
         share of the time. The text does not depend on it.
     dtype, device, backend, trust_remote_code: see `Model.load`.  tokenizer: default, that of the target's folder.
     slots: sequences that run at a time.  chunk: prompt tokens read in one round.
+    cache_tokens: most tokens of keys and values held, a quarter of the free memory by default (docs/kv-cache.md).
 
     Requests may set their own method, rule and budget (`SamplingParams`). If several methods need a source, `draft`
     maps method names to sources, {"lm": folder, …}; the first is the default method.
 
-    Threads may share one LLM: their requests share rounds, and one thread at a time runs a round. An error of one
-    request, such as a processor that raises, ends only that request and is raised to its reader.
+    Threads may share one LLM: their requests share rounds. An error of one request ends only that request.
     """
 
     def __init__(
@@ -74,10 +74,12 @@ class LLM:
         backend: str | None = None,
         slots: int = 8,
         chunk: int = 512,
+        cache_tokens: int | None = None,
         learn: bool | Learning = False,
         trust_remote_code: bool = False,
     ) -> None:
         scheduler, _ = Scheduler(slots=slots, chunk=chunk), find_rule(rule)  # refuse a wrong name at once
+        whole(1, optional=True)("cache_tokens", cache_tokens)
         make_budget = policy(budget, whole(0, NODES, optional=True)("nodes", nodes))
         is_bundled = target is None
         if target is None:
@@ -99,15 +101,14 @@ class LLM:
         if drafter.takes == MODEL and isinstance(source, str | Path):
             load_tokenizer(source, trust_remote_code=trust_remote_code)  # fail now if its files are missing
         self.target, self.tokenizer = opened(target, tokenizer, **options)
+        self.target.cache_tokens = cache_tokens
         self._speculators = Speculators(
-            self.target, self.tokenizer, draft, method=self.method, rule=rule, decides=make_budget
+            self.target, self.tokenizer, draft, method=self.method, rule=rule, decides=make_budget, bundled=is_bundled
         )
-        self._speculators.bundled = is_bundled
-        defaults = self._speculators.usual(settings, anyhow=method is None)
-        self.engine = Engine(self.target, *defaults, scheduler)
-        self._requests = Requests(self.target, self.tokenizer)
-        self._lock, self._process, self._closed = RLock(), os.getpid(), False
+        self.engine = Engine(self.target, *self._speculators.usual(settings, anyhow=method is None), scheduler)
+        self._requests, self._lock = Requests(self.target, self.tokenizer), RLock()
         self._running: dict[int, Sequence] = {}
+        self._process, self._closed = os.getpid(), False
 
     def generate(
         self, prompts: Prompt | List[Prompt], params: SamplingParams | List[SamplingParams] | None = None
@@ -118,8 +119,7 @@ class LLM:
         adjacent, with the seeds seed, seed + 1, …. Raises InvalidRequest before any work starts if a prompt or a
         parameter cannot be served.
         """
-        requests = per_prompt(listed(prompts), params)
-        sequences = [one for prompt, own in requests for one in self.prepare(prompt, own)]
+        sequences = [one for prompt, own in per_prompt(listed(prompts), params) for one in self.prepare(prompt, own)]
         deltas: dict[int, list[Delta]] = {}
         try:
             for sequence in sequences:
@@ -167,8 +167,8 @@ class LLM:
     def __repr__(self) -> str:
         if self._closed:
             return "<LLM, closed>"
-        target = self.target
-        about = f"method={self.method!r}, rule={self.engine.rule.name!r}, budget={type(self.engine.budget).__name__}"
+        target, engine = self.target, self.engine
+        about = f"method={self.method!r}, rule={engine.rule.name!r}, budget={type(engine.budget).__name__}"
         dtype, backend = str(target.dtype).removeprefix("torch."), target.capability.backend
         return f"LLM({target.name!r}, {about}, dtype={dtype!r}, device='{target.device}', backend={backend!r})"
 

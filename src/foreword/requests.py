@@ -29,6 +29,7 @@ from foreword.model import Model, Tokenizer
 from foreword.prompts import Prompt, token_ids
 from foreword.structured.compiler import Grammars
 from foreword.types import Completion, Delta, SamplingParams, Sequence
+from foreword.types.params import NODES
 
 SEEDS = 2**63
 """Number of seeds; a seed is in [0, SEEDS)."""
@@ -121,6 +122,15 @@ class Requests:
                 f"cannot run this request: max_tokens={params.max_tokens} after a prompt of {len(tokens)} tokens "
                 f"exceeds the model's context of {context}. Use at most {context - len(tokens)}"
             )
+        pool = self._target.backend.pool
+        if pool is not None and pool.limit is not None:
+            needed = pool.room(len(tokens) + params.max_tokens + NODES)
+            if needed > pool.limit:
+                raise InvalidRequest(
+                    f"cannot run this request: a prompt of {len(tokens)} tokens, max_tokens={params.max_tokens} and "
+                    f"{NODES} draft tokens need keys and values of {needed} tokens, more than "
+                    f"cache_tokens={pool.limit}. Lower max_tokens, shorten the prompt or raise cache_tokens"
+                )
         named = [*params.stop_token_ids, *params.logit_bias, *(token for word in params.bad_word_ids for token in word)]
         outside = [token for token in named if token >= vocab]
         if outside:

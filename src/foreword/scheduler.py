@@ -1,12 +1,22 @@
-"""First-come, first-served scheduling: which sequences run in a round, and how many prompt tokens each reads."""
+"""Scheduling by priority: which sequences run in a round, and how many prompt tokens each reads."""
 
 from __future__ import annotations
 
-from collections import deque
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import count
 
 from foreword.types import Sequence
 from foreword.types.params import whole
+
+FAIR = 8
+"""Every so many starts, the sequence that came first starts next, whatever its priority; so none waits for ever."""
+
+Admits = Callable[[Sequence], bool]
+"""Whether a sequence may start now."""
+Begin = Callable[[Sequence], None]
+"""Called before the first tokens of a sequence are scheduled; may set `Sequence.cached`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,26 +33,42 @@ class ScheduledSequence:
 class Scheduler:
     """Queue of sequences: at most `slots` run at a time, and a round reads at most `chunk` prompt tokens.
 
-    A long prompt is read in chunks beside the decoding of other sequences, so it does not stall them.
+    Of those that wait, the one with the smallest `SamplingParams.priority` starts first, and of these the one that came
+    first. A long prompt is read in chunks beside the decoding of other sequences, so it does not stall them.
     """
 
     def __init__(self, *, slots: int = 8, chunk: int = 512) -> None:
         at_least_one = whole(1)  # with 0 of either, no sequence would ever run
         self.slots, self.chunk = at_least_one("slots", slots), at_least_one("chunk", chunk)
         self.running: list[Sequence] = []
-        self.waiting: deque[Sequence] = deque()
+        self.waiting: list[Sequence] = []
+        self._ranks: dict[int, tuple[float, int]] = {}
+        """Sequence id -> (priority, number of its arrival); the smallest goes first."""
+        self._arrivals = count()
+        self._starts = 0
 
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence."""
+        self._ranks[sequence.id] = sequence.params.priority, next(self._arrivals)
         self.waiting.append(sequence)
 
-    def next(self) -> list[ScheduledSequence]:
-        """Return the sequences of the next round; prompts that do not fit into the chunk come after the rest."""
+    def next(self, admits: Admits = lambda _: True, begin: Begin = lambda _: None) -> list[ScheduledSequence]:
+        """Return the sequences of the next round; prompts that do not fit into the chunk come after the rest.
+
+        If the first sequence of the queue is not admitted, no other one starts before it.
+        """
         while self.waiting and len(self.running) < self.slots:
-            self.running.append(self.waiting.popleft())
+            sequence = self._first()
+            if not admits(sequence):
+                break
+            self.waiting.remove(sequence)
+            self.running.append(sequence)
+            self._starts += 1
         left = self.chunk
         scheduled = []
         for sequence in self.running:
+            if not sequence.cached and (left or len(sequence.tokens) == 1):
+                begin(sequence)
             pending = len(sequence.tokens) - sequence.cached
             read = pending if pending == 1 else min(pending, left)
             if read:
@@ -50,14 +76,35 @@ class Scheduler:
                 left -= read if pending > 1 else 0
         return scheduled
 
+    def preempt(self) -> Sequence:
+        """Put the running sequence that came last, of those with the worst priority, back into the queue.
+
+        It keeps its place there: before all that came after it.
+        """
+        sequence = max(self.running, key=self._rank)
+        self.running.remove(sequence)
+        self.waiting.append(sequence)
+        return sequence
+
     def retire(self, sequence: Sequence) -> None:
         """Remove a sequence that has ended or was aborted."""
-        if sequence in self.running:
-            self.running.remove(sequence)
-        elif sequence in self.waiting:
-            self.waiting.remove(sequence)
+        for queue in (self.running, self.waiting):
+            if sequence in queue:
+                queue.remove(sequence)
+                del self._ranks[sequence.id]
 
     @property
     def idle(self) -> bool:
         """Whether no sequence is running or waiting."""
         return not self.running and not self.waiting
+
+    def _first(self) -> Sequence:
+        """Return the sequence that starts next. One whose turn it is by fairness then comes before all others."""
+        if (self._starts + 1) % FAIR:
+            return min(self.waiting, key=self._rank)
+        sequence = min(self.waiting, key=lambda one: self._ranks[one.id][1])
+        self._ranks[sequence.id] = -math.inf, self._ranks[sequence.id][1]
+        return sequence
+
+    def _rank(self, sequence: Sequence) -> tuple[float, int]:
+        return self._ranks[sequence.id]

@@ -11,6 +11,7 @@ from itertools import count
 from operator import ge
 from time import perf_counter
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -96,12 +97,10 @@ class Speculator:
             self._paused -= 1
             for entry in scheduled:
                 entry.sequence.undrafted = entry.sequence.undrafted or self.failed
-        sub_batches = []
-        for drafting in (True, False):
-            group = [entry for entry in scheduled if entry.writes and (entry.sequence.undrafted is None) == drafting]
-            if group:
-                sub_batches.append(SubBatch(self, group, drafting))
-        return sub_batches
+        writing = [entry for entry in scheduled if entry.writes]
+        on = [entry for entry in writing if entry.sequence.undrafted is None]
+        off = [entry for entry in writing if entry.sequence.undrafted is not None]
+        return [SubBatch(self, group, drafting) for drafting, group in ((True, on), (False, off)) if group]
 
     # ---- propose
 
@@ -226,6 +225,10 @@ class Speculator:
         """Free the state of a sequence that has ended."""
         self.draws.forget(sequence)
         self.budget.release(sequence)
+        self.forget(sequence)
+
+    def forget(self, sequence: Sequence) -> None:
+        """Have the drafter forget a sequence that has ended, or that the target will read again."""
         with self.disable_on_error():
             self.drafter.release(sequence)
 
@@ -287,3 +290,11 @@ def checked(draft: Draft, budgets: list[int], target: Model) -> Draft:
         raise ValueError(f"cannot use this draft: probs must have shape {shape}, got {list(draft.probs.shape)}")
     check_probs(draft)
     return draft.copy(target.device)
+
+
+def select_layers(states: Tensor, captured: tuple[int, ...], layers: tuple[int, ...]) -> Tensor:
+    """Select `layers`, in order, from the concatenated hidden states of the `captured` layers."""
+    if captured == layers:
+        return states
+    size = states.shape[1] // len(captured)
+    return torch.cat([states[:, size * at : size * (at + 1)] for at in map(captured.index, layers)], dim=1)

@@ -30,16 +30,24 @@ class Speculators:
     """Cache of speculators, each a method, a rule and a budget policy that requests name."""
 
     def __init__(
-        self, target: Model, tokenizer: Tokenizer, sources: Sources, *, method: str, rule: str, decides: Decides
+        self,
+        target: Model,
+        tokenizer: Tokenizer,
+        sources: Sources,
+        *,
+        method: str,
+        rule: str,
+        decides: Decides,
+        bundled: bool,
     ) -> None:
         """`sources`: the source of the default method, or a mapping from method name to source.
 
-        `method`, `rule` and `decides` are the defaults of requests.
+        `method`, `rule` and `decides` are the defaults of requests. `bundled`: the target is the bundled one, so that
+        bundled drafts apply.
         """
         self._target, self._tokenizer, self._sources = target, tokenizer, sources
         self._method, self._rule, self._decides = method, rule, decides
-        self.bundled = False
-        """Whether the target is the bundled one, so that bundled drafts apply."""
+        self._bundled = bundled
         self._drafters: dict[str, Drafter] = {}
         self._cache: dict[tuple[object, ...], Speculator] = {}
 
@@ -91,7 +99,7 @@ class Speculators:
         if name != self._method and not isinstance(self._sources, Mapping):
             same_kind = kind.takes == MODEL == find_method(self._method).takes
             source = self._sources if same_kind else None
-        if source is None and self.bundled:
+        if source is None and self._bundled:
             source = shipped(kind, name)
         if source is None and kind.needs:
             raise InvalidRequest(

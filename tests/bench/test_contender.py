@@ -22,13 +22,14 @@ NAP = 0.002
 class Plain:
     """The smallest driver."""
 
-    mode, copies = Mode.TREE, True
+    mode, copies, pool = Mode.TREE, True, None
 
     def __init__(self) -> None:
         self.said: list[tuple] = []
 
-    def open(self, id, capacity):
+    def open(self, id, capacity, tokens=(), tenant=""):
         self.said.append(("open", id, capacity))
+        return 0
 
     def close(self, id):
         self.said.append(("close", id))

@@ -15,11 +15,11 @@ from foreword.bench.peers.registry import ENGINES
 from foreword.budget import BUDGETS
 from foreword.cli.common import early, options, source
 from foreword.draft import METHODS
-from foreword.engine import NODES
 from foreword.errors import InvalidRequest
 from foreword.model.probe.probe import backend_named
 from foreword.train.losses import LOSSES
 from foreword.train.optimizers import KINDS
+from foreword.types.params import NODES
 from foreword.verify import GUARANTEES, RULES
 
 PROGRAM = """

@@ -75,7 +75,7 @@ static void forward(int coding, int64_t step) {
         layers[l] = (Layer){
             .qkv = packed(ACROSS, HIDDEN, coding), .out = packed(HIDDEN, HEADS * DIM, coding), .gate_up = packed(2 * INNER, HIDDEN, coding), .down = packed(HIDDEN, INNER, coding),
             .norm = ones(HIDDEN), .mlp_norm = ones(HIDDEN), .qkv_bias = ones(ACROSS), .cos = cos, .sin = sin,
-            .keys = calloc(2 * LENGTH * KV * DIM, sizeof(bf16) * 4), .values = calloc(2 * LENGTH * KV * DIM, sizeof(bf16) * 4),
+            .keys = 2 * l * PAGE * KV * DIM, .values = (2 * l + 1) * PAGE * KV * DIM,
         };
     const Model m = {
         .layers = LAYERS, .hidden = HIDDEN, .heads = HEADS, .kv_heads = KV, .dim = DIM, .intermediate = INNER, .vocab = VOCAB, .eps = 1e-6f, .scale = 0.2f,
@@ -83,13 +83,15 @@ static void forward(int coding, int64_t step) {
     };
     float residual[LENGTH * HIDDEN], wide[LENGTH * ACROSS], steps[LENGTH], *logits = malloc(LENGTH * VOCAB * sizeof(float)), *scores = malloc(2 * MOST_QUERIES * 1024 * sizeof(float));
     factor *narrowed = malloc(LENGTH * (HEADS * DIM + 2 * HIDDEN + INNER) * sizeof(factor));
+    bf16 *pages[2] = {0, calloc(2 * LAYERS * PAGE * KV * DIM, sizeof(bf16))};
+    const int64_t page = 1; /* LENGTH rows fit into one */
     int64_t tokens[LENGTH], positions[LENGTH], keep[LENGTH];
     for (int64_t i = 0; i < LENGTH; i++) tokens[i] = (i * 37 + 5) % VOCAB, positions[i] = i, keep[i] = i;
     for (int64_t start = 0; start < LENGTH; start += step) {
-        const Span span = {.stop = step, .past = start, .first_chain = step};
+        const Span span = {.stop = step, .past = start, .first_chain = step, .pages = &page};
         const Forward f = {
             .rows = step, .spans = 1, .kept = step, .tokens = tokens + start, .positions = positions + start, .keep = keep, .span = &span, .logits = logits + start * VOCAB,
-            .residual = residual, .wide = wide, .scores = scores, .narrow = narrowed, .steps = steps, .longest = 1024,
+            .residual = residual, .wide = wide, .scores = scores, .narrow = narrowed, .steps = steps, .longest = 1024, .page = pages,
         };
         foreword_forward(&m, &f, 2);
     }

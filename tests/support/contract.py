@@ -11,7 +11,7 @@ from foreword.draft.none import NoDrafter
 from foreword.model import Read
 from foreword.sampling.streams import NoiseStreams
 from foreword.types import Batch, Draft, SamplingParams, Sequence
-from running import Request, engine, finish, plain, prompts, target
+from running import Answer, Request, engine, finish, plain, prompts, target
 
 SAMPLED = SamplingParams(temperature=0.8, seed=4, max_tokens=20, ignore_eos=True)
 GREEDY = SamplingParams(temperature=0, seed=0, max_tokens=20, ignore_eos=True)
@@ -178,6 +178,73 @@ def said_plainly() -> list[tuple[list[int], str, str | None]]:
     return [one.said for one in plain(target(), asked((FILTERED, SAMPLED, GREEDY)))]
 
 
+def earlier_texts_change_no_text(make: Callable[[], Drafter]) -> None:
+    """A second turn, after the pages of the first one, and after others that began alike."""
+    drafter = make()
+    loop = engine(target(), drafter, 3, slots=4)
+    target().backend.pool.prefixes.clear()
+    first = finish(loop, [Request(text, params) for text, params in conversations()])
+    seconds = [
+        Request((*one.sequence.tokens, *prompts()[2]), params)
+        for one, (_, params) in zip(first, conversations(), strict=True)
+    ]
+    got = finish(loop, seconds)
+    assert [(*one.sequence.tokens, *prompts()[2]) for one in first] == [one.prompt for one in second_turns()]
+    assert [one.said for one in got] == second_plainly()
+    assert loop.failed is None
+    stats = [one.sequence.stats for one in got]
+    if drafter.hidden_layers:
+        assert {one.cached for one in stats} == {0}, "the hidden states of every token are needed"
+    else:
+        assert all(one.cached >= 128 for one in stats)
+    if not isinstance(drafter, NoDrafter):
+        assert sum(one.drafted for one in stats) > 0
+        assert sum(one.accepted for one in stats) > 0
+
+
+def giving_way_changes_no_text(make: Callable[[], Drafter]) -> None:
+    """Sequences that lose their pages are read again, and go on as if nothing had happened."""
+    drafter = make()
+    loop = engine(target(), drafter, 3, slots=4, chunk=64)
+    before, target().cache_tokens = target().cache_tokens, 8 * 64
+    try:
+        target().backend.pool.prefixes.clear()
+        got = finish(loop, list(second_turns()))
+    finally:
+        target().cache_tokens = before
+    assert loop.load.preemptions > 0
+    assert [one.said for one in got] == second_plainly()
+    assert loop.failed is None
+    if not isinstance(drafter, NoDrafter):
+        assert sum(one.sequence.stats.drafted for one in got) > 0
+        assert sum(one.sequence.stats.accepted for one in got) > 0
+
+
+def conversations() -> list[tuple[tuple[int, ...], SamplingParams]]:
+    text = prompts()[3] * 9
+    return [(text[:120], GREEDY), (text[5:155], SAMPLED), (text[10:150], FILTERED)]
+
+
+@cache
+def second_turns() -> tuple[Request, ...]:
+    first = [answered_alone(Request(text, params)) for text, params in conversations()]
+    return tuple(
+        Request((*one.sequence.tokens, *prompts()[2]), params)
+        for one, (_, params) in zip(first, conversations(), strict=True)
+    )
+
+
+@cache
+def second_plainly() -> list[tuple[list[int], str, str | None]]:
+    return [answered_alone(request).said for request in second_turns()]
+
+
+def answered_alone(request: Request) -> Answer:
+    """Decode plainly, without the pages of earlier texts."""
+    target().backend.pool.prefixes.clear()
+    return plain(target(), [request])[0]
+
+
 CONTRACT = (
     keeps_its_form,
     company_changes_nothing,
@@ -186,4 +253,6 @@ CONTRACT = (
     release_frees,
     the_edge_of_the_context_is_respected,
     the_text_is_unaffected,
+    earlier_texts_change_no_text,
+    giving_way_changes_no_text,
 )

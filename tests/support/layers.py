@@ -8,6 +8,7 @@ from foreword.model.cuda.table import columns, row_table
 from foreword.model.pool.attention import attend as defined
 from foreword.model.pool.kv_pool import KVPool
 from foreword.model.pool.plan import Plan, Read, Span
+from foreword.model.pool.prefixes import PAGE
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
@@ -18,13 +19,14 @@ class Layer:
 
     def __init__(self, reads: list[Read], heads=(4, 2), dims=(16, 16), dtype=torch.float32, seed=0) -> None:
         rng = torch.Generator().manual_seed(seed)
-        self.pool, self.spans, start = KVPool(64), [], 0
-        scratch = self.pool.reserve(1)
-        for read in reads:
-            extent, stop = self.pool.reserve(read.start + len(read.tokens)), start + len(read.tokens)
-            self.spans.append(Span(start, stop, extent, read))
+        self.pool, self.spans, start = KVPool(adjacent=True), [], 0
+        scratch = self.pool.reserve()
+        for name, read in enumerate(reads):
+            self.pool.open(name, read.start + len(read.tokens))
+            stop = start + len(read.tokens)
+            self.spans.append(Span(start, stop, self.pool[name], read))
             start = stop
-        self.count, self.unread, self.heads = start, scratch.start, heads
+        self.count, self.unread, self.heads = start, scratch * PAGE, heads
 
         def drawn(*size: int) -> torch.Tensor:
             return torch.randn(*size, generator=rng).to(DEVICE, dtype)
@@ -35,9 +37,7 @@ class Layer:
 
     def plainly(self, scoring: Scoring) -> torch.Tensor:
         """By the definition; what it writes is what lies there."""
-        rows = torch.cat([s.extent.start + s.read.start + torch.arange(s.stop - s.start) for s in self.spans]).to(
-            DEVICE
-        )
+        rows = torch.cat([s.table.start + s.read.start + torch.arange(s.stop - s.start) for s in self.spans]).to(DEVICE)
         module = torch.nn.Module()
         module.layer_idx = 0
         packed = [part.transpose(0, 1)[None] for part in (self.query, self.keys[rows], self.values[rows])]

@@ -21,6 +21,7 @@ from foreword.engine import Engine
 from foreword.errors import DraftError
 from foreword.model import Model, Read
 from foreword.model.backend import Backend, GrowsTrees
+from foreword.model.pool.pages import PagePool
 from foreword.native.tree import GrownTree, TreeRequest
 from foreword.types import SamplingParams, Sequence
 
@@ -50,8 +51,9 @@ class TimedBackend:
         self.reads = 0
         self._inner = inner
 
-    def open(self, id: int, capacity: int) -> None:
-        self._inner.open(id, capacity)
+    def open(self, id: int, capacity: int, tokens: List[int] = (), tenant: str = "") -> int:
+        """Begin a sequence, without the pages of earlier ones: every run of a prompt reads all of it."""
+        return self._inner.open(id, capacity)
 
     def close(self, id: int) -> None:
         self._inner.close(id)
@@ -65,6 +67,10 @@ class TimedBackend:
 
     def move(self, id: int, source: list[int], start: int) -> None:
         self._inner.move(id, source, start)
+
+    @property
+    def pool(self) -> PagePool | None:
+        return self._inner.pool
 
     def __getattr__(self, name: str) -> Any:
         """Return any other attribute of the inner backend; `read_hidden` runs a forward and is timed too."""

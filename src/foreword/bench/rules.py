@@ -21,11 +21,12 @@ from foreword.bench.run import Options, check, rendered, spread
 from foreword.bench.stats import Interval, speedup
 from foreword.budget import FixedBudget
 from foreword.draft import WITH_DRAFT, method
-from foreword.engine import NODES, Engine
+from foreword.engine import Engine
 from foreword.errors import InvalidRequest
 from foreword.model import Model, check_same, load_tokenizer
 from foreword.scheduler import Scheduler
 from foreword.types import SamplingParams, Sequence
+from foreword.types.params import NODES
 from foreword.verify import RULES, Rule
 
 SLOTS = 8

@@ -32,6 +32,10 @@ KeyFile = Annotated[
 ]
 Slots = Annotated[int, _option("--slots", help="Answers generated at a time.", min=1)]
 Chunk = Annotated[int, _option("--chunk", help="Prompt tokens read in one round.", min=1)]
+CacheTokens = Annotated[
+    int | None,
+    _option("--cache-tokens", help="Most tokens of keys and values. Default: a quarter of free memory.", min=64),
+]
 Queue = Annotated[int, _option("--queue", help="Answers that run or wait; more get status 429.", min=1)]
 Context = Annotated[int | None, _option("--max-model-len", help="Tokens of prompt and answer. Default: all.", min=2)]
 MaxBody = Annotated[float, _option("--max-body", help="Largest request body, in MiB.", min=0.001)]
@@ -60,6 +64,7 @@ def serve(
     api_key_file: KeyFile = None,
     slots: Slots = 32,
     chunk: Chunk = 512,
+    cache_tokens: CacheTokens = None,
     queue: Queue = 256,
     max_model_len: Context = None,
     max_body: MaxBody = 16.0,
@@ -102,7 +107,12 @@ def serve(
         log_json=log_json,
         log_prompts=log_prompts,
     )
-    _serve(model, settings, dict(slots=slots, chunk=chunk, **loading.keywords, **drafting.keywords), quiet=quiet)
+    _serve(
+        model,
+        settings,
+        dict(slots=slots, chunk=chunk, cache_tokens=cache_tokens, **loading.keywords, **drafting.keywords),
+        quiet=quiet,
+    )
 
 
 def _serve(model: str | None, settings: Settings, keywords: dict[str, Any], *, quiet: bool) -> None:

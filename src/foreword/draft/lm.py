@@ -84,6 +84,7 @@ class LanguageModelDrafter(ModelDrafter):
             )
         else:
             model = source if isinstance(source, Model) else Model(source)
+        model.cache_tokens = target.cache_tokens
         if model.vocab > target.vocab:
             raise VocabularyMismatch(
                 f"cannot draft with this model: it has {model.vocab} tokens and the target only {target.vocab}. "
@@ -109,8 +110,9 @@ class LanguageModelDrafter(ModelDrafter):
         """Read what was committed since the last draft, except the end, which the returned Read holds."""
         memory = self._memories.get(sequence.id)
         if memory is None:
-            self.model.open(sequence.id, sequence.prompt + sequence.params.max_tokens + ROOM)
-            memory = self._memories[sequence.id] = _Memory()
+            room = sequence.prompt + sequence.params.max_tokens + ROOM
+            held = self.model.open(sequence.id, room, sequence.tokens, sequence.params.tenant)
+            memory = self._memories[sequence.id] = _Memory(held)
         start = memory.length
         path = memory.settle(sequence.tokens)
         if path != list(range(len(path))):

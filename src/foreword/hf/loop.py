@@ -17,13 +17,14 @@ from transformers import PreTrainedModel
 from foreword.budget import BUDGETS, DraftBudget, FixedBudget, policy
 from foreword.draft import MODEL, PLAIN, Drafter, usual
 from foreword.draft import method as find_method
-from foreword.engine import NODES, Engine
+from foreword.engine import Engine
 from foreword.errors import InvalidRequest
 from foreword.hf.borrowed import ModelRecord, borrowed_model, lock_models, model_record
 from foreword.hf.draft_models import AssistantModel
 from foreword.model import Mode, Model
 from foreword.scheduler import Scheduler
 from foreword.types import Sequence
+from foreword.types.params import NODES
 from foreword.verify import rule as find_rule
 
 Prompts = Int[Tensor, "batch prompt"]

@@ -9,6 +9,7 @@ from typing import Protocol, runtime_checkable
 from jaxtyping import Float
 from torch import Tensor
 
+from foreword.model.pool.pages import PagePool
 from foreword.model.pool.plan import Read
 from foreword.native.tree import GrownTree, TreeRequest
 
@@ -34,8 +35,17 @@ class Backend(Protocol):
     copies: bool
     """Whether `move` can copy what is stored of a token to any position. A recurrent state cannot be copied so."""
 
-    def open(self, id: int, capacity: int) -> None:
-        """Reserve room for a sequence of at most `capacity` tokens, draft tokens included."""
+    @property
+    def pool(self) -> PagePool | None:
+        """The pages of its keys and values; None if it has no pages."""
+        ...
+
+    def open(self, id: int, capacity: int, tokens: List[int] = (), tenant: str = "") -> int:
+        """Begin a sequence of at most `capacity` tokens, draft tokens included.
+
+        `tokens` are those of its text so far. Returns how many of the first of them need not be read, because an
+        earlier text of the same tenant began so; always fewer than there are.
+        """
         ...
 
     def close(self, id: int) -> None:

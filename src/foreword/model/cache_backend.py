@@ -49,6 +49,7 @@ class CacheBackend(CapturesHiddenStates):
     """A backend that reads blocks (mode CACHE), or the whole prompt and then single tokens, unpadded (mode PLAIN)."""
 
     copies = False
+    pool = None
 
     def __init__(self, model: PreTrainedModel, mode: Mode, *, cache: bool = True) -> None:
         """Without a cache, in mode PLAIN only, every forward reads the whole sequence."""
@@ -61,8 +62,10 @@ class CacheBackend(CapturesHiddenStates):
         )  # as state space models call it
         self._states: dict[int, _State] = {}
 
-    def open(self, id: int, capacity: int) -> None:
+    def open(self, id: int, capacity: int, tokens: List[int] = (), tenant: str = "") -> int:
+        """Begin a sequence, without the caches of earlier ones: its blocks depend on the length of its prompt."""
         self._states[id] = _State([self._beginning()])
+        return 0
 
     def close(self, id: int) -> None:
         self._states.pop(id, None)

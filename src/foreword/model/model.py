@@ -24,6 +24,7 @@ from foreword.model.cpu.backend import usual
 from foreword.model.loading.causal import check_causal
 from foreword.model.loading.config import read_config, unloadable
 from foreword.model.loading.load import load_weights
+from foreword.model.pool.memory import most_tokens
 from foreword.model.pool.packed_linear import Swap, swap_out
 from foreword.model.pool.plan import Read
 from foreword.model.probe.probe import NATIVE, Capability, backend_named, build_backend, choose
@@ -70,6 +71,7 @@ class Model:
         else:
             self.backend, self.capability = build_backend(hf, known, replaced), known
         self.device: torch.device = next(hf.parameters()).device
+        self.cache_tokens = None
         self._cost: Cost | None = None
         self._checked_layers: set[tuple[int, ...]] = set()
         """Layer numbers that `check_hidden_states` has accepted."""
@@ -167,9 +169,26 @@ class Model:
         """
         getattr(self.backend, "quantize_int8", lambda: None)()
 
-    def open(self, id: int, capacity: int) -> None:
-        """Reserve room for a sequence of at most `capacity` tokens, draft tokens included."""
-        self.backend.open(id, capacity)
+    def open(self, id: int, capacity: int, tokens: List[int] = (), tenant: str = "") -> int:
+        """Begin a sequence of at most `capacity` tokens, draft tokens included.
+
+        `tokens` are those of its text so far. Returns how many of the first of them need not be read, because an
+        earlier text of the same tenant began so; always fewer than there are.
+        """
+        return self.backend.open(id, capacity, tokens, tenant)
+
+    @property
+    def cache_tokens(self) -> int | None:
+        """Most tokens of keys and values that are held, in whole pages; None where there is no limit.
+
+        A quarter of the memory that was free when the model was loaded, until it is set.
+        """
+        return None if self.backend.pool is None else self.backend.pool.limit
+
+    @cache_tokens.setter
+    def cache_tokens(self, tokens: int | None) -> None:
+        if self.backend.pool is not None:
+            self.backend.pool.limit = most_tokens(self.hf) if tokens is None else tokens
 
     def close(self, id: int) -> None:
         """Free a sequence. Unknown ids are ignored."""

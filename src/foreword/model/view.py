@@ -85,7 +85,9 @@ def view(target: Model, *, skip: LayerSkip | None = None, bits: int = 16, spare:
             f"cannot skip sublayers of {target.name}: only backends 'native' and 'pool' can, and it runs "
             f"on '{target.capability.backend}' ({target.capability.reason}). Use another method"
         )
-    backend._pool.spare = max(backend._pool.spare, spare)
+    if not spare:
+        reader.pool.limit = backend.pool.limit
+    backend.pool.spare = max(backend.pool.spare, spare)
     twin = copy(target)
     label = f"{target.capability.backend}, {bits} bits, without {sorted(skip.attention)} and {sorted(skip.mlp)}"
     twin.backend, twin.capability, twin._cost = (
@@ -100,13 +102,13 @@ class NativeView(CpuBackend):
     """A native backend over the packed weights of another, or over quantized copies of them; also batch-invariant."""
 
     def __init__(self, base: CpuBackend, skip: LayerSkip, bits: int, *, shares: bool) -> None:
-        Kernel.__init__(self, base._pool if shares else rows_of(base._hf), base._turns)
+        Kernel.__init__(self, base.pool if shares else rows_of(base._hf), base._turns)
         self._warm = base._warm
-        self._base, self._shares, self._hf = base, shares, base._hf
+        self._base, self.guest, self._hf = base, shares, base._hf
         self._layers = (forward.Layer * base._model.layers)(*base._model.layer[: base._model.layers])
         described = forward.Model.from_buffer_copy(base._model)
         described.layer = self._layers
-        self._pool.attach(self._layers)
+        self.pool.attach(self._layers)
         if bits != 16:
             self._code(described, CODINGS[bits], base._held)
         self.describe(described, base._words, base._weight_bytes)
@@ -114,15 +116,16 @@ class NativeView(CpuBackend):
 
     def skip(self, skip: LayerSkip) -> None:
         """Skip these sublayers from now on."""
+        if not self.guest:
+            self.pool.prefixes.clear()
         for number, layer in enumerate(self._layers):
             layer.skipped = forward.ATTENTION * (number in skip.attention) + forward.MLP * (number in skip.mlp)
 
-    def open(self, id: int, capacity: int) -> None:
-        if not self._shares:
-            super().open(id, capacity)
+    def open(self, id: int, capacity: int, tokens: List[int] = (), tenant: str = "") -> int:
+        return 0 if self.guest else super().open(id, capacity, tokens, tenant)
 
     def close(self, id: int) -> None:
-        if not self._shares:
+        if not self.guest:
             super().close(id)
 
     def embed(self, tokens: Int[Tensor, "*rows"]) -> Float[Tensor, "*rows hidden"]:
@@ -139,23 +142,24 @@ class PooledView(PoolBackend):
 
     def __init__(self, base: PoolBackend, skip: LayerSkip, *, shares: bool) -> None:
         self._layers = _decoder_layers(base._model)
-        self._shares = shares
+        self.guest = shares
         self.mode, self.windows = base.mode, base.windows
         self._model, self._device, self._rope = base._model, base._device, base._rope
         self._tiled = base._tiled
-        self._pool = base._pool if shares else KVPool()
+        self.pool = base.pool if shares else KVPool(adjacent=base.pool.adjacent)
         self._skip = skip
 
     def skip(self, skip: LayerSkip) -> None:
         """Skip these sublayers from now on."""
+        if not self.guest:
+            self.pool.prefixes.clear()
         self._skip = skip
 
-    def open(self, id: int, capacity: int) -> None:
-        if not self._shares:
-            super().open(id, capacity)
+    def open(self, id: int, capacity: int, tokens: List[int] = (), tenant: str = "") -> int:
+        return 0 if self.guest else super().open(id, capacity, tokens, tenant)
 
     def close(self, id: int) -> None:
-        if not self._shares:
+        if not self.guest:
             super().close(id)
 
     def read(self, reads: List[Read]) -> Float[Tensor, "kept vocab"]:

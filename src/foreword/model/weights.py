@@ -73,6 +73,8 @@ def replace(model: Model, by: PreTrainedModel) -> None:
             layer.refill(own_form(source.get_submodule(name)).to(model.dtype))
     if isinstance(model.backend, CpuBackend):
         _repack(model.backend, by)
+    if model.backend.pool is not None:
+        model.backend.pool.prefixes.clear()  # computed with the weights before
 
 
 def save(model: Model, folder: Path, tokenizer: Tokenizer) -> None:

@@ -24,13 +24,13 @@ GROUP = 32
 
 
 class Layer(Structure):
-    """The weights of a layer, pointers to its keys and values, and which of its halves are skipped."""
+    """The weights of a layer, where its keys and values start in a page, and which of its halves are skipped."""
 
     __slots__ = ()
     _fields_ = [(n, c_void_p) for n in ("qkv", "out", "gate_up", "down")]
     _fields_ += [(n, c_void_p) for n in ("qkv_bias", "norm", "mlp_norm", "query_norm", "key_norm")]
     _fields_ += [(n, c_void_p) for n in ("said_norm", "mlp_said_norm", "cos", "sin", "given_norm")]
-    _fields_ += [(n, c_void_p) for n in ("keys", "values")]
+    _fields_ += [(n, c_int64) for n in ("keys", "values")]
     _fields_ += [(n, c_int64) for n in ("window", "skipped", "normed")]
     _fields_ += [(n, c_void_p) for n in ("taps", "decay", "step_bias", "gated_norm")]
     _fields_ += [("number", c_int64), ("router", c_void_p), ("expert_bias", c_void_p)]
@@ -90,8 +90,8 @@ class Span(Structure):
     """The rows of one sequence in a forward."""
 
     __slots__ = ()
-    _fields_ = [(n, c_int64) for n in ("start", "stop", "extent", "past", "held", "first_chain")]
-    _fields_ += [("parents", c_void_p), ("mutual", c_int64)]
+    _fields_ = [(n, c_int64) for n in ("start", "stop", "past", "held", "first_chain")]
+    _fields_ += [("pages", c_void_p), ("parents", c_void_p), ("mutual", c_int64)]
     _fields_ += [("committed", c_int64), ("state", POINTER(State))]
 
 
@@ -106,6 +106,7 @@ class Forward(Structure):
     _fields_ += [("longest", c_int64), ("hidden_layer_count", c_int64)]
     _fields_ += [(n, c_void_p) for n in ("hidden_layers", "hidden_states", "given")]
     _fields_ += [("states", c_void_p), ("room", c_int64), ("kv_only", c_int64), ("routing", POINTER(Routing))]
+    _fields_ += [("page", c_void_p)]
 
 
 @cache
@@ -118,7 +119,7 @@ def library() -> ctypes.CDLL | str:
         lib.foreword_coded_bytes.argtypes = [c_int64, c_int64, ctypes.c_int]
         lib.foreword_coded_bytes.restype = c_int64
         lib.foreword_quantize.argtypes = [c_void_p, c_void_p, c_int64, c_int64, ctypes.c_int]
-        lib.foreword_move.argtypes = [POINTER(Model), c_int64, c_int64]
+        lib.foreword_move.argtypes = [POINTER(Model), c_void_p, c_int64, c_int64]
         lib.foreword_shift.argtypes = [POINTER(Model), POINTER(State), c_int64, c_int64]
         lib.foreword_use_amx(1)
     return lib

@@ -6,11 +6,12 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from foreword.llm import LLM
 from foreword.server.limits import Limits
+from foreword.types import Load
 
 if TYPE_CHECKING:
     from foreword.server.answer import Answer, Choice
@@ -31,8 +32,6 @@ class Metrics:
         self._prompt = self._counter("vllm:prompt_tokens", "Prompt tokens of finished answers.")
         self._generated = self._counter("vllm:generation_tokens", "Tokens generated.")
         self._success = self._counter("vllm:request_success", "Answers that ended.", "finished_reason")
-        self._queries = self._counter("vllm:prefix_cache_queries", "Prompt tokens that were looked up in the cache.")
-        self._hits = self._counter("vllm:prefix_cache_hits", "Prompt tokens taken from the cache.")
         self._drafts = self._counter("vllm:spec_decode_num_drafts", "Rounds that drafted.", "method")
         self._drafted = self._counter("vllm:spec_decode_num_draft_tokens", "Draft tokens verified.", "method")
         self._accepted = self._counter("vllm:spec_decode_num_accepted_tokens", "Draft tokens accepted.", "method")
@@ -58,8 +57,6 @@ class Metrics:
         stats, sequence, method = choice.sequence.stats, choice.sequence, answer.call.method
         if choice.index % answer.call.params.n == 0:
             self._prompt.labels(self._model).inc(sequence.prompt)
-            self._queries.labels(self._model).inc(sequence.prompt)
-            self._hits.labels(self._model).inc(stats.cached)
         self._generated.labels(self._model).inc(choice.tokens)
         self._success.labels(self._model, choice.finish_reason if choice.ended else "abort").inc()
         self._drafts.labels(self._model, method).inc(stats.drafting_rounds)
@@ -100,12 +97,26 @@ class _Gauges(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """Yield the gauges."""
-        scheduler = self._llm.engine.scheduler
+        load = self._llm.engine.load
         for name, text, value in (
-            ("vllm:num_requests_running", "Answers that run.", len(scheduler.running)),
-            ("vllm:num_requests_waiting", "Answers that wait.", len(scheduler.waiting)),
+            ("vllm:num_requests_running", "Answers that run.", load.running),
+            ("vllm:num_requests_waiting", "Answers that wait.", load.waiting),
+            ("vllm:kv_cache_usage_perc", "Share of the tokens of keys and values in use.", _share(load)),
+            ("foreword:kv_tokens_held", "Tokens of keys and values held, kept prefixes too.", load.kv_held),
             ("foreword:answers_admitted", "Answers that run or wait, by the server's count.", self._limits.active),
         ):
             gauge = GaugeMetricFamily(name, text, labels=("model_name",))
             gauge.add_metric((self._model,), value)
             yield gauge
+        for name, text, count in (
+            ("vllm:num_preemptions", "Sequences that gave up their place and were read again.", load.preemptions),
+            ("vllm:prefix_cache_queries", "Prompt tokens looked up in the cache.", load.prefix_queries),
+            ("vllm:prefix_cache_hits", "Prompt tokens taken from the cache.", load.prefix_hits),
+        ):
+            counter = CounterMetricFamily(name, text, labels=("model_name",))
+            counter.add_metric((self._model,), count)
+            yield counter
+
+
+def _share(load: Load) -> float:
+    return load.kv_used / load.kv_capacity if load.kv_capacity else 0.0

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         Verify,
     )
     from foreword.types.round import Round
-    from foreword.types.stats import Clock, Stats
+    from foreword.types.stats import Clock, Load, Stats
 
 _HOME = {
     "Draft": "draft",
@@ -51,6 +51,7 @@ _HOME = {
     "Verify": "request",
     "Round": "round",
     "Clock": "stats",
+    "Load": "stats",
     "Stats": "stats",
 }
 
@@ -63,6 +64,7 @@ __all__ = [
     "DraftTree",
     "FinishReason",
     "Lists",
+    "Load",
     "LogitsProcessor",
     "Noise",
     "NoiseSource",

@@ -21,7 +21,7 @@ else:
 """(tokens before a position, logits) -> new logits; the protocol of transformers."""
 
 NODES = 64
-"""Draft tokens. Most per sequence and round; the target reserves KV cache slots for them."""
+"""Draft tokens. Most per sequence and round; the target has room for them in its KV cache."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +86,9 @@ class SamplingParams:
     prediction: str | tuple[int, ...] = ""
     """Text or token ids that the answer is likely to contain; drafters may copy it. Never changes the answer."""
     tenant: str = ""
-    """Owner of the request: drafters that store answers never reuse them across tenants."""
+    """Owner of the request: stored answers, and keys and values, are never used again for another tenant."""
+    priority: int = 0
+    """Smaller runs sooner; requests of one priority run first come, first served. Never changes the text."""
     method: str | None = None
     """Drafting method for this request; None: the LLM's. Never changes the text under `match`."""
     rule: str | None = None
@@ -276,6 +278,7 @@ _CHECKS: dict[str, Check] = {
     "structural_tag": constraint.json_text,
     "prediction": _text_or_ids,
     "tenant": _text,
+    "priority": whole(-(2**31), 2**31, "[-2**31, 2**31]"),
     "method": _name,
     "rule": _name,
     "budget": _name,

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from foreword.types.round import Reason
 
-__all__ = ["Clock", "Stats"]
+__all__ = ["Clock", "Load", "Stats"]
 
 
 @dataclass(slots=True)
@@ -42,7 +42,7 @@ class Stats:
     tokens: int = 0
     """Tokens emitted."""
     cached: int = 0
-    """Prompt tokens taken from the cache and not read."""
+    """Prompt tokens that were not read, because an earlier text began with them."""
     propose: float = 0.0
     score: float = 0.0
     verify: float = 0.0
@@ -53,6 +53,11 @@ class Stats:
     """Tokens read in those rounds."""
     undrafted: dict[Reason, int] = field(default_factory=dict)
     """Rounds in which nothing was drafted, by reason."""
+
+    def read(self, clock: Clock, tokens: int) -> None:
+        """Count one round that only read prompt tokens."""
+        self.prefill += clock.total
+        self.prefill_tokens += tokens
 
     def add(
         self, clock: Clock, drafted: int, accepted: int, depth: int | None = None, reason: Reason | None = None
@@ -94,3 +99,25 @@ class Stats:
     def acceptance(self) -> float:
         """Accepted share of the draft tokens; 0 if there were none."""
         return self.accepted / self.drafted if self.drafted else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """State of an engine, for metrics. Counts are since its start, and those of prefixes since the target's."""
+
+    running: int
+    """Sequences."""
+    waiting: int
+    """Sequences in the queue, preempted ones too."""
+    preemptions: int
+    """Times that a sequence gave its keys and values to others."""
+    prefix_queries: int
+    """Tokens of prompts, and of preempted texts, that were looked up among earlier texts."""
+    prefix_hits: int
+    """Tokens of them that did not have to be read."""
+    kv_used: int
+    """Tokens. Keys and values that running sequences hold, in whole pages."""
+    kv_held: int
+    """Tokens. The same, and those kept for texts that begin alike."""
+    kv_capacity: int | None
+    """Tokens. Most that may be held; None where there is no limit."""

@@ -193,8 +193,8 @@ def test_a_node_of_a_tree_scores_as_its_path_does_in_plain_text(backend, text, h
 
 def test_what_lies_in_memory_beyond_a_text_may_be_anything(backend, text):
     clean = backend.read([Read(1, 0, text[:70], PARENTS, keep=7)])
-    for held in [*backend._pool._keys, *backend._pool._values]:
-        held.fill_(torch.nan)
+    for page in backend.pool._storage:
+        page.fill_(torch.nan)
     assert torch.equal(backend.read([Read(1, 0, text[:70], PARENTS, keep=7)]), clean)
 
 

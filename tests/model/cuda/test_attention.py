@@ -79,11 +79,11 @@ def test_a_rows_bits_depend_on_its_own_text_alone(dtype, past, window):
     for first, last in ((0, 1), (3, 5), (8, 9)):  # the same rows of the same text, read by themselves
         (span, _), part = together.spans, Layer([])
         part.__dict__.update(vars(together), count=last - first, query=together.query[first:last])
-        part.spans = [Span(0, last - first, span.extent, Read(1, past + first, [0] * (last - first)))]
+        part.spans = [Span(0, last - first, span.table, Read(1, past + first, [0] * (last - first)))]
         assert torch.equal(part.by_kernel(scoring), want[first:last])
     turned = Layer([])
     turned.__dict__.update(vars(together), query=together.query.roll(3, 0))
-    turned.spans = [Span(0, 3, together.spans[1].extent, other), Span(3, 12, together.spans[0].extent, line)]
+    turned.spans = [Span(0, 3, together.spans[1].table, other), Span(3, 12, together.spans[0].table, line)]
     assert torch.equal(turned.by_kernel(scoring).roll(-3, 0), want)
 
 
@@ -92,7 +92,7 @@ def test_a_branch_gets_the_bits_of_the_same_text_in_a_line():
     """The keys of a branch lie where those of a line would, up to the first guess of another branch."""
     tree = Layer([Read(1, 600, [0] * 6, [-1, 0, 1, -1, 3])])
     line = Layer([])
-    line.__dict__.update(vars(tree), spans=[Span(0, 6, tree.spans[0].extent, Read(1, 600, [0] * 6))])
+    line.__dict__.update(vars(tree), spans=[Span(0, 6, tree.spans[0].table, Read(1, 600, [0] * 6))])
     assert torch.equal(tree.by_kernel(Scoring(0.3))[:4], line.by_kernel(Scoring(0.3))[:4])
     assert not torch.equal(tree.by_kernel(Scoring(0.3))[4:], line.by_kernel(Scoring(0.3))[4:])
 
@@ -101,7 +101,7 @@ def test_what_lies_beyond_a_text_is_not_touched_and_padding_gives_zero():
     layer = Layer([Read(1, 40, [0] * 2)])
     want = layer.by_kernel(Scoring(0.3))
     span = layer.spans[0]
-    layer.keys[span.extent.start + 42 :], layer.values[span.extent.start + 42 :] = torch.nan, torch.nan
+    layer.keys[span.table.start + 42 :], layer.values[span.table.start + 42 :] = torch.nan, torch.nan
     found = layer.by_kernel(Scoring(0.3), rows=16)
     assert torch.equal(found[:2], want)
     assert not found[2:].any()

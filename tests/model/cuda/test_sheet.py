@@ -19,8 +19,9 @@ from foreword.model.cuda.launch import (
     WORDS,
 )
 from foreword.model.cuda.table import columns, row_table
-from foreword.model.pool.kv_pool import PAGE, Slot
+from foreword.model.pool.pages import PageTable
 from foreword.model.pool.plan import Read, Span
+from foreword.model.pool.prefixes import PAGE
 
 trees = st.integers(0, 60).flatmap(lambda n: st.tuples(*(st.integers(-1, node - 1) for node in range(n))))
 shapes = st.tuples(st.integers(0, 90), st.integers(1, 6), st.none() | trees, st.integers(0, 3), st.integers(0, 2))
@@ -34,7 +35,9 @@ def spans_of(drawn) -> list[Span]:
         count = first_chain if tree is None else (0 if held else first_chain) + len(tree) - held
         tokens, parents = list(range(7, 7 + count)), None if tree is None else list(tree)
         read = Read(name, past, tokens, parents, keep=min(keep, count), held=held)
-        spans.append(Span(start, start + count, Slot(room, 3 * PAGE), read))
+        table = PageTable(3 * PAGE)
+        table.put(0, [room // PAGE, room // PAGE + 1, room // PAGE + 2])
+        spans.append(Span(start, start + count, table, read))
         start, room = start + count, room + 3 * PAGE
     return spans
 
@@ -67,8 +70,8 @@ def test_a_sheet_says_what_is_read_written_and_kept(drawn):
     assert table[:read, TOKEN].tolist() == [token for span in spans for token in span.read.tokens]
     where = [span.read.past + depth for span in spans for depth in span.read.depths]
     assert table[:read, POSITION].tolist() == where
-    assert table[:read, RUN].tolist() == [span.extent.start for span in spans for _ in span.read.tokens]
-    places = [span.extent.start + span.read.start + i for span in spans for i in range(len(span.read.tokens))]
+    assert table[:read, RUN].tolist() == [span.table.start for span in spans for _ in span.read.tokens]
+    places = [span.table.start + span.read.start + i for span in spans for i in range(len(span.read.tokens))]
     assert table[:, PLACE].tolist() == [*places, 11, 11, 11, 11, 11]
     assert not table[read:, LENGTH].any()
     kept = [row for span in spans for row in range(span.stop - span.read.keep, span.stop)]

@@ -43,19 +43,20 @@ class Layer:
     """One attention layer over a pool of its own."""
 
     def __init__(self, **options: object) -> None:
-        self.pool, self.options = KVPool(rows=64), options
-        self.extents: dict[int, object] = {}
+        self.pool, self.options = KVPool(), options
+        self.opened: set[int] = set()
 
     def read(self, *parts: tuple[Text, Read]) -> list[torch.Tensor]:
         """One packed forward; the rows of each part, [rows, heads, value_dim]. Read.tokens are rows of the text."""
         spans, rows, start = [], [], 0
         for text, read in parts:
-            if read.id not in self.extents:
-                self.extents[read.id] = self.pool.reserve(text.capacity)
-            extent = self.extents[read.id]
-            stop = start + len(read.tokens)
-            spans.append(Span(start, stop, extent, read))
-            rows += range(extent.start + read.past, extent.start + read.past + len(read.tokens))
+            if read.id not in self.opened:
+                self.pool.open(read.id, text.capacity)
+                self.opened.add(read.id)
+            stop, end = start + len(read.tokens), read.past + len(read.tokens)
+            table = self.pool.extend(read.id, read.past, end)
+            spans.append(Span(start, stop, table, read))
+            rows += table.rows(read.past, end)
             start = stop
         packed = [torch.cat([getattr(t, name)[:, r.tokens] for t, r in parts], 1)[None] for name in FIELDS]
         plan = Plan(self.pool, tuple(spans), torch.tensor(rows))
@@ -103,7 +104,7 @@ def test_equal_to_the_definition(variant, shape, tree):
     layer.read((text, Read(1, 0, list(range(18)))))
     (found,) = layer.read((text, read))
     window = options.pop("sliding_window", None)
-    span = Span(0, 12, layer.extents[1], read)
+    span = Span(0, 12, layer.pool[1], read)
     visible = torch.ones(30, 30, dtype=torch.bool).tril()
     visible[18:] = span.visible(window, torch.device("cpu"))[:, :30]
     torch.testing.assert_close(found.double(), defined(text, visible, **options)[18:], atol=2e-5, rtol=1e-5)
@@ -148,6 +149,22 @@ def test_the_length_of_padded_keys_changes_no_bit(dim, options, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, dict(softcap=1.5), dict(sliding_window=90)], ids=["fused", "written out", "window"]
+)
+def test_pages_anywhere_give_the_bits_of_adjacent_pages(options, dtype):
+    text = Text(700, SHAPES["grouped heads"], dtype, 5)
+    together, apart, got = Layer(**options), Layer(**options), []
+    (want,) = together.read((text, Read(1, 0, list(range(700)))))
+    for past in range(0, 700, 50):  # another text takes every page between
+        got += apart.read((text, Read(1, past, list(range(past, past + 50)))))
+        apart.read((text, Read(2, past, list(range(past, past + 50)))))
+    assert together.pool[1].run == 11
+    assert apart.pool[1].run == 1
+    assert torch.equal(torch.cat(got), want)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_a_branch_gets_the_bits_of_the_same_text_in_a_line(dtype):
     shape = SHAPES["grouped heads"]
     text = Text(80, shape, dtype, 3)
@@ -165,8 +182,9 @@ def test_a_branch_gets_the_bits_of_the_same_text_in_a_line(dtype):
 
 def test_rows_of_no_span_give_zero_and_the_window_asked_for_is_noted():
     text = Text(4, SHAPES["one head a group"], torch.float32, 1)
-    pool = KVPool(64)
-    plan = Plan(pool, (Span(0, 3, pool.reserve(3), Read(0, 0, [0, 1, 2])),), torch.tensor([0, 1, 2]))
+    pool = KVPool()
+    pool.open(0, 3)
+    plan = Plan(pool, (Span(0, 3, pool.extend(0, 0, 3), Read(0, 0, [0, 1, 2])),), torch.tensor([0, 1, 2]))
     packed = [getattr(text, name)[None] for name in FIELDS]
     out, _ = attend(module(layer_idx=5), *packed, None, plan=plan, sliding_window=9)
     assert out[0, :3].any()

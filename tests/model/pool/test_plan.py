@@ -4,8 +4,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foreword.model.pool.kv_pool import PAGE, Slot, whole
+from foreword.model.pool.pages import PageTable, whole
 from foreword.model.pool.plan import Read, Span
+from foreword.model.pool.prefixes import PAGE
 
 parents_of_trees = st.integers(0, 7).flatmap(lambda n: st.tuples(*(st.integers(-1, node - 1) for node in range(n))))
 shapes = st.tuples(st.integers(0, 70), st.integers(1, 6), st.none() | parents_of_trees)
@@ -26,8 +27,7 @@ def in_two(read: Read, first: int) -> Read:
 
 
 def span(read: Read, start: int = 3) -> Span:
-    extent = Slot(PAGE, 4 * PAGE)
-    return Span(start, start + len(read.tokens), extent, read)
+    return Span(start, start + len(read.tokens), PageTable(4 * PAGE), read)
 
 
 def text_before(read: Read, row: int) -> list[int]:

@@ -21,9 +21,9 @@ from foreword.bench.roofline.timing import Memory, middle, seconds, turns
 from foreword.bench.stats import Interval
 from foreword.errors import InvalidRequest, ModelError
 from foreword.model import Mode, Model, Read
-from foreword.model.architectures import head_dim, kv_heads
 from foreword.model.cost import measured
 from foreword.model.model import device_named
+from foreword.model.pool.memory import key_bytes
 
 FAMILY = "family"
 """Shape name of the target at its own size, besides those of foreword.bench.inflate.model.SHAPES."""
@@ -150,7 +150,7 @@ def limits(options: LimitOptions, progress: Callable[[str], None] = lambda _: No
         larger = None if shape == FAMILY else shape
         source = weights(options.target, None, dtype, larger, trusted=options.trust_remote_code)
         hf = source.load(device, options.context + max(NODES))
-        sizes = _weight_bytes(hf), _key_bytes(hf) * options.context
+        sizes = _weight_bytes(hf), key_bytes(hf) * options.context
         model = Model(hf, shape)
         progress(f"measuring {shape} on backend {model.capability.backend}")
         one = limit(model, sizes, options.context, spend)
@@ -254,13 +254,6 @@ def _weight_bytes(hf: PreTrainedModel) -> int:
     embedding, head = hf.get_input_embeddings(), hf.get_output_embeddings()
     looked_up = 0 if head is None or head.weight is embedding.weight else cast(Tensor, embedding.weight).nbytes
     return sum(parameter.nbytes for parameter in hf.parameters()) - looked_up
-
-
-def _key_bytes(hf: PreTrainedModel) -> int:
-    """Return the bytes of the keys and values of one token."""
-    config = hf.config.get_text_config()
-    heads, dim = kv_heads(config), head_dim(config)
-    return 2 * config.num_hidden_layers * heads * dim * hf.dtype.itemsize
 
 
 def _caption(one: Limit) -> str:

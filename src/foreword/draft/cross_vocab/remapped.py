@@ -17,6 +17,7 @@ from foreword.draft.cross_vocab.token_map import TokenMap
 from foreword.errors import ModelError
 from foreword.model.backend import Backend, GrowsTrees
 from foreword.model.model import Model
+from foreword.model.pool.pages import PagePool
 from foreword.model.pool.plan import Read
 from foreword.native.tree import GrownTree, TreeRequest
 
@@ -68,9 +69,16 @@ class RemappedBackend:
         self._source = translation.to_target.clamp(min=0).to(device)
         self._mask = torch.where(translation.to_target < 0, -math.inf, 0.0).to(device)
 
-    def open(self, id: int, capacity: int) -> None:
+    @property
+    def pool(self) -> PagePool | None:
+        return self._backend.pool
+
+    def open(self, id: int, capacity: int, tokens: List[int] = (), tenant: str = "") -> int:
         text = self._texts[id] = _Text(min(self._context, capacity + MARGIN))
-        self._backend.open(id, text.room)
+        spelt = [self._spellings[token] for token in tokens]
+        held = self._backend.open(id, text.room, list(chain.from_iterable(spelt)), tenant)
+        self._append(text, [ids for ids, end in zip(spelt, accumulate(map(len, spelt)), strict=True) if end <= held])
+        return len(text.ends) - 1
 
     def close(self, id: int) -> None:
         self._texts.pop(id, None)

@@ -32,6 +32,7 @@ class _Copy:
     read: list[int] = field(default_factory=list)
     """Ids in the draft model's cache, including draft tokens."""
     room: int = 0
+    tenant: str = ""
 
 
 @dataclass(slots=True)
@@ -95,7 +96,7 @@ class StringMatchDrafter(Drafter):
     def _translate(self, sequence: Sequence) -> _Copy:
         """Add what was committed since the last call in draft ids, re-encoding the last ids before it."""
         copy, ours, theirs = (
-            self._copies.setdefault(sequence.id, _Copy()),
+            self._copies.setdefault(sequence.id, _Copy(tenant=sequence.params.tenant)),
             self._pair.target,
             self._pair.draft,
         )
@@ -125,9 +126,8 @@ class StringMatchDrafter(Drafter):
         """Return the draft model's next read: its ids that are not in its cache yet."""
         need = len(copy.ids) + most
         if need > copy.room:
-            copy.room, copy.read = min(2 * need, self.model.context), []
-            self.model.close(id)
-            self.model.open(id, copy.room)
+            copy.room = min(2 * need, self.model.context)
+            copy.read = copy.ids[: self.model.open(id, copy.room, copy.ids, copy.tenant)]
         past = 0
         for held, current in zip(copy.read, copy.ids[:-1], strict=False):
             if held != current:

@@ -50,7 +50,7 @@ class NativeHead(Kernel):
         self._describe_layer(layers[0], head.midlayer)
         layers[0].given_norm = self._keep(head.midlayer.hidden_norm.weight.detach().float())
         layers[0].normed = head.config.norm_before_residual
-        self._pool.attach(layers)
+        self.pool.attach(layers)
         reduced = head.config.draft_vocab < target.vocab
         described = forward.Model(
             1, llama_config.hidden_size, llama_config.num_attention_heads, kv_heads, attention.dim,

@@ -18,9 +18,9 @@ from foreword.model import Model, Read
 from foreword.model.architectures import drop_weights, head_dim
 from foreword.model.cpu.kernel import Kernel, Rows, activation, lay_words, unfit
 from foreword.model.cpu.layout import LANES
-from foreword.model.pool.kv_pool import KVPool
+from foreword.model.pool.kv_pool import KVPool, taken
 from foreword.model.pool.packed_linear import MIN_ROWS
-from foreword.model.pool.packing import SlotAllocator
+from foreword.model.pool.packing import Paged
 from foreword.native import forward
 from foreword.native.workspace import Workspace, multiplied
 
@@ -64,7 +64,7 @@ class MaskedBlocks(BlockPredictor):
         return self.target.lm_head(hidden.flatten(0, 1)).unflatten(0, (len(requests), -1))
 
 
-class TorchLayers(SlotAllocator[KVPool]):
+class TorchLayers(Paged[KVPool]):
     """The layers in torch; the reference implementation of `NativeLayers`."""
 
     def __init__(self, head: MaskedHead, target: Model) -> None:
@@ -72,9 +72,9 @@ class TorchLayers(SlotAllocator[KVPool]):
         self.head, self.layout, self.target = head, head.layout, target
         self._lengths: dict[int, int] = {}
 
-    def open(self, id: int, capacity: int) -> None:
-        super().open(id, capacity)
+    def open(self, id: int, capacity: int, tokens: List[int] = (), tenant: str = "") -> int:
         self._lengths[id] = 0
+        return super().open(id, capacity, tokens, tenant)
 
     def close(self, id: int) -> None:
         super().close(id)
@@ -82,12 +82,12 @@ class TorchLayers(SlotAllocator[KVPool]):
 
     def read_target_states(self, requests: List[BlockRequest]) -> None:
         """Store keys and values of the target states that are new since the last block."""
-        slots, positions = self._slots({one.id: len(one.states) for one in requests})
+        rows, positions = self._rows({one.id: len(one.states) for one in requests})
         states = torch.cat([one.states for one in requests]).to(self.target.dtype)
         short = max(0, MIN_ROWS - len(states))
         remembered = self.head.remembered(F.pad(states, (0, 0, 0, short)), F.pad(positions, (0, short)))
         for number, (key, value) in enumerate(remembered):
-            self._pool.write(number, key, value, slots)
+            self.pool.write(number, key, value, rows)
         for one in requests:
             self._lengths[one.id] += len(one.states)
 
@@ -95,27 +95,24 @@ class TorchLayers(SlotAllocator[KVPool]):
         """Return the normed hidden states of every row of these blocks."""
         block, masks = self.layout.block, [self.layout.mask] * (self.layout.block - 1)
         tokens = torch.tensor([token for one in requests for token in (one.anchor, *masks)], device=self.target.device)
-        slots, positions = self._slots({one.id: block for one in requests})
-        starts = [self._pool[one.id].start for one in requests]
-        held = [
-            slice(start, start + self._lengths[one.id] + block) for start, one in zip(starts, requests, strict=True)
-        ]
+        written, positions = self._rows({one.id: block for one in requests})
+        lengths = [self._lengths[one.id] + block for one in requests]
+        held = [self.pool.where(self.pool[one.id], n, n) for one, n in zip(requests, lengths, strict=True)]
 
         def attend(number: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-            keys, values = self._pool.write(number, key, value, slots)
-            return torch.cat(
-                [_attention(rows, keys[h], values[h]) for rows, h in zip(query.split(block), held, strict=True)]
-            )
+            pool = self.pool.write(number, key, value, written)
+            several = zip(query.split(block), held, lengths, strict=True)
+            return torch.cat([_attention(rows, *(taken(part, at)[:n] for part in pool)) for rows, at, n in several])
 
         x = self.target.embed(tokens).to(self.target.dtype)
         return self.head(x, positions, attend).unflatten(0, (len(requests), block))
 
-    def _slots(self, counts: dict[int, int]) -> tuple[Int[Tensor, "rows"], Int[Tensor, "rows"]]:
+    def _rows(self, counts: dict[int, int]) -> tuple[Int[Tensor, "rows"], Int[Tensor, "rows"]]:
         """Return pool rows and positions of the next `counts` tokens of each sequence."""
         positions = [range(self._lengths[one], self._lengths[one] + count) for one, count in counts.items()]
-        starts = [self._pool[one].start for one in counts]
-        slots = [start + position for start, span in zip(starts, positions, strict=True) for position in span]
-        both = torch.tensor([slots, [position for span in positions for position in span]], device=self.target.device)
+        tables = [self.pool.extend(one, at.start, at.stop) for one, at in zip(counts, positions, strict=True)]
+        rows = [row for table, at in zip(tables, positions, strict=True) for row in table.rows(at.start, at.stop)]
+        both = torch.tensor([rows, [position for span in positions for position in span]], device=self.target.device)
         return both[0], both[1]
 
 
@@ -158,7 +155,7 @@ class NativeLayers(Kernel):
         layers = (forward.Layer * len(stack))()
         for described, layer in zip(layers, stack, strict=True):
             self._describe_layer(described, layer)
-        self._pool.attach(layers)
+        self.pool.attach(layers)
         norms: list[Any] = [head.hidden_norm, head.norm]
         self._hidden_norm, norm = (self._keep(one.weight.detach().float()) for one in norms)
         model = forward.Model(
@@ -178,9 +175,9 @@ class NativeLayers(Kernel):
     def quantize_int8(self, *others: forward.Model) -> None:
         super().quantize_int8(self._fc, *others)
 
-    def open(self, id: int, capacity: int) -> None:
-        super().open(id, capacity)
+    def open(self, id: int, capacity: int, tokens: List[int] = (), tenant: str = "") -> int:
         self._lengths[id] = 0
+        return super().open(id, capacity, tokens, tenant)
 
     def close(self, id: int) -> None:
         super().close(id)

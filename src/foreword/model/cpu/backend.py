@@ -162,7 +162,7 @@ class CpuBackend(Kernel):
         array = (forward.Layer * len(layers))()
         for described, layer in zip(array, layers, strict=True):
             self._describe_layer(described, layer)
-        self._pool.attach(array)
+        self.pool.attach(array)
         embeddings: Any = model.get_input_embeddings()
         lm_head, learned = architectures.lm_head(model), architectures.places(model)
         vocab, hidden = lm_head.weight.shape

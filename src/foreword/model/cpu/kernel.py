@@ -1,4 +1,4 @@
-"""One C forward (csrc/forward.c) over packed rows of many sequences: KV slots, workspace, threads, packed weights."""
+"""One C forward (csrc/forward.c) over packed rows of many sequences: KV pages, workspace, threads, packed weights."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from torch import Tensor
 from foreword.errors import ModelError
 from foreword.model.architectures import linears, plain, shape
 from foreword.model.backend import Mode
-from foreword.model.cpu.layout import LANES, MATRICES, PANEL, products, room, vectors
-from foreword.model.pool.kv_pool import SlotPool, grown
-from foreword.model.pool.packing import SlotAllocator
+from foreword.model.cpu.layout import LANES, MATRICES, products, room, vectors
+from foreword.model.pool.packing import Paged
+from foreword.model.pool.pages import PagePool
 from foreword.model.pool.plan import Read, Span
+from foreword.model.pool.prefixes import PAGE
 from foreword.native import forward
 from foreword.native.huge_pages import Pages
 from foreword.native.openmp import threads
@@ -94,40 +95,45 @@ def lay_words(described: forward.Model, embedding: Any, backend: Any) -> None:
         described.table, described.table_rows = backend._model.table, backend._model.table_rows
 
 
-class Rows(SlotPool):
-    """Keys and values of all layers in the layout of forward.c: keys in blocks of 16 rows, values in blocks of 32."""
+class Rows(PagePool):
+    """Keys and values in the layout of attention.c: each page is a tensor of its own, with those of every layer."""
 
     def __init__(self, heads: List[int], dim: int) -> None:
-        """Allocate slots. `heads`: KV heads of each layer; 0 = it has no keys and values."""
+        """`heads`: KV heads of each layer; 0 = it has no keys and values."""
         super().__init__()
-        kind = torch.bfloat16
-        self._keys = [torch.zeros(self.rows // LANES, count, dim * LANES, dtype=kind) for count in heads]
-        self._values = [torch.zeros(self.rows // PANEL, count, dim * PANEL, dtype=kind) for count in heads]
-        self._attached: list[ctypes.Array[forward.Layer]] = []
+        sizes = [count * dim * PAGE for count in heads]
+        self._keys = [2 * sum(sizes[:number]) for number in range(len(sizes))]
+        self._values = [start + size for start, size in zip(self._keys, sizes, strict=True)]
+        self._size = 2 * sum(sizes)
+        self._storage: list[Tensor] = []
+        self.addresses = array("q")
 
     def attach(self, layers: ctypes.Array[forward.Layer]) -> None:
-        """Keep the pointers in `layers` up to date, now and after every growth."""
-        self._attached.append(layers)
-        self._point(layers)
-
-    def _point(self, layers: ctypes.Array[forward.Layer]) -> None:
+        """Set where the keys and values of each layer start in a page."""
         for layer, keys, values in zip(layers, self._keys, self._values, strict=True):
-            layer.keys, layer.values = keys.data_ptr(), values.data_ptr()
+            layer.keys, layer.values = keys, values
 
-    def resize(self, rows: int) -> None:
-        self._keys = [grown(keys, rows // LANES) for keys in self._keys]
-        self._values = [grown(values, rows // PANEL) for values in self._values]
-        for layers in self._attached:
-            self._point(layers)
+    def resize(self, count: int) -> None:
+        while len(self._storage) < count:
+            self._storage.append(torch.zeros(self._size, dtype=torch.bfloat16))
+            self.addresses.append(self._storage[-1].data_ptr())
+
+    def copy(self, source: int, target: int) -> None:
+        self._storage[target].copy_(self._storage[source])
+
+    @property
+    def bytes(self) -> int:
+        """Return the size of the pool, in bytes."""
+        return sum(page.nbytes for page in self._storage)
 
 
-class Kernel(SlotAllocator[Rows]):
+class Kernel(Paged[Rows]):
     """A C forward over packed rows of many sequences. A row's bits do not depend on the other rows."""
 
     mode = Mode.TREE
 
     def __init__(self, rows: Rows, turns: List[Rotary | None]) -> None:
-        """`rows`: the KV slots; `turns`: the rotary embedding of each layer. Call `describe` before reading."""
+        """`rows`: the KV pages; `turns`: the rotary embedding of each layer. Call `describe` before reading."""
         super().__init__(rows)
         self._library, self._turns = forward.needed(), turns
         self._pages = Pages()
@@ -146,12 +152,13 @@ class Kernel(SlotAllocator[Rows]):
 
     def move(self, id: int, source: list[int], start: int) -> None:
         for held, place in self._moves(id, source, start):
-            self._library.foreword_move(byref(self._model), held, place)
+            self._library.foreword_move(byref(self._model), self.pool.addresses.buffer_info()[0], held, place)
 
     def read(self, reads: List[Read]) -> Float[Tensor, "kept vocab"]:
         logits = torch.empty(sum(read.keep for read in reads), self._model.vocab)
         forward = self._prepare(reads, logits)
         self._library.foreword_forward(byref(self._model), byref(forward), self._threads)
+        self._note(reads)
         return logits
 
     def grow(self, read: Read, ask: TreeRequest) -> GrownTree:
@@ -161,10 +168,12 @@ class Kernel(SlotAllocator[Rows]):
         """
         if read.keep != 1 or (ask.noise is not None and ask.noise.shape < (ask.deep, self._words)):
             raise ModelError("cannot grow a tree: it needs one kept row, and noise for every level and token")
-        room = self._pool[read.id].capacity - read.start - len(read.tokens)
+        room = self.pool[read.id].capacity - read.start - len(read.tokens)
         reads = max(0, min(ask.reads, room))
         forward = self._prepare([read], self._tree_grower.room(ask.width), rows=ask.width, beyond=reads)
-        return self._tree_grower.grow(forward, ask, reads, self._threads)
+        grown = self._tree_grower.grow(forward, ask, reads, self._threads)
+        self._note([read, Read(read.id, read.start + len(read.tokens), grown.read, grown.read_parents)])
+        return grown
 
     @property
     def _threads(self) -> int:
@@ -182,7 +191,7 @@ class Kernel(SlotAllocator[Rows]):
         kept: list[int] = []
         longest = 0
         spans = (forward.Span * len(reads))()
-        for described, span in zip(spans, self._spans(reads), strict=True):
+        for described, span in zip(spans, self._spans(reads, beyond if rows else 0), strict=True):
             read = span.read
             self._describe_span(described, span)
             tokens += read.tokens
@@ -201,12 +210,20 @@ class Kernel(SlotAllocator[Rows]):
         places = (first, first + count * size, first + 2 * count * size)
         scratch = self._scratch.fit(max(count, rows), self._threads, longest)
         return forward.Forward(
-            count, len(spans), len(kept), *places, spans, logits.data_ptr(), *scratch, routing=self._scratch.routing
+            count,
+            len(spans),
+            len(kept),
+            *places,
+            spans,
+            logits.data_ptr(),
+            *scratch,
+            routing=self._scratch.routing,
+            page=self.pool.addresses.buffer_info()[0],
         )
 
     def _describe_span(self, described: forward.Span, span: Span) -> None:
         read, fresh = span.read, span.stop - span.start
-        described.start, described.stop, described.extent = span.start, span.stop, span.extent.start
+        described.start, described.stop, (described.pages, _) = span.start, span.stop, span.table.pages.buffer_info()
         described.past, described.held, described.first_chain = read.past, read.held, fresh + read.held
         if not read.parents:
             return

@@ -27,8 +27,6 @@ SLOTS = 16
 """Tokens. Initial slots of a sequence."""
 MOST_BACK = 64
 """Tokens. Most that the state leaves out, so that a sequence can be truncated without rereading."""
-MOST_DRAFT_TOKENS = 256
-"""Rows. A longer chain with logits of every row is text (such as a scored prompt), not draft tokens."""
 PIECE = 512
 """Tokens per forward when a sequence is reread."""
 
@@ -103,7 +101,7 @@ class Memory:
 
     def expect(self, read: Read, beyond: int) -> int:
         """Make room for a read and `beyond` draft tokens after it. Return the number of draft tokens, held ones too."""
-        committed = committed_rows(read)
+        committed = len(read.tokens) - read.drafted
         end, state = read.start + len(read.tokens), self.state
         # As `folded_after` in recurrent.c: each token after `folded` needs a slot.
         folded = max(state.folded, read.past + committed - state.back) if committed else state.folded
@@ -140,9 +138,10 @@ class RecurrentBackend(CpuBackend):
         self._copies = torch.empty(0)  # of states, for draft tokens
         super().__init__(model, owned=owned)
 
-    def open(self, id: int, capacity: int) -> None:
-        super().open(id, capacity)
+    def open(self, id: int, capacity: int, tokens: List[int] = (), tenant: str = "") -> int:
+        """Begin a sequence, without the pages of earlier texts: a state after them is not kept."""
         self._memories[id] = Memory(self._sizes, self._count)
+        return super().open(id, capacity)
 
     def close(self, id: int) -> None:
         super().close(id)
@@ -182,7 +181,7 @@ class RecurrentBackend(CpuBackend):
 
     def _describe_span(self, described: forward.Span, span: Span) -> None:
         super()._describe_span(described, span)
-        described.committed = committed_rows(span.read)
+        described.committed = len(span.read.tokens) - span.read.drafted
         described.state = ctypes.pointer(self._memories[span.read.id].state)
 
     def _describe(self, model: PreTrainedModel) -> forward.Model:
@@ -192,11 +191,3 @@ class RecurrentBackend(CpuBackend):
         for number, layer in enumerate(states):
             layer.number = number
         return described
-
-
-def committed_rows(read: Read) -> int:
-    """Return how many of the first rows of a read are committed tokens, not draft tokens."""
-    if read.parents is not None:
-        return read.held + len(read.tokens) - len(read.parents)
-    draft_tokens = max(read.keep - 1, 0)
-    return len(read.tokens) - (draft_tokens if draft_tokens <= MOST_DRAFT_TOKENS else 0)

@@ -38,6 +38,7 @@ from foreword.model.pool.backend import PoolBackend
 from foreword.model.pool.hooks import listening
 from foreword.model.pool.kv_pool import KVPool
 from foreword.model.pool.plan import Plan, Read, Span
+from foreword.model.pool.prefixes import PAGE
 
 GRAPH = "graph"
 NAME = "foreword_graph"
@@ -138,7 +139,7 @@ class CudaGraphBackend(PoolBackend):
         Without `kernel`, attention is `attend` of the pool, which cannot be recorded: `runner` must then run the work
         directly. Raises ModelError for a model whose shapes cannot be fixed.
         """
-        super().__init__(model)
+        super().__init__(model, adjacent=True)
         if self._rope is not None:
             raise ModelError("its rotary embedding depends on the sequence length")
         model.set_attn_implementation(NAME)
@@ -147,16 +148,16 @@ class CudaGraphBackend(PoolBackend):
         self._tile = tiled(heads, getattr(config, "num_key_value_heads", None) or heads)
         self._words = columns([getattr(config, "sliding_window", None)])
         self._runner, self._buckets, self._kernel = runner or Recorder(), buckets, kernel
-        self._padding_row = self._pool.reserve(1).start
+        self._padding_row = self.pool.reserve() * PAGE
         self._tables: dict[int, Tensor] = {}
         self._recordings: dict[Shape, Callable[[], Output]] = {}
         self._recorded_for = 0
         """Rows of the pool when the recordings were made; the pool moves when it grows."""
         self._current: tuple[Span, ...] = ()
 
-    def open(self, id: int, capacity: int) -> None:
+    def open(self, id: int, capacity: int, tokens: List[int] = (), tenant: str = "") -> int:
         with _memory_for(f"the keys and values of {capacity} more tokens"):
-            super().open(id, capacity)
+            return super().open(id, capacity, tokens, tenant)
 
     def _forwards(self, reads: List[Read]) -> List[List[Read]]:
         """Split reads into forwards that fit the largest bucket; draft tokens of one tree stay together."""
@@ -194,7 +195,7 @@ class CudaGraphBackend(PoolBackend):
         rows, kept = spans[-1].stop, sum(read.keep for read in reads)
         splits = -(-max(span.length for span in spans) // SPLIT)
         shape = Shape(self._bucket(rows), self._bucket(kept), 1 << (splits - 1).bit_length(), layers)
-        if self._recorded_for != self._pool.rows:
+        if self._recorded_for != self.pool.rows:
             self._recordings.clear()
         with _on(self._device), _memory_for(f"a forward over {shape.rows} rows"):
             table = torch.from_numpy(row_table(spans, shape.rows, self._tile, self._padding_row, self._words))
@@ -204,7 +205,7 @@ class CudaGraphBackend(PoolBackend):
             self._current = spans
             if shape not in self._recordings:
                 self._recordings[shape] = self._record(partial(self._work, shape))
-                self._recorded_for = self._pool.rows
+                self._recorded_for = self.pool.rows
             logits, states = self._recordings[shape]()
             return logits[:kept].clone(), states[:rows].clone()
 
@@ -229,9 +230,9 @@ class CudaGraphBackend(PoolBackend):
         table = self._tables[shape.rows]
         rows = table[:, PLACE].long()
         if self._kernel:
-            plan = FixedPlan(self._pool, table, self._words, (shape.splits, self._tile), rows, self.windows)
+            plan = FixedPlan(self.pool, table, self._words, (shape.splits, self._tile), rows, self.windows)
         else:
-            plan = Plan(self._pool, self._current, rows, self.windows)
+            plan = Plan(self.pool, self._current, rows, self.windows)
         with listening(self._model, shape.layers) if shape.layers else nullcontext(lambda: rows[:0, None]) as captured:
             output = self._model(
                 input_ids=table[None, :, TOKEN].long(),

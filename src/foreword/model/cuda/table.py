@@ -50,9 +50,9 @@ def row_table(spans: List[Span], rows: int, tile: int, padding_row: int, words: 
         mine = table[span.start : span.stop]
         mine[:, TOKEN] = read.tokens
         mine[:, POSITION] = read.past + np.array(read.depths)
-        mine[:, RUN] = span.extent.start
+        mine[:, RUN] = span.table.start
         mine[:, LENGTH] = np.arange(read.start + 1, read.start + count + 1)
-        mine[:, PLACE] = mine[:, LENGTH] + (span.extent.start - 1)
+        mine[:, PLACE] = mine[:, LENGTH] + (span.table.start - 1)
         mine[:, CHAIN_ROWS] = mine[:, LENGTH]
         if read.parents:
             fresh = len(read.parents) - read.held

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface
 
 from foreword.errors import ModelError
+from foreword.model.pool.kv_pool import taken
 from foreword.model.pool.plan import Plan, Span
 
 NAME = "foreword"
@@ -60,8 +61,7 @@ def attend(
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     fused = softcap is None and sinks is None and key.shape[-1] == value.shape[-1]
     for span in plan.spans:
-        slot = slice(span.extent.start, span.extent.start + span.padded)
-        k, v = keys[slot].transpose(0, 1)[None], values[slot].transpose(0, 1)[None]
+        k, v = (taken(part, plan.place(span)).transpose(0, 1)[None] for part in (keys, values))
         for start in range(span.start, span.stop, BLOCK):
             stop = min(start + BLOCK, span.stop)
             q = _fold(query[0, :, start:stop], kv_heads)

@@ -26,11 +26,15 @@ sigmoid of the elements left over after registers of 32 with another function, w
 class PoolBackend(Packing, CapturesHiddenStates):
     """A backend that packs the tokens of all sequences in one row; positions and the plan keep them apart."""
 
-    def __init__(self, model: PreTrainedModel, mode: Mode = Mode.TREE) -> None:
-        super().__init__(next(model.parameters()).device)
+    def __init__(self, model: PreTrainedModel, mode: Mode = Mode.TREE, *, adjacent: bool = False) -> None:
+        """`adjacent`: sequences reserve their pages when they are opened; so do those of length-dependent models.
+
+        Their rows depend on the forwards that read them, so a text that is read again may differ.
+        """
+        self._rope = dynamic_rope_of(model)
+        super().__init__(next(model.parameters()).device, adjacent=adjacent or self._rope is not None)
         self.mode = mode
         self._model = model
-        self._rope = dynamic_rope_of(model)
         self._tiled = unpacked(model)
         self.windows: dict[int, int | None] = {}
         """Sliding window that each layer passed to attention in the last forward."""
@@ -65,4 +69,5 @@ class PoolBackend(Packing, CapturesHiddenStates):
                 plan=rows.plan,
             )
         self.windows = rows.plan.windows
+        self._note(reads)
         return output.logits[0, :count]

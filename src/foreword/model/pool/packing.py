@@ -8,11 +8,11 @@ from typing import Generic, TypeVar
 
 import torch
 
-from foreword.errors import ModelError
-from foreword.model.pool.kv_pool import KVPool, SlotPool
+from foreword.model.pool.kv_pool import KVPool
+from foreword.model.pool.pages import PagePool
 from foreword.model.pool.plan import Plan, Read, Span
 
-Pool = TypeVar("Pool", bound=SlotPool)
+Pool = TypeVar("Pool", bound=PagePool)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,58 +26,72 @@ class Packed:
     plan: Plan
 
 
-class SlotAllocator(Generic[Pool]):
-    """A base class that gives each sequence a slot of a pool, and lays reads out in it; subclasses read and move."""
+class Paged(Generic[Pool]):
+    """A base class that gives each sequence pages of a pool, and lays reads out in it; subclasses read and move."""
 
     copies = True
+    guest = False
+    """Whether another backend owns the pool, so that the rows written here are not to be used again."""
 
     def __init__(self, pool: Pool) -> None:
-        self._pool = pool
+        self.pool = pool
 
-    def open(self, id: int, capacity: int) -> None:
-        """Reserve a slot for a sequence of at most `capacity` tokens, draft tokens included."""
-        self._pool.open(id, capacity)
+    def open(self, id: int, capacity: int, tokens: List[int] = (), tenant: str = "") -> int:
+        """Begin a sequence of at most `capacity` tokens, draft tokens included; see `PagePool.open`."""
+        return self.pool.open(id, capacity, tokens, tenant)
 
     def close(self, id: int) -> None:
-        """Free the slot of a sequence. Unknown ids are ignored."""
-        self._pool.close(id)
+        """Free a sequence. Unknown ids are ignored."""
+        self.pool.close(id)
 
     def _moves(self, id: int, source: list[int], start: int) -> list[tuple[int, int]]:
         """Return the (source, target) rows of `move`, in order, without rows that stay."""
-        base = self._pool[id].start
-        return [(base + old, base + start + i) for i, old in enumerate(source) if old != start + i]
+        if not source:
+            return []
+        table = self.pool.own(id, start, start + len(source))
+        self.pool.note_move(id, source, start)
+        return [(table.row(old), table.row(start + i)) for i, old in enumerate(source) if old != start + i]
 
-    def _spans(self, reads: List[Read]) -> tuple[Span, ...]:
-        """Return the spans of the reads. Raises ModelError where a sequence exceeds its slot."""
+    def _spans(self, reads: List[Read], beyond: int = 0) -> tuple[Span, ...]:
+        """Return the spans of the reads, with room for `beyond` more rows after each.
+
+        Raises ModelError where a sequence exceeds its capacity, before any page is taken for them.
+        """
+        stops = [read.start + len(read.tokens) + beyond for read in reads]
+        for read, stop in zip(reads, stops, strict=True):
+            self.pool.check(read.id, stop)
         spans: list[Span] = []
-        for read in reads:
-            extent, start = self._pool[read.id], spans[-1].stop if spans else 0
-            if read.start + len(read.tokens) > extent.capacity:
-                raise ModelError(f"cannot read sequence {read.id}: it exceeds its slot of {extent.capacity} tokens")
-            spans.append(Span(start, start + len(read.tokens), extent, read))
+        for read, stop in zip(reads, stops, strict=True):
+            start = spans[-1].stop if spans else 0
+            table = self.pool.extend(read.id, read.start, stop)
+            spans.append(Span(start, start + len(read.tokens), table, read))
         return tuple(spans)
 
+    def _note(self, reads: List[Read]) -> None:
+        """Note that these were read, so that later texts that begin alike can use the rows."""
+        if not self.guest:
+            for read in reads:
+                self.pool.note(read.id, read.start, read.tokens, read.linked, len(read.tokens) - read.drafted)
 
-class Packing(SlotAllocator[KVPool]):
+
+class Packing(Paged[KVPool]):
     """A base class that packs reads in one row of tokens, for keys and values in torch tensors."""
 
-    def __init__(self, device: torch.device) -> None:
-        super().__init__(KVPool())
+    def __init__(self, device: torch.device, *, adjacent: bool = False) -> None:
+        super().__init__(KVPool(adjacent=adjacent))
         self._device = device
 
     def move(self, id: int, source: list[int], start: int) -> None:
         """Make the keys of an accepted branch contiguous: position source[i] moves to start + i."""
         if pairs := self._moves(id, source, start):
             moves = torch.tensor(pairs, device=self._device)
-            self._pool.move(moves[:, 0], moves[:, 1])
+            self.pool.move(moves[:, 0], moves[:, 1])
 
     def _pack(self, reads: List[Read]) -> Packed:
-        """Pack the reads. Raises ModelError where a sequence exceeds its slot."""
+        """Pack the reads. Raises ModelError where a sequence exceeds its capacity."""
         spans = self._spans(reads)
-        rows: list[int] = []
-        for span in spans:
-            rows += range(span.extent.start + span.read.start, span.extent.start + span.length)
+        rows = [row for span in spans for row in span.table.rows(span.read.start, span.length)]
         kept = [row for span in spans for row in range(span.stop - span.read.keep, span.stop)]
         tokens = [token for read in reads for token in read.tokens]
         positions = [read.past + depth for read in reads for depth in read.depths]
-        return Packed(tokens, positions, kept, Plan(self._pool, spans, torch.tensor(rows, device=self._device)))
+        return Packed(tokens, positions, kept, Plan(self.pool, spans, torch.tensor(rows, device=self._device)))

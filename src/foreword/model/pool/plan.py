@@ -8,7 +8,11 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from foreword.model.pool.kv_pool import KVPool, Slot, whole
+from foreword.model.pool.kv_pool import KVPool
+from foreword.model.pool.pages import PageTable, whole
+
+MOST_DRAFT_TOKENS = 256
+"""Rows. Longest chain of draft tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +33,7 @@ class Read:
 
     @property
     def start(self) -> int:
-        """Return the row, within the sequence's slot, of the first of `tokens`."""
+        """Return the row, within the sequence, of the first of `tokens`."""
         return self.past + self.held
 
     @property
@@ -43,6 +47,25 @@ class Read:
             depths.append(committed if parent < 0 else depths[committed + parent] + 1)
         return depths[self.held :]
 
+    @property
+    def drafted(self) -> int:
+        """Return how many of the last tokens are draft tokens: those with a parent, or a chain with logits of each.
+
+        A longer chain with logits of every row is text, such as a scored prompt.
+        """
+        if self.parents is not None:
+            return min(len(self.parents) - self.held, len(self.tokens))
+        return self.keep - 1 if 1 <= self.keep <= MOST_DRAFT_TOKENS + 1 else 0
+
+    @property
+    def linked(self) -> int:
+        """Return how many of the first tokens each follow the one before, in the sequence and as a row."""
+        if self.parents is None:
+            return len(self.tokens)
+        fresh = self.parents[self.held :]
+        follows = (parent == node - 1 for node, parent in enumerate(fresh, self.held))
+        return len(self.tokens) - len(fresh) + next((i for i, one in enumerate(follows) if not one), len(fresh))
+
 
 @dataclass(frozen=True, slots=True)
 class Span:
@@ -50,7 +73,7 @@ class Span:
 
     start: int
     stop: int
-    extent: Slot
+    table: PageTable
     read: Read
 
     @property
@@ -102,3 +125,11 @@ class Plan:
     """The sliding window that each layer passed to attention; the probe compares it with the model's config."""
     masks: dict[tuple[int, int | None, int], Tensor] = field(default_factory=dict)
     """Cached masks by (first row, window, query heads per key head), shared by the layers of a forward."""
+    places: dict[int, slice | list[int]] = field(default_factory=dict)
+    """Cached `place` of each span, by its first row."""
+
+    def place(self, span: Span) -> slice | list[int]:
+        """Return where the padded keys of a span lie in the pool."""
+        if span.start not in self.places:
+            self.places[span.start] = self.pool.where(span.table, span.length, span.padded)
+        return self.places[span.start]

@@ -9,8 +9,8 @@
 
 static inline int attends_in_registers(const Model *m) { return matrix_registers && m->dim % STEP == 0; }
 
-/* Raw scores of B blocks of 16 keys from position `at` on; prefetches the next B blocks. */
-static inline __attribute__((always_inline)) void raw_scores(const Model *m, const Query *query, int64_t longest, const bf16 *block, int64_t at, const int B) {
+/* Raw scores of B blocks of 16 keys of one page from position `at` on; prefetches the B blocks at `next`. */
+static inline __attribute__((always_inline)) void raw_scores(const Model *m, const Query *query, int64_t longest, const bf16 *block, const bf16 *next, int64_t at, const int B) {
     const int64_t stride = m->kv_heads * LANES * m->dim;
     float *to = query->scores + at;
     _tile_zero(0);
@@ -19,9 +19,9 @@ static inline __attribute__((always_inline)) void raw_scores(const Model *m, con
         _tile_zero(2);
         _tile_zero(3);
     }
-    for (int64_t i = 0; i < m->dim; i += STEP, block += STEP * LANES) {
+    for (int64_t i = 0; i < m->dim; i += STEP, block += STEP * LANES, next += STEP * LANES) {
 #pragma GCC unroll 4
-        for (int b = 0; b < B; b++) fetch((const char *)(block + (b + B) * stride), 16);
+        for (int b = 0; b < B; b++) fetch((const char *)(next + b * stride), 16);
         _tile_loadd(4, query->vector + i, MOST_DIM * sizeof(bf16));
         _tile_loadd(5, block, 64);
         _tile_dpbf16ps(0, 4, 5);
@@ -83,13 +83,13 @@ static float weigh(const Model *m, const Query *query, int64_t first, int64_t la
 }
 
 /* Copy the values of positions [at, at + 32) of a query in sequence order, columns from `column` on, in the layout of a block. */
-static void lay_out(const Model *m, const Query *query, bf16 *value, int64_t kv, int64_t at, int64_t column, int chunks, bf16 *to) {
+static void lay_out(const Model *m, const Layer *layer, const Forward *f, const Span *span, const Query *query, int64_t kv, int64_t at, int64_t column, int chunks, bf16 *to) {
     for (int64_t pair = 0; pair < PANEL / 2; pair++, at += 2, to += PANEL) {
         const bf16 *lines[2] = {0, 0}; /* row pairs, each containing the row needed */
         int64_t held[2] = {0, 0};
         for (int64_t i = 0; i < 2 && at + i < query->length; i++) {
             held[i] = at + i < query->prefix ? at + i : query->tail[query->length - 1 - at - i];
-            lines[i] = value_at(m, value, held[i] / 2 * 2, kv) + column / LANES * CHUNK;
+            lines[i] = value_of(m, layer, f, span, held[i] / 2 * 2, kv) + column / LANES * CHUNK;
         }
         for (int64_t c = 0; c < chunks; c++) {
             __m512i first = lines[0] ? (__m512i)one_of(_mm512_loadu_si512(lines[0] + c * CHUNK), held[0]) : _mm512_setzero_si512();
@@ -132,18 +132,21 @@ static inline __attribute__((always_inline)) void store_sums(Sums sums, const in
 }
 
 /* D * 16 columns: up to `shared` from the pool for all queries at once, then the rest for the queries of each row. */
-static inline __attribute__((always_inline)) void sum_values(const Model *m, const Query *query, int count, const float *total, bf16 *value, int64_t kv, int64_t longest, int64_t first, int64_t shared, int64_t column, const int D) {
+static inline __attribute__((always_inline)) void sum_values(const Model *m, const Layer *layer, const Forward *f, const Span *span, const Query *query, int count, const float *total, int64_t kv, int64_t first, int64_t shared, int64_t column, const int D) {
     _Alignas(64) Sums sums, own;
     _Alignas(64) bf16 block[4 * CHUNK];
     const bf16 *weights = weights_of(query);
+    const int64_t longest = f->longest;
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);
     _tile_zero(3);
+    const bf16 *next = first < shared ? value_of(m, layer, f, span, first, kv) + column / LANES * CHUNK : 0;
     for (int64_t at = first; at < shared; at += PANEL) {
-        const bf16 *v = value_at(m, value, at, kv) + column / LANES * CHUNK;
+        const bf16 *v = next;
+        if (at + PANEL < shared) next = value_of(m, layer, f, span, at + PANEL, kv) + column / LANES * CHUNK;
 #pragma GCC unroll 4
-        for (int d = 0; d < D; d++) fetch((const char *)(v + m->kv_heads * PANEL * m->dim + d * CHUNK), 16); /* the next block */
+        for (int d = 0; d < D; d++) fetch((const char *)(next + d * CHUNK), 16); /* the next block */
         add_values(weights + at, longest, v, D);
         if (at >= shared - EARLY * PANEL) wake_unit();
     }
@@ -156,7 +159,7 @@ static inline __attribute__((always_inline)) void sum_values(const Model *m, con
         written(sums);
         load_sums(sums, D);
         for (int64_t at = shared > first ? shared : first; at < deepest->length; at += PANEL) {
-            lay_out(m, deepest, value, kv, at, column, D, block);
+            lay_out(m, layer, f, span, deepest, kv, at, column, D, block);
             written(block);
             add_values(weights + at, longest, block, D);
         }
@@ -168,7 +171,7 @@ static inline __attribute__((always_inline)) void sum_values(const Model *m, con
             narrow_store(query[q].to + column + d, _mm512_mul_ps(_mm512_load_ps(sums[q] + d), _mm512_set1_ps(1.0f / total[q])));
 }
 
-static void attend_in_registers(const Model *m, const Layer *layer, const Span *span, int64_t kv, Query *query, int count, int64_t longest) {
+static void attend_in_registers(const Model *m, const Layer *layer, const Forward *f, const Span *span, int64_t kv, Query *query, int count) {
     int64_t low = INT64_MAX, shared = INT64_MAX, reach = 0, length = 0;
     for (int q = 0; q < count; q++) {
         const int64_t own = query[q].depth ? query[q].tail[0] + 1 : query[q].prefix;
@@ -181,22 +184,26 @@ static void attend_in_registers(const Model *m, const Layer *layer, const Span *
     const int64_t first = low / PANEL * PANEL, last = parts_of(length, PANEL) * PANEL;
     shared = shared / PANEL * PANEL; /* memory beyond the sequence may hold NaN, and NaN times 0 is NaN */
     shape_registers(count);
-    int64_t at = first;
-    for (; at + 4 * LANES <= reach; at += 4 * LANES) raw_scores(m, query, longest, key_at(m, layer->keys, span->extent + at, kv), at, 4);
-    for (; at < reach; at += LANES) raw_scores(m, query, longest, key_at(m, layer->keys, span->extent + at, kv), at, 1);
+    const bf16 *block = key_of(m, layer, f, span, first, kv);
+    for (int64_t at = first; at < reach;) {
+        const int many = blocks_at(at, reach, 4);
+        const bf16 *next = next_keys(m, layer, f, span, at + many * LANES, reach, kv, block);
+        if (many == 4) raw_scores(m, query, f->longest, block, next, at, 4);
+        else raw_scores(m, query, f->longest, block, next, at, 1);
+        at += many * LANES, block = next;
+    }
     float total[MOST_QUERIES];
     for (int q = 0; q < count; q++) total[q] = weigh(m, query + q, first, last);
     written(query->scores);
-    bf16 *value = layer->values + span->extent * m->kv_heads * m->dim;
     int64_t column = 0;
-    for (; column + 4 * LANES <= m->dim; column += 4 * LANES) sum_values(m, query, count, total, value, kv, longest, first, shared, column, 4);
-    for (; column < m->dim; column += 2 * LANES) sum_values(m, query, count, total, value, kv, longest, first, shared, column, 2);
+    for (; column + 4 * LANES <= m->dim; column += 4 * LANES) sum_values(m, layer, f, span, query, count, total, kv, first, shared, column, 4);
+    for (; column < m->dim; column += 2 * LANES) sum_values(m, layer, f, span, query, count, total, kv, first, shared, column, 2);
     release_registers();
 }
 
 #else
 
 static inline int attends_in_registers(const Model *m) { return (void)m, 0; }
-static void attend_in_registers(const Model *m, const Layer *layer, const Span *span, int64_t kv, Query *query, int count, int64_t longest) { (void)m, (void)layer, (void)span, (void)kv, (void)query, (void)count, (void)longest; }
+static void attend_in_registers(const Model *m, const Layer *layer, const Forward *f, const Span *span, int64_t kv, Query *query, int count) { (void)m, (void)layer, (void)f, (void)span, (void)kv, (void)query, (void)count; }
 
 #endif

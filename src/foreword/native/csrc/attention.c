@@ -1,24 +1,37 @@
 /* Storage of keys and values, and attention over them. */
 
-/* Keys are stored in blocks of 16 rows, [block][kv_head][dim / 2][16][2]: one load holds two numbers of 16 keys. */
+/* Keys and values lie in pages of 64 rows, each with those of every layer; a sequence has pages anywhere in memory. */
+#define PAGE 64
+static inline bf16 *page_of(const Forward *f, const Span *span, int64_t row) { return f->page[span->pages[row / PAGE]]; }
+
+/* Keys of a page are stored in blocks of 16 rows, [block][kv_head][dim / 2][16][2]: one load holds two numbers of 16 keys. */
 static inline bf16 *key_at(const Model *m, bf16 *keys, int64_t row, int64_t head) {
     return keys + ((row / LANES) * m->kv_heads + head) * LANES * m->dim + row % LANES * 2;
 }
 
-/* Values are stored in blocks of 32 rows, [block][kv_head][dim / 16][16][16][2]: one load holds 16 numbers of two rows. */
+/* Values of a page are stored in blocks of 32 rows, [block][kv_head][dim / 16][16][16][2]: one load holds 16 numbers of two rows. */
 #define CHUNK (LANES * PANEL)
 static inline bf16 *value_at(const Model *m, bf16 *values, int64_t row, int64_t head) {
     return values + ((row / PANEL) * m->kv_heads + head) * PANEL * m->dim + row % PANEL / 2 * PANEL + row % 2;
 }
 
-static void write_kv(const Model *m, const Layer *layer, const float *key, const float *value, int64_t row, int64_t head) {
-    bf16 *to = key_at(m, layer->keys, row, head);
+/* The same, by row of a sequence. */
+static inline bf16 *key_of(const Model *m, const Layer *layer, const Forward *f, const Span *span, int64_t row, int64_t head) {
+    return key_at(m, page_of(f, span, row) + layer->keys, row % PAGE, head);
+}
+static inline bf16 *value_of(const Model *m, const Layer *layer, const Forward *f, const Span *span, int64_t row, int64_t head) {
+    return value_at(m, page_of(f, span, row) + layer->values, row % PAGE, head);
+}
+
+static void write_kv(const Model *m, const Layer *layer, const Forward *f, const Span *span, const float *key, int64_t row, int64_t head) {
+    const float *value = key + m->kv_heads * m->dim;
+    bf16 *to = key_of(m, layer, f, span, row, head);
     for (int64_t i = 0; i < m->dim; i += LANES) {
         bf16 each[LANES];
         narrow_store(each, load(key + i));
         for (int64_t k = 0; k < LANES; k += 2) memcpy(to + (i + k) * LANES, each + k, 2 * sizeof *each);
     }
-    bf16 *v = value_at(m, layer->values, row, head);
+    bf16 *v = value_of(m, layer, f, span, row, head);
     for (int64_t i = 0; i < m->dim; i += LANES, v += CHUNK) store_apart(v, narrow(load(value + i))); /* another thread may write the row beside it */
 }
 
@@ -48,8 +61,8 @@ static void describe(const Model *m, const Layer *layer, const Forward *f, const
     query->to = f->narrow + (row * m->heads + head) * m->dim;
 }
 
-/* Scores of Q queries and B blocks of 16 keys; prefetches the next B blocks. */
-INLINE void scores_of(const Model *m, const Query *query, const bf16 *block, int64_t at, const int Q, const int B) {
+/* Scores of Q queries and B blocks of 16 keys of one page; prefetches the B blocks at `next`. */
+INLINE void scores_of(const Model *m, const Query *query, const bf16 *block, const bf16 *next, int64_t at, const int Q, const int B) {
     const int64_t stride = m->kv_heads * LANES * m->dim;
     floats sum[QUERIES][4];
 #pragma GCC unroll 4
@@ -61,7 +74,7 @@ INLINE void scores_of(const Model *m, const Query *query, const bf16 *block, int
 #pragma GCC unroll 4
         for (int b = 0; b < B; b++) {
             key[b] = load_pairs(block + b * stride + i * LANES);
-            prefetch(block + (b + B) * stride + i * LANES);
+            prefetch(next + b * stride + i * LANES);
         }
 #pragma GCC unroll 4
         for (int q = 0; q < Q; q++) {
@@ -104,16 +117,17 @@ static float soften(const Query *query, int64_t first) {
 INLINE floats one_of(pairs two, int64_t row) { return row % 2 ? odd_of(two) : even_of(two); }
 
 /* Weighted sum of D * 16 columns of the values in sequence order: [first, common) for Q queries at once, then each query's rest. */
-INLINE void values_of(const Model *m, const Query *query, const float *total, bf16 *value, int64_t kv, int64_t first, int64_t common, int64_t column, const int Q, const int D) {
+INLINE void values_of(const Model *m, const Layer *layer, const Forward *f, const Span *span, const Query *query, const float *total, int64_t kv, int64_t first, int64_t common, int64_t column, const int Q, const int D) {
     floats out[QUERIES][4];
 #pragma GCC unroll 4
     for (int q = 0; q < Q; q++)
 #pragma GCC unroll 4
         for (int d = 0; d < D; d++) out[q][d] = all(0);
-    const int64_t even = common > first ? common / 2 * 2 : first, next = m->kv_heads * PANEL * m->dim; /* distance to the next block */
+    const int64_t even = common > first ? common / 2 * 2 : first;
     for (int64_t at = first; at < even;) {
-        const bf16 *v = value_at(m, value, at, kv) + column / LANES * CHUNK;
+        const bf16 *start = value_of(m, layer, f, span, at, kv), *v = start + column / LANES * CHUNK;
         const int64_t block = (at / PANEL + 1) * PANEL;
+        const int64_t next = block < even ? value_of(m, layer, f, span, at + PANEL, kv) - start : 0; /* distance to the next block */
         for (const int64_t stop = block < even ? block : even; at < stop; at += 2, v += PANEL) {
             pairs two[4];
 #pragma GCC unroll 4
@@ -137,7 +151,7 @@ INLINE void values_of(const Model *m, const Query *query, const float *total, bf
     for (int q = 0; q < Q; q++) {
         for (int64_t at = even; at < query[q].length; at++) {
             int64_t held = at < query[q].prefix ? at : query[q].tail[query[q].length - 1 - at];
-            const bf16 *v = value_at(m, value, held / 2 * 2, kv) + column / LANES * CHUNK;
+            const bf16 *v = value_of(m, layer, f, span, held / 2 * 2, kv) + column / LANES * CHUNK;
 #pragma GCC unroll 4
             for (int d = 0; d < D; d++) out[q][d] = fused(all(query[q].scores[at]), one_of(load_pairs(v + d * CHUNK), held), out[q][d]);
         }
@@ -147,7 +161,15 @@ INLINE void values_of(const Model *m, const Query *query, const float *total, bf
     }
 }
 
-INLINE void attend_as(const Model *m, const Layer *layer, const Span *span, int64_t kv, Query *query, const int Q) {
+/* How many blocks of 16 keys to read at once from row `at` on: B if the page and the sequence go on so far, else one. */
+static inline int blocks_at(int64_t at, int64_t reach, int B) { return at + B * LANES <= reach && at % PAGE + B * LANES <= PAGE ? B : 1; }
+
+/* Where the keys from row `at` on are, to be prefetched; `otherwise` at the end of the sequence. */
+static inline const bf16 *next_keys(const Model *m, const Layer *layer, const Forward *f, const Span *span, int64_t at, int64_t reach, int64_t kv, const bf16 *otherwise) {
+    return at < reach ? key_of(m, layer, f, span, at, kv) : otherwise;
+}
+
+INLINE void attend_as(const Model *m, const Layer *layer, const Forward *f, const Span *span, int64_t kv, Query *query, const int Q) {
     int64_t low = query[0].low, common = query[0].prefix, reach = 0;
     for (int q = 0; q < Q; q++) {
         int64_t own = query[q].depth ? query[q].tail[0] + 1 : query[q].prefix;
@@ -156,16 +178,20 @@ INLINE void attend_as(const Model *m, const Layer *layer, const Span *span, int6
         if (own > reach) reach = own;
     }
     const int64_t first = low / LANES * LANES;
-    int64_t at = first;
     const int B = SUMS / Q < 4 ? SUMS / Q : 4; /* blocks of keys, or of columns, that fit in registers */
-    for (; at + B * LANES <= reach; at += B * LANES) scores_of(m, query, key_at(m, layer->keys, span->extent + at, kv), at, Q, B);
-    for (; at < reach; at += LANES) scores_of(m, query, key_at(m, layer->keys, span->extent + at, kv), at, Q, 1);
+    const bf16 *block = key_of(m, layer, f, span, first, kv);
+    for (int64_t at = first; at < reach;) {
+        const int many = blocks_at(at, reach, B);
+        const bf16 *next = next_keys(m, layer, f, span, at + many * LANES, reach, kv, block);
+        if (many == B) scores_of(m, query, block, next, at, Q, B);
+        else scores_of(m, query, block, next, at, Q, 1);
+        at += many * LANES, block = next;
+    }
     float total[QUERIES];
     for (int q = 0; q < Q; q++) total[q] = soften(query + q, first);
-    bf16 *value = layer->values + span->extent * m->kv_heads * m->dim;
     int64_t column = 0;
-    for (; column + B * LANES <= m->dim; column += B * LANES) values_of(m, query, total, value, kv, first, common, column, Q, B);
-    for (; column < m->dim; column += LANES) values_of(m, query, total, value, kv, first, common, column, Q, 1);
+    for (; column + B * LANES <= m->dim; column += B * LANES) values_of(m, layer, f, span, query, total, kv, first, common, column, Q, B);
+    for (; column < m->dim; column += LANES) values_of(m, layer, f, span, query, total, kv, first, common, column, Q, 1);
 }
 
 #include "amx_attention.c"
@@ -186,12 +212,12 @@ static void attend(const Model *m, const Layer *layer, const Forward *f, int64_t
         query[q].scores = scores + q * f->longest, query[q].vector = vectors[q];
         describe(m, layer, f, span, span->start + (from + q) / group, kv * group + (from + q) % group, query + q);
     }
-    if (attends_in_registers(m)) attend_in_registers(m, layer, span, kv, query, (int)count, f->longest);
+    if (attends_in_registers(m)) attend_in_registers(m, layer, f, span, kv, query, (int)count);
     else switch (count) {
-        case 1: attend_as(m, layer, span, kv, query, 1); break;
-        case 2: attend_as(m, layer, span, kv, query, 2); break;
-        case 3: attend_as(m, layer, span, kv, query, 3); break;
-        default: attend_as(m, layer, span, kv, query, 4);
+        case 1: attend_as(m, layer, f, span, kv, query, 1); break;
+        case 2: attend_as(m, layer, f, span, kv, query, 2); break;
+        case 3: attend_as(m, layer, f, span, kv, query, 3); break;
+        default: attend_as(m, layer, f, span, kv, query, 4);
     }
 }
 

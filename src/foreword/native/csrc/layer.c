@@ -117,7 +117,7 @@ static void rotate_and_write(const Model *m, const Layer *layer, const Forward *
         }
         norm_and_rotate(m, key, key_norm, cos, sin);
         const Span *span = span_of(f, r);
-        write_kv(m, layer, key, key + m->kv_heads * m->dim, span->extent + span->past + span->held + r - span->start, kv);
+        write_kv(m, layer, f, span, key, span->past + span->held + r - span->start, kv);
     }
 }
 

@@ -13,7 +13,7 @@ typedef struct {
     const float *said_norm, *mlp_said_norm; /* norms of the outputs of attention and MLP, before they are added; NULL = none */
     const float *cos, *sin; /* [position, rotary_dim]; NULL = no rotary embedding */
     const float *given_norm; /* if set, the layer input is [embedding, given hidden state], and the residual starts from the given state (EAGLE) */
-    bf16 *keys, *values;
+    int64_t keys, values; /* where those of this layer start in a page, in numbers */
     int64_t window; /* 0 = none */
     int64_t skipped; /* bits: ATTENTION | MLP */
     int64_t normed; /* the residual starts from the given state after its norm */
@@ -57,10 +57,11 @@ typedef struct {
     const float *query_scale; /* [position]: factor of queries after rotation; NULL = 1 */
 } Model;
 
-/* One sequence's rows of a packed forward. Row r of the span, counted from `start`, attends to the pool rows
- * [0, past + min(r + 1, first_chain)) of its extent, then to its ancestors among the draft tokens, in sequence order. */
+/* One sequence's rows of a packed forward. Row r of the span, counted from `start`, attends to the rows
+ * [0, past + min(r + 1, first_chain)) of its pages, then to its ancestors among the draft tokens, in sequence order. */
 typedef struct {
-    int64_t start, stop, extent, past, held, first_chain; /* held: draft tokens read before, stored after past (then first_chain = 0); first_chain: rows before the tree */
+    int64_t start, stop, past, held, first_chain; /* held: draft tokens read before, stored after past (then first_chain = 0); first_chain: rows before the tree */
+    const int64_t *pages; /* numbers of the pages of its rows, in order; those of all rows after this forward */
     const int32_t *parents; /* of the draft tokens held and of the rows after first_chain; NULL = a chain */
     int64_t mutual; /* rows attend to each other in both directions */
     int64_t committed; /* the first rows, which are not draft tokens; used only with a state */
@@ -84,6 +85,7 @@ typedef struct {
     int64_t room;
     int64_t kv_only; /* only write keys and values, in every layer from the same rows, which `residual` holds */
     const struct Routing *routing; /* scratch, where there are experts */
+    bf16 *const *page; /* [number]: each page of the pool */
 } Forward;
 
 /* Outputs of the qkv product: queries (each with its gate, if any), keys and values. */

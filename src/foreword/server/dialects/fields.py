@@ -99,7 +99,7 @@ class Sampled(Body):
 
     PLAIN: ClassVar[tuple[str, ...]] = (
         "temperature", "top_p", "min_p", "typical_p", "repetition_penalty", "presence_penalty", "frequency_penalty",
-        "stop_token_ids", "ignore_eos", "min_tokens", "bad_words", "skip_special_tokens", "seed",
+        "stop_token_ids", "ignore_eos", "min_tokens", "bad_words", "skip_special_tokens", "seed", "priority",
     )  # fmt: skip
     """Fields that are sampling parameters of the same name."""
 

@@ -1,0 +1,46 @@
+"""Provides the default limit of the keys and values of a model: a share of the memory that is free."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from foreword.model.architectures import head_dim, kv_heads
+
+SHARE = 4
+"""One part in so many of the free memory is for the keys and values of one model."""
+UNKNOWN = 4 * 2**30
+"""Bytes taken as free where the system does not tell."""
+CGROUP = Path("/sys/fs/cgroup")
+"""Where Linux tells the memory limit of a container (cgroup v2)."""
+
+
+def most_tokens(hf: Any) -> int:
+    """Return how many tokens' keys and values fit into the share of the free memory of the model's device."""
+    return max(1, free_memory(hf.device) // SHARE // max(1, key_bytes(hf)))
+
+
+def key_bytes(hf: Any) -> int:
+    """Return the bytes of the keys and values of one token."""
+    config = hf.config.get_text_config()
+    return 2 * config.num_hidden_layers * kv_heads(config) * head_dim(config) * hf.dtype.itemsize
+
+
+def free_memory(device: torch.device) -> int:
+    """Return the bytes that are free on a device; of main memory, those of the container if it has fewer."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    free = UNKNOWN
+    with suppress(OSError, ValueError, StopIteration):
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        free = 1024 * next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
+    with suppress(AttributeError, OSError, ValueError):
+        free = min(free, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    with suppress(OSError, ValueError):  # "max" where there is no limit
+        most, now = (int((CGROUP / f"memory.{name}").read_text(encoding="ascii")) for name in ("max", "current"))
+        free = min(free, max(0, most - now))
+    return free

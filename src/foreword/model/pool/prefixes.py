@@ -1,0 +1,120 @@
+"""Provides the tree of full pages whose tokens are known, so that texts that begin alike read their beginning once."""
+
+from __future__ import annotations
+
+from array import array
+from collections import OrderedDict
+from collections.abc import Sequence as List
+from dataclasses import dataclass, field
+
+PAGE = 64
+"""Rows of a page. A multiple of the blocks of keys (16) and of values (32) in native/csrc/attention.c."""
+
+
+@dataclass(slots=True, eq=False)
+class Prefix:
+    """One full page of a text: its tokens follow those of `parent`. The root of a tenant has no parent."""
+
+    parent: Prefix | None
+    tokens: bytes
+    """Key of the tokens; of a root, its tenant."""
+    page: int = -1
+    users: int = 0
+    """Open sequences that use the page."""
+    children: dict[bytes, Prefix] = field(default_factory=dict)
+
+
+class PrefixTree:
+    """Pages of earlier texts by their tokens, compared exactly and apart for each tenant; the oldest are dropped first.
+
+    A page that a sequence uses stays. Sequences let go of their last page first, so among unused pages a child is never
+    younger than its parent, and the oldest unused page has no children.
+    """
+
+    def __init__(self) -> None:
+        self._roots: dict[bytes, Prefix] = {}
+        self._unused: OrderedDict[Prefix, None] = OrderedDict()  # oldest first
+        self.queries = 0
+        """Tokens of texts that were looked up."""
+        self.hits = 0
+        """Tokens of them that were found."""
+
+    def __len__(self) -> int:
+        """Return the number of pages that no sequence uses."""
+        return len(self._unused)
+
+    def enter(self, tokens: List[int], tenant: str) -> list[Prefix]:
+        """Return the root of the tenant and the longest known beginning of a text; `leave` them after use."""
+        root = self._roots.setdefault(tenant.encode(), Prefix(None, tenant.encode()))
+        found = self._find(root, tokens)
+        self.queries += len(tokens)
+        self.hits += PAGE * len(found)
+        for prefix in (root, *found):
+            self._use(prefix)
+        return [root, *found]
+
+    def leave(self, path: List[Prefix]) -> None:
+        """Let go of a root and the pages after it, in the order of the text."""
+        self.let_go(path[1:])
+        for root in path[:1]:
+            root.users -= 1
+            self._drop_root(root)
+
+    def shared(self, tokens: List[int], tenant: str) -> int:
+        """Return the tokens at the beginning of a text whose pages open sequences use."""
+        root = self._roots.get(tenant.encode())
+        return 0 if root is None else PAGE * sum(prefix.users > 0 for prefix in self._find(root, tokens))
+
+    def _find(self, root: Prefix, tokens: List[int]) -> list[Prefix]:
+        """Return the longest known beginning, in whole pages; at least the last token is always left to read."""
+        found = [root]
+        for start in range(0, len(tokens) - PAGE, PAGE):
+            place = found[-1].children.get(key_of(tokens[start : start + PAGE]))
+            if place is None:
+                break
+            found.append(place)
+        return found[1:]
+
+    def _use(self, prefix: Prefix) -> None:
+        prefix.users += 1
+        self._unused.pop(prefix, None)
+
+    def let_go(self, prefixes: List[Prefix]) -> None:
+        """Count one user less of these pages, given in the order of the text."""
+        for prefix in reversed(prefixes):
+            prefix.users -= 1
+            if not prefix.users:
+                self._unused[prefix] = None
+
+    def add(self, parent: Prefix, tokens: List[int], page: int) -> Prefix:
+        """Return the prefix of these tokens after `parent`, with one more user; it has this page if it is new."""
+        key = key_of(tokens)
+        prefix = parent.children.get(key)
+        if prefix is None:
+            prefix = parent.children[key] = Prefix(parent, key, page)
+        self._use(prefix)
+        return prefix
+
+    def evict(self) -> int | None:
+        """Drop the oldest unused page and return its number; None if all are in use."""
+        if not self._unused:
+            return None
+        prefix, _ = self._unused.popitem(last=False)
+        if prefix.parent is not None:
+            del prefix.parent.children[prefix.tokens]
+            self._drop_root(prefix.parent)
+        return prefix.page
+
+    def _drop_root(self, prefix: Prefix) -> None:
+        """Drop the root of a tenant who has no pages and no sequences."""
+        if prefix.parent is None and not (prefix.children or prefix.users) and self._roots.get(prefix.tokens) is prefix:
+            del self._roots[prefix.tokens]
+
+    def clear(self) -> None:
+        """Forget every text: nothing is found until it was read again. Pages in use stay with their sequences."""
+        self._roots.clear()
+
+
+def key_of(tokens: List[int]) -> bytes:
+    """Return the tokens of a page as a key."""
+    return array("i", tokens).tobytes()

@@ -1,0 +1,262 @@
+"""Keys and values of the target: how much is held, what is read only once, and who gives way when there is no room."""
+
+import pytest
+import torch
+
+import tiny_models
+from foreword import LLM
+from foreword.draft.lm import LanguageModelDrafter
+from foreword.errors import InvalidRequest
+from foreword.model import Model, Read
+from foreword.model.backend import Backend
+from foreword.model.cpu.backend import CpuBackend
+from foreword.model.pool.backend import PoolBackend
+from foreword.native.forward import library
+from foreword.types import SamplingParams
+from running import Request, drafter, engine, finish, plain, prompts, target
+
+NATIVE = pytest.mark.skipif(isinstance(library(), str), reason=f"no native kernel here: {library()}")
+DTYPES = ["float32", pytest.param("bfloat16", marks=NATIVE)]
+"""On a CPU the pool backend runs float32, and the native one bfloat16."""
+CHAT = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
+
+
+class Counting:
+    """A backend that counts the rows that are read through it."""
+
+    def __init__(self, inner: Backend) -> None:
+        self._inner, self.rows = inner, 0
+
+    def read(self, reads: list[Read]) -> torch.Tensor:
+        self.rows += sum(len(read.tokens) for read in reads)
+        return self._inner.read(reads)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._inner, name)
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """Counts the rows that a model reads, from an empty cache on."""
+
+    def counting(model: Model) -> Counting:
+        model.backend.pool.prefixes.clear()
+        monkeypatch.setattr(model, "backend", Counting(model.backend))
+        return model.backend
+
+    return counting
+
+
+@pytest.fixture
+def limited(monkeypatch):
+    """Gives a model a limit, and its own one back afterwards."""
+
+    def limit(model: Model, tokens: int) -> None:
+        model.backend.pool.prefixes.clear()
+        monkeypatch.setattr(model.backend.pool, "limit", tokens)
+
+    return limit
+
+
+@pytest.mark.parametrize("drive", [PoolBackend, pytest.param(CpuBackend, marks=NATIVE)])
+def test_the_memory_held_is_that_of_the_tokens_and_little_more(drive):
+    model = tiny_models.build("llama-gqa").to(torch.bfloat16).eval()
+    if drive is PoolBackend:
+        model.set_attn_implementation("foreword")
+    backend = drive(model)
+    lengths = [520 + 37 * number for number in range(8)]
+    row = 2 * model.config.num_hidden_layers * model.config.num_key_value_heads * model.config.head_dim * 2
+    for number in lengths:
+        backend.open(number, 4096)
+    for start in range(0, max(lengths), 100):
+        backend.read([Read(n, start, [7] * min(100, n - start), keep=0) for n in lengths if n > start])
+    assert 1 < backend.pool.used / sum(lengths) <= 1.1
+    assert 1 < backend.pool.bytes / (row * sum(lengths)) <= 1.15
+
+
+@pytest.mark.parametrize("name", ["none", "ngram", "lm"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_second_turn_of_a_chat_does_not_read_the_first_one_again(dtype, name, counted):
+    model = target(dtype)
+    loop = engine(model, drafter(name, dtype), 4)
+    counter = counted(model)
+    (first,) = finish(loop, [Request((prompts()[3] * 60)[: model.context - 200], CHAT)])
+    said = (*first.sequence.tokens, *prompts()[4])
+    assert counter.rows >= first.sequence.prompt
+    assert first.sequence.stats.cached == 0
+    counter.rows = 0
+    (second,) = finish(loop, [Request(said, CHAT)])
+    stats = second.sequence.stats
+    assert len(said) - len(prompts()[4]) - 1 - 64 <= stats.cached < len(said)
+    assert stats.cached % 64 == 0
+    scored = stats.drafted + stats.tokens
+    assert counter.rows <= len(said) - stats.cached + scored
+    assert len(said) > 10 * (len(said) - stats.cached), "there would be nothing to see"
+    model.backend.pool.prefixes.clear()
+    assert second.said == plain(model, [Request(said, CHAT)])[0].said
+    if name != "none":
+        assert stats.accepted > 0
+
+
+def test_the_draft_model_does_not_read_the_first_turn_again_either(counted):
+    own = drafter("lm")
+    loop = engine(target(), own, 4)
+    counter = counted(own.model)
+    (first,) = finish(loop, [Request((prompts()[3] * 20)[:500], CHAT)])
+    counter.rows = 0
+    (second,) = finish(loop, [Request((*first.sequence.tokens, *prompts()[4]), CHAT)])
+    assert second.sequence.stats.accepted > 0
+    assert second.sequence.stats.rounds > 1
+    assert counter.rows < 300, "the end of the text, and draft tokens"
+
+
+def test_requests_that_begin_alike_share_pages_unless_they_have_different_tenants():
+    model, common = target(), (prompts()[3] * 20)[:300]
+    model.backend.pool.prefixes.clear()
+    loop = engine(model, slots=8, chunk=128)
+    before = loop.load
+    requests = [
+        Request((*common, *prompt), SamplingParams(temperature=0, max_tokens=4, tenant=tenant))
+        for tenant in ("", "someone")
+        for prompt in prompts()[:3]
+    ]
+    answers = finish(loop, requests)
+    cached = [one.sequence.stats.cached for one in answers]
+    assert cached[0] == cached[3] == 0
+    assert all(192 <= cached[place] <= 256 for place in (1, 2, 4, 5))
+    after = loop.load
+    assert after.prefix_hits - before.prefix_hits == sum(cached)
+    assert after.prefix_queries - before.prefix_queries == sum(len(one.prompt) for one in requests)
+    model.backend.pool.prefixes.clear()
+    assert [one.said for one in answers] == [one.said for one in plain(model, requests)]
+
+
+@pytest.mark.parametrize("name", ["none", "lm"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_eight_requests_under_a_small_limit_say_what_they_say_alone(dtype, name, limited):
+    model = target(dtype)
+    requests = [
+        Request(
+            (prompts()[3] * 9)[shift : shift + 90],
+            SamplingParams(temperature=0.5 * (shift % 3), seed=shift, max_tokens=48, ignore_eos=True),
+        )
+        for shift in range(8)
+    ]
+    loop = engine(model, drafter(name, dtype), 3)
+    limited(model, 12 * 64)
+    most, waits = [], []
+    sequences = [request.sequence(model.eos) for request in requests]
+    for sequence in sequences:
+        loop.add(sequence)
+    while not loop.idle:
+        loop.step()
+        most.append(loop.load.kv_held)
+        waits.append(loop.load.waiting)
+    assert max(most) <= 12 * 64 == loop.load.kv_capacity
+    assert loop.load.preemptions > 0
+    assert max(waits) > 0
+    assert (loop.load.running, loop.load.waiting, loop.load.kv_used) == (0, 0, 0)
+    limited(model, 10**6)
+    assert [one.tokens[one.prompt :] for one in sequences] == [one.tokens for one in plain(model, requests)]
+    if name != "none":
+        assert sum(one.stats.accepted for one in sequences) > 0
+
+
+@NATIVE
+@pytest.mark.parametrize("family", ["gemma3", "qwen3.5"])
+def test_windows_and_recurrent_states_are_the_same_after_giving_way(family):
+    model, twin = (Model(tiny_models.build(family).to(torch.bfloat16).eval()) for _ in range(2))
+    text = [(7 * place) % 90 + 3 for place in range(200)]
+    requests = [
+        Request(
+            tuple(text[shift : shift + 90]),
+            SamplingParams(temperature=0.5 * (shift % 3), seed=shift, max_tokens=48, ignore_eos=True),
+        )
+        for shift in range(6)
+    ]
+    alone = [one.tokens for one in plain(model, requests)]
+    loop = engine(model, LanguageModelDrafter(twin), 3)
+    model.backend.pool.prefixes.clear()
+    model.cache_tokens = 12 * 64
+    got = finish(loop, requests)
+    assert loop.load.preemptions > 0
+    assert [one.tokens for one in got] == alone
+    assert sum(one.sequence.stats.accepted for one in got) > 0
+
+
+def test_the_last_of_the_worst_priority_gives_way_and_returns_before_later_ones(limited):
+    model = target()
+    limited(model, 10 * 64)
+    texts = [(prompts()[3] * 9)[shift : shift + 100] for shift in range(5)]
+    params = [SamplingParams(temperature=0, max_tokens=60, ignore_eos=True, priority=p) for p in (0, 1, 1, 0, 0)]
+    loop = engine(model)
+    first, second, third, fourth, fifth = (
+        Request(text, own).sequence(model.eos) for text, own in zip(texts, params, strict=True)
+    )
+    for sequence in (first, second, third):
+        loop.add(sequence)
+    loop.step()
+    assert loop.scheduler.running == [first, second, third]
+    while not loop.load.preemptions:
+        loop.step()
+    assert loop.scheduler.running == [first, second]
+    assert third.cached == 0
+    assert third.produced > 0
+    loop.add(fourth)
+    loop.add(fifth)
+    while third not in loop.scheduler.running:
+        loop.step()
+    assert fourth in loop.scheduler.running or fourth.finish_reason
+    ended = []
+    while not loop.idle:
+        loop.step()
+        ended += [one for one in (first, second, third, fourth, fifth) if one.finish_reason and one not in ended]
+    assert len(ended) == 5
+    assert [one.produced for one in ended] == [60] * 5
+
+
+def test_a_request_that_can_never_fit_is_refused_before_work_starts():
+    with LLM(cache_tokens=512) as llm:
+        assert llm.engine.load.kv_capacity == 512
+        for prompt, most in (([5] * 100, 400), ([5] * 490, 1)):
+            with pytest.raises(InvalidRequest, match=r"cannot run this request: .* cache_tokens=512\. "):
+                llm.generate(prompt, SamplingParams(max_tokens=most))
+        assert llm.engine.load.prefix_queries == 0
+        done = llm.generate([5] * 100, SamplingParams(max_tokens=300, temperature=0, ignore_eos=True))[0]
+        assert len(done.tokens) == 300
+    for wrong in (0, -1):
+        with pytest.raises(InvalidRequest, match="cache_tokens must be None or a whole number >= 1"):
+            LLM(cache_tokens=wrong)
+
+
+def test_aborted_requests_free_their_places_at_once(limited):
+    model = target()
+    limited(model, 100 * 64)
+    loop = engine(model, slots=2)
+    running, other, waiting = (Request(prompts()[3], CHAT).sequence(model.eos) for _ in range(3))
+    for sequence in (running, other, waiting):
+        loop.add(sequence)
+    loop.step()
+    assert (loop.load.running, loop.load.waiting) == (2, 1)
+    loop.abort(waiting)
+    assert (loop.load.running, loop.load.waiting) == (2, 0)
+    used = loop.load.kv_used
+    loop.abort(running)
+    assert (loop.load.running, loop.load.kv_used < used) == (1, True)
+    loop.abort(other)
+    assert loop.idle
+    assert loop.load.kv_used == 0
+    assert loop.load.kv_held <= 100 * 64
+
+
+def test_a_model_has_a_limit_from_the_memory_that_is_free():
+    model = target()
+    default = model.cache_tokens
+    try:
+        model.cache_tokens = 640
+        assert model.cache_tokens == 640
+        model.cache_tokens = None
+        assert model.cache_tokens == pytest.approx(default, rel=0.9)
+        assert 10_000 < model.cache_tokens < 2**40
+    finally:
+        model.cache_tokens = default
