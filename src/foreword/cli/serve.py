@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -34,7 +35,7 @@ Slots = Annotated[int, _option("--slots", help="Answers generated at a time.", m
 Chunk = Annotated[int, _option("--chunk", help="Prompt tokens read in one round.", min=1)]
 CacheTokens = Annotated[
     int | None,
-    _option("--cache-tokens", help="Most tokens of keys and values. Default: a quarter of free memory.", min=64),
+    _option("--cache-tokens", help="Tokens of keys and values held. Default: by free memory.", min=64),
 ]
 Queue = Annotated[int, _option("--queue", help="Answers that run or wait; more get status 429.", min=1)]
 Context = Annotated[int | None, _option("--max-model-len", help="Tokens of prompt and answer. Default: all.", min=2)]
@@ -54,29 +55,59 @@ LogJson = Annotated[bool, _option("--log-json", help="Log lines as JSON.")]
 LogPrompts = Annotated[bool, _option("--log-prompts", help="Prompts and answers in the log.")]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Serving:
+    """Options of the server itself, checked on construction."""
+
+    host: Host = "127.0.0.1"
+    port: Port = 8000
+    served_model_name: Name = None
+    api_key_file: KeyFile = None
+    queue: Queue = 256
+    max_model_len: Context = None
+    max_body: MaxBody = 16.0
+    max_per_key: PerKey = None
+    rate: Rate = None
+    tool_format: ToolFormat = None
+    reasoning_tags: ReasoningTags = None
+    cors_origin: Origin = None
+    allowed_host: AllowedHost = None
+    drain: Drain = 30.0
+    log_json: LogJson = False
+    log_prompts: LogPrompts = False
+
+    def settings(self) -> Settings:
+        """Return the settings. Raises InvalidRequest for options that contradict each other."""
+        from foreword.server.settings import MEBIBYTE, Settings, hashed
+
+        return Settings(
+            host=self.host,
+            port=self.port,
+            name=self.served_model_name,
+            keys=hashed(_keys(self.api_key_file)),
+            queue=self.queue,
+            body=int(self.max_body * MEBIBYTE),
+            context=self.max_model_len,
+            concurrent=self.max_per_key,
+            rate=self.rate,
+            tool_format=self.tool_format,
+            reasoning=self.reasoning_tags,
+            origins=tuple(self.cors_origin or ()),
+            hosts=tuple(name.lower() for name in self.allowed_host or ()),
+            drain=self.drain,
+            log_json=self.log_json,
+            log_prompts=self.log_prompts,
+        )
+
+
 @bundled
 def serve(
     model: options.ModelArgument = None,
     *,
-    host: Host = "127.0.0.1",
-    port: Port = 8000,
-    served_model_name: Name = None,
-    api_key_file: KeyFile = None,
     slots: Slots = 32,
     chunk: Chunk = 512,
     cache_tokens: CacheTokens = None,
-    queue: Queue = 256,
-    max_model_len: Context = None,
-    max_body: MaxBody = 16.0,
-    max_per_key: PerKey = None,
-    rate: Rate = None,
-    tool_format: ToolFormat = None,
-    reasoning_tags: ReasoningTags = None,
-    cors_origin: Origin = None,
-    allowed_host: AllowedHost = None,
-    drain: Drain = 30.0,
-    log_json: LogJson = False,
-    log_prompts: LogPrompts = False,
+    serving: Serving,
     loading: BackendLoading,
     drafting: Drafting,
     quiet: options.Quiet = False,
@@ -87,32 +118,8 @@ def serve(
     seed alone. Without a key the server answers this machine only. Ctrl-C or SIGTERM lets running answers finish.
     """
     early.extra("server", "fastapi", "uvicorn", "prometheus_client")
-    from foreword.server.settings import MEBIBYTE, Settings, hashed
-
-    settings = Settings(
-        host=host,
-        port=port,
-        name=served_model_name,
-        keys=hashed(_keys(api_key_file)),
-        queue=queue,
-        body=int(max_body * MEBIBYTE),
-        context=max_model_len,
-        concurrent=max_per_key,
-        rate=rate,
-        tool_format=tool_format,
-        reasoning=reasoning_tags,
-        origins=tuple(cors_origin or ()),
-        hosts=tuple(name.lower() for name in allowed_host or ()),
-        drain=drain,
-        log_json=log_json,
-        log_prompts=log_prompts,
-    )
-    _serve(
-        model,
-        settings,
-        dict(slots=slots, chunk=chunk, cache_tokens=cache_tokens, **loading.keywords, **drafting.keywords),
-        quiet=quiet,
-    )
+    keywords = dict(slots=slots, chunk=chunk, cache_tokens=cache_tokens, **loading.keywords, **drafting.keywords)
+    _serve(model, serving.settings(), keywords, quiet=quiet)
 
 
 def _serve(model: str | None, settings: Settings, keywords: dict[str, Any], *, quiet: bool) -> None:

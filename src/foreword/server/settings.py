@@ -35,7 +35,7 @@ class Settings:
     rate: float | None = None
     """Requests a minute of one key; the first minute's worth may come at once."""
     tool_format: str | None = None
-    """How the model writes tool calls. None: as its chat template says (docs/tool-calls.md)."""
+    """How the model writes tool calls. None: as its chat template says (docs/formats/tool-calls.md)."""
     reasoning: str | None = None
     """Tags around reasoning. None: those of its chat template."""
     origins: tuple[str, ...] = ()

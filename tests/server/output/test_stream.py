@@ -8,7 +8,7 @@ from foreword import LLM, SamplingParams
 from foreword.server.output import FORMATS, OutputParser, merged, named_format
 from outputs import FUNCTIONS, raw
 
-PAGE = Path(__file__).parents[3] / "docs" / "tool-calls.md"
+PAGE = Path(__file__).parents[3] / "docs" / "formats" / "tool-calls.md"
 
 
 def test_the_page_runs_and_its_events_are_the_text_of_plain_decoding():

@@ -45,7 +45,7 @@ def speculation(answer: Answer) -> dict[str, Any]:
 
 
 def rounds(choice: Choice) -> dict[str, Any]:
-    """Return the traced rounds of a choice, if the request asked for them (docs/recordings.md)."""
+    """Return the traced rounds of a choice, if the request asked for them (docs/formats/recordings.md)."""
     return {"rounds": [one.as_json() for one in choice.rounds]} if choice.sequence.params.trace else {}
 
 

@@ -129,7 +129,9 @@ def _add_state(router: APIRouter, service: Service) -> None:
         """Return the version of Foreword."""
         return {"version": __version__}
 
-    @router.get("/metrics", tags=["server"])
+    content = {"text/plain": {"schema": {"type": "string"}}}
+
+    @router.get("/metrics", tags=["server"], response_class=Response, responses={200: {"content": content}})
     async def metrics() -> Response:
         """Return Prometheus metrics."""
         return Response(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
