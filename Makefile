@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo check test test-all freeze frozen bench clean
+.PHONY: help venv demo check test test-all soak freeze frozen bench clean
 
 PYTHON ?= python3
 # Where torch comes from, if the usual index has no build that suits, as https://download.pytorch.org/whl/cpu
@@ -43,6 +43,9 @@ test: $(KERNELS)  ## The tests that take seconds
 
 test-all: $(KERNELS)  ## Every test, the slow ones and (where there is one) those on the GPU too
 	$(PY) -m pytest -n auto --dist loadfile -m ""
+
+soak: $(STAMP)  ## Ten thousand requests of many kinds to a server, sixteen at a time
+	FOREWORD_SOAK=10000 $(PY) -m pytest tests/server/test_soak.py
 
 freeze: $(STAMP)  ## Write hashes of generated tokens and public names, before a change that must not change them
 	PYTHONPATH=tests/support $(PY) tests/freeze.py write

@@ -28,6 +28,7 @@ SAYS = {
     "asynchronous": "the same text: True",
     "online": "held out, after",
     "rounds": "a bonus token",
+    "serving": "the same text as plain: True",
     "structured": "the same text without drafts: True",
 }
 """What an example must print; those that are not named here need only print something."""

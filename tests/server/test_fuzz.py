@@ -49,6 +49,7 @@ PATHS = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:Do not use the `random` module")  # the server, in another thread, does
 @pytest.mark.parametrize("path", PATHS)
 def test_no_body_breaks_the_server(server: Running, path: str) -> None:
     seen: set[int] = set()
@@ -70,6 +71,7 @@ def test_no_body_breaks_the_server(server: Running, path: str) -> None:
     assert server.http.post("/v1/chat/completions", json=good).status_code == 200
 
 
+@pytest.mark.filterwarnings("ignore:Do not use the `random` module")
 def test_the_api_is_as_it_is_described(server: Running) -> None:
     """Requests made from our OpenAPI description get answers that it describes."""
     schema = schemathesis.openapi.from_url(f"{server.url}/openapi.json")

@@ -1,0 +1,154 @@
+"""Many users at once: nothing is lost, no token differs from plain decoding alone, and memory stays.
+
+`make soak` sends ten thousand requests; the tests a hundred.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import os
+import random
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2 as httpx
+import pytest
+
+from foreword import LLM
+from foreword.draft.lookup.ngram import NgramDrafter
+from foreword.types import Batch, Draft
+from serving import Running, running
+
+REQUESTS = int(os.environ.get("FOREWORD_SOAK", "120"))
+CONCURRENCY = 16
+METHODS = ("none", "ngram", "suffix", "lm", "recycle", "lookahead", "cascade(suffix, lm)")
+TALES = (
+    "Summarise: The river rose in the night and the miller moved his grain upstairs.",
+    "Define the word gasolene.",
+    "Rewrite politely: Give me the book.",
+    "List three fruits.",
+)
+FORMS: tuple[dict[str, Any], ...] = (
+    {},
+    {"temperature": 0},
+    {"temperature": 0.7, "top_p": 0.9},
+    {"guided_regex": "[a-z ]{3,20}"},
+    {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"enum": ["yes", "no"]}}}},
+    {"presence_penalty": 0.5, "stop": ["the"]},
+)
+BAD = ({"messages": []}, {"messages": 3}, {"temperature": -1}, {"guided_regex": "("}, {"model": "another"})
+
+
+class Faulty(NgramDrafter):
+    """A drafter that raises now and then."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def propose(self, batch: Batch, nodes: list[int]) -> Draft:
+        self.calls += 1
+        if self.calls % 7 == 0:
+            raise RuntimeError("made to fail")
+        return super().propose(batch, nodes)
+
+
+def ask(number: int) -> dict[str, Any]:
+    """Request of this number; there are 24 different ones."""
+    kind = number % 24
+    tale, form = TALES[kind % len(TALES)], FORMS[kind % len(FORMS)]
+    messages = [{"role": "user", "content": tale}]
+    return {"messages": messages, "max_tokens": 8 + 3 * (kind % 8), "seed": kind, **form}
+
+
+def memory() -> int:
+    """Bytes of this process that are in memory."""
+    gc.collect()
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.fixture(scope="module")
+def soaked() -> Iterator[LLM]:
+    with LLM(slots=8, cache_tokens=8 * 1024) as llm:
+        yield llm
+
+
+def texts(server: Running) -> dict[int, str]:
+    """The text of each request, decoded plainly and alone."""
+    alone = (server.post("/v1/chat/completions", **ask(kind), speculative={"method": "none"}) for kind in range(24))
+    return {kind: answer["choices"][0]["message"]["content"] for kind, answer in enumerate(alone)}
+
+
+async def user(client: httpx.AsyncClient, rng: random.Random, number: int, expected: dict[int, str]) -> str:
+    """Send one request as one of several kinds of users; return what became of it."""
+    body = ask(number) | {"speculative": {"method": rng.choice(METHODS)}}
+    kind = rng.choice(("whole", "whole", "stream", "stream", "slow", "leaves", "bad"))
+    if kind == "bad":
+        response = await client.post("/v1/chat/completions", json=ask(number) | rng.choice(BAD))
+        assert response.status_code in (400, 404, 429)
+        return kind if response.status_code != 429 else "full"
+    if kind == "whole":
+        response = await client.post("/v1/chat/completions", json=body)
+        if response.status_code == 429:
+            return "full"
+        assert response.json()["choices"][0]["message"]["content"] == expected[number % 24], (number, body)
+        return kind
+    text = ""
+    async with client.stream("POST", "/v1/chat/completions", json=body | {"stream": True}) as stream:
+        if stream.status_code == 429:
+            return "full"
+        async for line in stream.aiter_lines():
+            if kind == "slow":
+                await asyncio.sleep(0)
+            if line.startswith("data: {"):
+                chunk = json.loads(line.removeprefix("data: "))
+                text += "".join(choice["delta"].get("content") or "" for choice in chunk["choices"])
+                if kind == "leaves":
+                    return kind
+    assert text == expected[number % 24], (number, body)
+    return kind
+
+
+async def crowd(server: Running, count: int, expected: dict[int, str]) -> Counter[str]:
+    """Send requests, `CONCURRENCY` at a time; return what became of them."""
+    numbers, found = iter(range(count)), Counter[str]()
+    limits = httpx.Limits(max_connections=CONCURRENCY)
+
+    async def worker(rng: random.Random) -> None:
+        for number in numbers:
+            found[await user(client, rng, number, expected)] += 1
+
+    async with httpx.AsyncClient(base_url=server.url, timeout=300, limits=limits) as client:
+        await asyncio.gather(*(worker(random.Random(seed)) for seed in range(CONCURRENCY)))
+    return found
+
+
+@pytest.mark.filterwarnings("ignore:the drafter failed")
+def test_a_crowd_loses_nothing(soaked: LLM) -> None:
+    faulty = Faulty()
+    soaked._speculators._drafters["ngram"] = faulty
+    with running(soaked, queue=CONCURRENCY - 2) as server:
+        expected = texts(server)
+        asyncio.run(crowd(server, REQUESTS // 4, expected))
+        before = memory()
+        found = asyncio.run(crowd(server, REQUESTS // 4, expected))
+    with running(soaked, queue=CONCURRENCY - 2) as server:  # started again over the same model
+        found += asyncio.run(crowd(server, REQUESTS // 2, expected))
+        after = memory()
+        while server.service.limits.active or not soaked.engine.idle:
+            server.http.get("/health")
+        drafted = [
+            float(line.rpartition(" ")[2])
+            for line in server.http.get("/metrics").text.splitlines()
+            if line.startswith("vllm:spec_decode_num_accepted_tokens_total")
+        ]
+    assert found.total() == REQUESTS // 4 + REQUESTS // 2
+    assert min(found[kind] for kind in ("whole", "stream", "slow", "leaves", "bad")) > 0
+    assert sum(drafted) > 0
+    assert faulty.calls >= 7
+    assert after < 1.05 * before + 32 * 2**20, "memory grew"
+    assert soaked.engine.load.kv_used == 0
