@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from foreword.bench.run import Options
 
 MEASURE, OUTPUT = "Measurement", "Results"
-ALONE = {"limit": {"context", "device"}, "rules": {"nodes"}, "serve": {"concurrency"}}
+ALONE = {"limit": {"context", "device"}, "rules": {"nodes"}, "serve": {"concurrency", "requests"}}
 """Options that only one kind of measurement takes."""
 LIMITED = {"quick", "inflate", "model", "dtype", "trust_remote_code", "json", "quiet"}
 """Other options that --limit takes."""
@@ -120,6 +120,7 @@ Serve = Annotated[
 Concurrency = Annotated[
     str, _option("With --serve: requests at a time, as 1,4,16,32.", "--concurrency", metavar="N,N,…")
 ]
+Requests = Annotated[int | None, _option("With --serve: requests at each concurrency. Default: one a prompt.", least=1)]
 NodeCounts = Annotated[list[int] | None, _option("With --rules: draft tokens per round. Default: 4 to 64.", "--nodes")]
 Context = Annotated[int, _option("With --limit: context tokens before the forward.", least=1)]
 Device = Annotated[str, _option("With --limit: device, as cpu, cuda, cuda:1.", metavar="DEVICE", check=early.device)]
@@ -141,6 +142,7 @@ def bench(
     batch: Batch = None,
     serve: Serve = False,
     concurrency: Concurrency = "1,4,16,32",
+    requests: Requests = None,
     where: Where = False,
     inflate: Inflate = None,
     temperature: Temperatures = None,
@@ -172,9 +174,9 @@ def bench(
     elif rules:
         _rules(_request(given), tuple(nodes or BUDGETS), json)
     elif batch is not None:
-        _batch_sizes(_request(given), _numbers("batch", batch), json)
+        _batch_sizes(_request(given), early.numbers("batch", batch), json)
     elif serve:
-        _serving(_request(given), _numbers("concurrency", concurrency), json)
+        _serving(_request(given), requests, early.numbers("concurrency", concurrency), json)
     else:
         _methods(_request(given), json, where=where)
 
@@ -261,23 +263,12 @@ def _batch_sizes(request: Options, batches: list[int], json: Path | None) -> Non
     _write(report.as_json(), report.table(), json)
 
 
-def _serving(request: Options, concurrencies: list[int], json: Path | None) -> None:
+def _serving(request: Options, requests: int | None, concurrencies: list[int], json: Path | None) -> None:
     early.extra("server", "fastapi", "uvicorn", "prometheus_client")
     from foreword.bench.serving.run import serving
 
-    report = serving(request, concurrencies, runtime.note)
+    report = serving(request, concurrencies, requests, runtime.note)
     _write(report.as_json(), report.table(), json)
-
-
-def _numbers(option: str, given: str) -> list[int]:
-    from foreword.errors import InvalidRequest
-
-    try:
-        return [int(part) for part in given.split(",")]
-    except ValueError as error:
-        raise InvalidRequest(
-            f"cannot read '--{option}' {given!r}: it holds no list of numbers. Give one as 1,4,16,32"
-        ) from error
 
 
 def _limit(given: dict[str, Any]) -> None:

@@ -29,6 +29,8 @@ class Answer:
     """As the server counts them: one event of a stream may hold several."""
     cached: int = 0
     """Prompt tokens that the server did not read again."""
+    accepted: int = 0
+    """Draft tokens accepted, where the server reports them."""
 
     @property
     def first_token(self) -> float:

@@ -41,6 +41,8 @@ class Row:
     """Percentiles 50 and 95 of the time per token after the first, one value an answer."""
     tokens: int
     cached_tokens: int
+    accepted: int
+    """Draft tokens accepted, where the server reports them."""
     failures: tuple[str, ...]
     differing: int | None
     """Answers that are not our plain server's at the first concurrency; None for other engines."""
@@ -65,7 +67,7 @@ class ServingReport:
         """Return a table for the terminal."""
         left = "".join(f"\nleft out: {name} ({why})" for name, why in self.exclusions.items())
         ratios = [
-            f"\n{row.name} over HTTP: {row.over_in_process:.2f} × without, T = {row.temperature:g}, one request at a time"
+            f"\n{row.name}: {row.over_in_process:.2f} × the speed without HTTP (T = {row.temperature:g}, one client)"
             for row in self.rows
             if row.over_in_process is not None
         ]
@@ -108,6 +110,7 @@ def _row(results: Results, heat: float, name: str, many: int) -> Row:
         per_token=percentiles([one.per_token for one in answers if one.per_token is not None]),
         tokens=sum(one.tokens for one in answers),
         cached_tokens=sum(one.cached for one in answers),
+        accepted=sum(one.accepted for one in answers),
         failures=tuple(why for load in loads for why in load.failures),
         differing=_differing(results, heat, loads) if name in SAME else None,
     )

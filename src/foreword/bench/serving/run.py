@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as List
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
+from itertools import cycle, islice, product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -24,7 +25,7 @@ from foreword.bench.race import REST
 from foreword.bench.records import Request
 from foreword.bench.run import Options, check, rendered, spread
 from foreword.bench.serving import servers
-from foreword.bench.serving.load import Ask, Load, send
+from foreword.bench.serving.load import Ask, send
 from foreword.bench.serving.report import IN_PROCESS, Results, ServingReport, rows
 from foreword.bench.serving.servers import LLAMACPP, OURS, PLAIN, TRANSFORMERS, Served, command, free_port, running
 from foreword.bench.serving.targets import HttpTarget, InProcess
@@ -38,38 +39,65 @@ MOST = 256
 """Requests at a time that our server admits by default."""
 
 
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is sent: the requests of each temperature, `turns` times at each concurrency."""
+
+    requests: dict[float, list[Request]]
+    concurrencies: tuple[int, ...]
+    turns: int
+
+    @property
+    def tenants(self) -> list[str]:
+        """Every tenant: one for the warm-up, and one for each turn, temperature and concurrency."""
+        loads = product(range(self.turns), self.requests, self.concurrencies)
+        return [WARM, *(_tenant(*one) for one in loads)]
+
+
 def serving(
-    options: Options, concurrencies: List[int], progress: Callable[[str], None] = lambda _: None
+    options: Options,
+    concurrencies: List[int],
+    count: int | None = None,
+    progress: Callable[[str], None] = lambda _: None,
 ) -> ServingReport:
     """Send the same requests to every server at every concurrency, in turn; the order rotates.
 
+    `count`: number of requests at each concurrency, cycling through the prompts with new seeds; None = one a prompt.
     Each turn and concurrency is a tenant of its own, so that no server of ours drafts with answers it gave before.
     Raises InvalidRequest or ModelError before any measuring. A server that cannot start is excluded.
     """
     _check(options, concurrencies)
     source = weights(options.target, options.draft, options.dtype, options.inflate, trusted=options.trust_remote_code)
     tokenizer = source.tokenizer(source.target)
-    context = read_config(source.target, trust_remote_code=source.trusted).max_position_embeddings
-    prompts = spread(load(options.prompts), options.limit)
-    requests = {
-        heat: [
-            Request(one.id, rendered(one, tokenizer, context, options), heat, options.seed + place, options.tokens)
-            for place, one in enumerate(prompts)
-        ]
-        for heat in options.temperatures
-    }
+    plan = Plan(_requests(options, source, tokenizer, count), tuple(concurrencies), options.times)
     out, results = Exclusions(progress, needed=PLAIN), Results()
-    keys = [
-        WARM,
-        *(_tenant(turn, heat, many) for turn in range(options.times) for heat in requests for many in concurrencies),
-    ]
     with _files(source, max(concurrencies), tokenizer, progress) as files, ExitStack() as stack:
-        asks = _start(files, _names(options), tokenizer, keys, out, stack, progress)
-        asyncio.run(_measure(asks, files, requests, concurrencies, options.times, results, progress))
+        starter = _Starter(files, tokenizer, ",".join(plan.tenants), progress)
+        asks: dict[str, Ask] = {}
+        for name in _names(options):
+            with out.unless(name):
+                asks[name] = starter.start(name, stack)
+        llm = LLM(
+            files.target, draft=files.draft, dtype=files.dtype, slots=files.slots, trust_remote_code=files.trusted
+        )
+        asyncio.run(_measure(asks, llm, plan, results, progress))
     settings = asdict(options) | {"max_tokens": options.tokens, "repeats": options.times}
-    settings |= {"requests": len(prompts), "concurrencies": list(concurrencies)}
+    settings |= {"requests": len(plan.requests[options.temperatures[0]]), "concurrencies": list(concurrencies)}
     used = versions() | registry.versions(options.peers)
     return ServingReport(machine(), used, source.name, settings, rows(results), out.reasons)
+
+
+def _requests(
+    options: Options, source: Weights, tokenizer: PreTrainedTokenizerBase, count: int | None
+) -> dict[float, list[Request]]:
+    context = read_config(source.target, trust_remote_code=source.trusted).max_position_embeddings
+    prompts = spread(load(options.prompts), options.limit)
+    texts = [(one.id, rendered(one, tokenizer, context, options)) for one in prompts]
+    chosen = list(islice(cycle(texts), count or len(texts)))
+    return {
+        heat: [Request(*one, heat, options.seed + place, options.tokens) for place, one in enumerate(chosen)]
+        for heat in options.temperatures
+    }
 
 
 def _check(options: Options, concurrencies: List[int]) -> None:
@@ -115,55 +143,42 @@ def _files(
         yield replace(files, target=folder, folder=folder)
 
 
-def _start(
-    files: Served,
-    names: List[str],
-    tokenizer: PreTrainedTokenizerBase,
-    keys: List[str],
-    out: Exclusions,
-    stack: ExitStack,
-    progress: Callable[[str], None],
-) -> dict[str, Ask]:
-    """Start the servers one after another; return name -> what asks it."""
-    asks: dict[str, Ask] = {}
-    for name in names:
-        with out.unless(name):
-            port = free_port()
-            line = command(name, files, port)
-            progress(f"starting {name}")
-            environment = {"FOREWORD_API_KEYS": ",".join(keys)} if name in (OURS, PLAIN) else {}
-            stack.enter_context(running(line, port, environment | {"HF_HUB_OFFLINE": "1"}))
-            text_only = name == TRANSFORMERS
-            target = HttpTarget(
-                (servers.HOST, port), files.folder if text_only else None, tokenizer if text_only else None
-            )
-            asks[name] = target.ask
-    return asks
+@dataclass(frozen=True, slots=True)
+class _Starter:
+    """What all servers are started with."""
+
+    files: Served
+    tokenizer: PreTrainedTokenizerBase
+    keys: str
+    """API keys of our servers, separated by commas."""
+    progress: Callable[[str], None]
+
+    def start(self, name: str, stack: ExitStack) -> Ask:
+        """Start a server, which ends with the stack; return what asks it."""
+        port = free_port()
+        line = command(name, self.files, port)
+        self.progress(f"starting {name}")
+        own = {"FOREWORD_API_KEYS": self.keys} if name in (OURS, PLAIN) else {}
+        stack.enter_context(running(line, port, own | {"HF_HUB_OFFLINE": "1"}))
+        if name == TRANSFORMERS:
+            return HttpTarget((servers.HOST, port), self.files.folder, self.tokenizer).ask
+        return HttpTarget((servers.HOST, port)).ask
 
 
 async def _measure(
-    asks: dict[str, Ask],
-    files: Served,
-    requests: dict[float, list[Request]],
-    concurrencies: List[int],
-    turns: int,
-    results: Results,
-    progress: Callable[[str], None],
+    asks: dict[str, Ask], llm: LLM, plan: Plan, results: Results, progress: Callable[[str], None]
 ) -> None:
-    llm = LLM(files.target, draft=files.draft, dtype=files.dtype, slots=files.slots, trust_remote_code=files.trusted)
     async with AsyncLLM(llm) as engine:
         asks = asks | {IN_PROCESS: InProcess(engine).ask}
-        first = next(iter(requests.values()))[0]
-        for ask in asks.values():
-            await send(ask, [replace(first, seed=first.seed + MOST)], 1, WARM)
+        first = next(iter(plan.requests.values()))[0]
+        for ask in asks.values():  # with a seed of no other request
+            await send(ask, [replace(first, seed=first.seed + sum(map(len, plan.requests.values())))], 1, WARM)
         names = list(asks)
-        for turn in range(turns):
-            for heat, several in requests.items():
-                for many in concurrencies:
-                    for name in [*names[turn % len(names) :], *names[: turn % len(names)]]:
-                        if name == IN_PROCESS and many != 1:
-                            continue
-                        await asyncio.sleep(REST)
-                        load_: Load = await send(asks[name], several, many, _tenant(turn, heat, many))
-                        results.setdefault((heat, name, many), []).append(load_)
-                    progress(f"turn {turn + 1} of {turns}: temperature {heat:g}, concurrency {many}")
+        for turn, (heat, requests), many in product(range(plan.turns), plan.requests.items(), plan.concurrencies):
+            for name in [*names[turn % len(names) :], *names[: turn % len(names)]]:
+                if name == IN_PROCESS and many != 1:
+                    continue
+                await asyncio.sleep(REST)
+                measured = await send(asks[name], requests, many, _tenant(turn, heat, many))
+                results.setdefault((heat, name, many), []).append(measured)
+            progress(f"turn {turn + 1} of {plan.turns}: temperature {heat:g}, concurrency {many}")

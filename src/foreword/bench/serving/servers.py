@@ -88,7 +88,7 @@ def running(line: List[str], port: int, environment: dict[str, str]) -> Iterator
             line, env=os.environ | environment, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
         )
         try:
-            _wait(process, port, log)
+            _wait(process, line, port, log)
             yield
         finally:
             process.send_signal(signal.SIGINT)
@@ -106,15 +106,13 @@ def free_port() -> int:
         return taken.getsockname()[1]
 
 
-def _wait(process: subprocess.Popen[bytes], port: int, log: IO[bytes]) -> None:
+def _wait(process: subprocess.Popen[bytes], line: List[str], port: int, log: IO[bytes]) -> None:
     ends = monotonic() + READY_SECONDS
     while True:
         if process.poll() is not None or monotonic() > ends:
             log.seek(0)
             said = log.read().decode(errors="replace")[-TAIL:].strip()
-            raise ServerFailed(
-                f"cannot start {' '.join(process.args[:6])}: it ended or never listened. It wrote: {said}"
-            )
+            raise ServerFailed(f"cannot start {' '.join(line[:6])}: it ended or never listened. It wrote: {said}")
         with socket.socket() as probe:
             if probe.connect_ex((HOST, port)) == 0:
                 return

@@ -36,8 +36,9 @@ class HttpTarget:
         }
         started, times, pieces = perf_counter(), list[float](), list[str]()
         usage: dict[str, Any] | None = None
+        metrics: dict[str, Any] = {}
         async for event in events(self.address, "/v1/completions", body, tenant):
-            usage = event.get("usage") or usage
+            usage, metrics = event.get("usage") or usage, event.get("metrics") or metrics
             text = "".join(choice.get("text") or "" for choice in event.get("choices") or ())
             if text:
                 times.append(perf_counter())
@@ -52,6 +53,7 @@ class HttpTarget:
             text="".join(pieces),
             tokens=usage["completion_tokens"],
             cached=(usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0,
+            accepted=(metrics.get("speculative_decoding") or {}).get("num_accepted_draft_tokens", 0),
         )
 
     def _text(self, request: Request) -> str:
