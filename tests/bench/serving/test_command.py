@@ -6,18 +6,23 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from foreword.bench.exclusions import Exclusions
+from foreword.bench.peers.convert import Source
 from foreword.bench.run import Options
 from foreword.bench.serving.run import serving
 from foreword.bench.serving.servers import OURS, PLAIN, TRANSFORMERS, Served, ServerFailed, command, running
 from foreword.cli import main
 from foreword.errors import InvalidRequest
 
-FILES = Served(None, None, "folder", "float32", 4, Path)
+
+def no_source() -> Source:
+    raise AssertionError("there is none to convert")
+
+
+FILES = Served(None, None, "folder", "float32", 4, no_source, print)
 
 
 @pytest.mark.slow
@@ -58,8 +63,11 @@ def test_every_server_answers_and_ours_give_equal_texts(tmp_path):
         (("--serve", "--method", "none"), "cannot use '--method' with '--serve'"),
     ],
 )
-def test_options_without_effect_are_refused(words, reason, capsys):
-    assert main(["bench", *words]) == 2
+def test_options_without_effect_are_refused(words, reason, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["foreword", "bench", *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
     assert reason in " ".join(capsys.readouterr().err.split())
 
 

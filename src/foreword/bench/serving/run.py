@@ -8,7 +8,6 @@ from collections.abc import Sequence as List
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from itertools import cycle, islice, product
-from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from transformers import PreTrainedTokenizerBase
@@ -19,6 +18,7 @@ from foreword.bench.exclusions import Exclusions
 from foreword.bench.lineup import Weights, weights
 from foreword.bench.machine import machine, versions
 from foreword.bench.peers import registry
+from foreword.bench.peers.convert import Source
 from foreword.bench.peers.convert import source as convertible
 from foreword.bench.prompts import load
 from foreword.bench.race import REST
@@ -27,12 +27,13 @@ from foreword.bench.run import Options, check, rendered, spread
 from foreword.bench.serving import servers
 from foreword.bench.serving.load import Ask, send
 from foreword.bench.serving.report import IN_PROCESS, Results, ServingReport, rows
-from foreword.bench.serving.servers import LLAMACPP, OURS, PLAIN, TRANSFORMERS, Served, command, free_port, running
+from foreword.bench.serving.servers import OURS, PLAIN, TRANSFORMERS, Served, command, free_port, running
 from foreword.bench.serving.targets import HttpTarget, InProcess
 from foreword.errors import InvalidRequest
 from foreword.llm import LLM
 from foreword.model.loading.config import read_config
 
+OPENVINO = "openvino"
 WARM = "warm"
 """Tenant of the warm-up."""
 MOST = 256
@@ -83,7 +84,7 @@ def serving(
         asyncio.run(_measure(asks, llm, plan, results, progress))
     settings = asdict(options) | {"max_tokens": options.tokens, "repeats": options.times}
     settings |= {"requests": len(plan.requests[options.temperatures[0]]), "concurrencies": list(concurrencies)}
-    used = versions() | registry.versions(options.peers)
+    used = versions() | registry.versions(_names(options))
     return ServingReport(machine(), used, source.name, settings, rows(results), out.reasons)
 
 
@@ -110,8 +111,8 @@ def _check(options: Options, concurrencies: List[int]) -> None:
 
 def _names(options: Options) -> list[str]:
     """Return the servers: ours twice, transformers', and the peers that were named."""
-    every = registry.ALL in options.peers
-    return [OURS, PLAIN, TRANSFORMERS, *([LLAMACPP] if every or LLAMACPP in options.peers else [])]
+    peers = [name for name in registry.ENGINES if name in options.peers or registry.ALL in options.peers]
+    return [OURS, PLAIN, TRANSFORMERS, *peers]
 
 
 def _tenant(turn: int, heat: float, many: int) -> str:
@@ -123,15 +124,16 @@ def _files(
     source: Weights, slots: int, tokenizer: PreTrainedTokenizerBase, note: Callable[[str], None]
 ) -> Iterator[Served]:
     """Yield the files of the servers; an enlarged target is written to a folder for as long as it is needed."""
-    from foreword.bench.peers import llamacpp
 
-    def gguf() -> Path:
-        return llamacpp.file(convertible(source.name, source.load(), tokenizer), note)
+    def convert() -> Source:
+        return convertible(source.name, source.load(), tokenizer)
 
     dtype = str(source.dtype).removeprefix("torch.")
     draft = None if source.draft is None else str(source.draft)
     own = source.target == bundled.target() and source.shape is None and source.draft == bundled.draft()
-    files = Served(None if own else str(source.target), None if own else draft, str(source.target), dtype, slots, gguf)
+    files = Served(
+        None if own else str(source.target), None if own else draft, str(source.target), dtype, slots, convert, note
+    )
     files = replace(files, trusted=source.trusted)
     if source.shape is None:
         yield files
@@ -155,14 +157,21 @@ class _Starter:
 
     def start(self, name: str, stack: ExitStack) -> Ask:
         """Start a server, which ends with the stack; return what asks it."""
+        if name == OPENVINO:
+            registry.check([OPENVINO])
+            self.progress(f"loading {name}")
+            from foreword.bench.serving.openvino import OpenVinoTarget
+
+            return OpenVinoTarget(self.files.source(), self.files.slots, self.progress).ask
         port = free_port()
         line = command(name, self.files, port)
         self.progress(f"starting {name}")
         own = {"FOREWORD_API_KEYS": self.keys} if name in (OURS, PLAIN) else {}
         stack.enter_context(running(line, port, own | {"HF_HUB_OFFLINE": "1"}))
+        address = (servers.HOST, port)
         if name == TRANSFORMERS:
-            return HttpTarget((servers.HOST, port), self.files.folder, self.tokenizer).ask
-        return HttpTarget((servers.HOST, port)).ask
+            return HttpTarget(address, self.tokenizer, self.files.folder, as_text=True).ask
+        return HttpTarget(address, self.tokenizer).ask
 
 
 async def _measure(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -12,13 +11,14 @@ from collections.abc import Sequence as List
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
-from pathlib import Path
 from tempfile import TemporaryFile
 from time import monotonic, sleep
 from typing import IO
 
 import torch
 
+from foreword.bench.peers.convert import Source
+from foreword.bench.peers.llamacpp import file as gguf
 from foreword.errors import ForewordError, InvalidRequest
 
 OURS, PLAIN, TRANSFORMERS, LLAMACPP = "foreword", "foreword, none", "transformers", "llamacpp"
@@ -31,7 +31,7 @@ HOST = "127.0.0.1"
 READY_SECONDS, POLL_SECONDS = 600.0, 0.1
 """Seconds. Longest start of a server, a large model included, and time between two looks at its port."""
 END_SECONDS = 20.0
-"""Seconds for a server to end after SIGINT, before it is killed."""
+"""Seconds for a server to end after SIGTERM, before it is killed."""
 TAIL = 600
 """Characters of a failed server's log in the error."""
 
@@ -51,8 +51,10 @@ class Served:
     """Folder or hub id of the target, the bundled one too."""
     dtype: str
     slots: int
-    gguf: Callable[[], Path]
-    """Returns the target as a GGUF file, written if needed."""
+    source: Callable[[], Source]
+    """Returns the target to convert to a peer's format."""
+    note: Callable[[str], None]
+    """Gets a line before a slow step."""
     trusted: bool = False
 
 
@@ -67,7 +69,15 @@ def command(name: str, files: Served, port: int) -> list[str]:
         return found + ["--trust-remote-code"] * files.trusted
     if name == LLAMACPP:
         threads = str(torch.get_num_threads())
-        found = [sys.executable, "-m", "llama_cpp.server", "--model", str(files.gguf()), "--n_ctx", "4096"]
+        found = [
+            sys.executable,
+            "-m",
+            "llama_cpp.server",
+            "--model",
+            str(gguf(files.source(), files.note)),
+            "--n_ctx",
+            "4096",
+        ]
         return [*found, "--host", HOST, "--port", str(port), "--n_threads", threads, "--n_threads_batch", threads]
     found = [sys.executable, "-m", "foreword", "serve", *([files.target] if files.target else [])]
     found += ["--host", HOST, "--port", str(port), "--slots", str(files.slots), "--dtype", files.dtype, "--quiet"]
@@ -91,7 +101,7 @@ def running(line: List[str], port: int, environment: dict[str, str]) -> Iterator
             _wait(process, line, port, log)
             yield
         finally:
-            process.send_signal(signal.SIGINT)
+            process.terminate()
             try:
                 process.wait(END_SECONDS)
             except subprocess.TimeoutExpired:

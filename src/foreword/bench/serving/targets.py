@@ -8,7 +8,7 @@ from typing import Any
 
 from foreword.async_llm import AsyncLLM
 from foreword.bench.records import Request
-from foreword.bench.serving.client import RequestFailed, events
+from foreword.bench.serving.client import events
 from foreword.bench.serving.load import Answer
 from foreword.types import SamplingParams
 
@@ -18,21 +18,23 @@ class HttpTarget:
     """A server that speaks OpenAI's completions, streamed."""
 
     address: tuple[str, int]
+    tokenizer: Any
+    """Of the model; it counts the tokens of servers that report no usage."""
     model: str | None = None
     """Name to send; None: none."""
-    tokenizer: Any = None
-    """Given for a server that takes text only; others get token ids."""
+    as_text: bool = False
+    """Send prompts as text, to a server that takes no token ids; such servers report usage unasked."""
 
     async def ask(self, request: Request, tenant: str) -> Answer:
         """Stream one answer. Raises RequestFailed or OSError if there is none."""
         body = {
-            "prompt": list(request.prompt) if self.tokenizer is None else self._text(request),
+            "prompt": self._text(request) if self.as_text else list(request.prompt),
             "max_tokens": request.max_tokens,
             "temperature": request.temperature,
             "seed": request.seed,
             "stream": True,
             **({"model": self.model} if self.model else {}),
-            **({"stream_options": {"include_usage": True}} if self.tokenizer is None else {}),
+            **({"stream_options": {"include_usage": True}} if not self.as_text else {}),
         }
         started, times, pieces = perf_counter(), list[float](), list[str]()
         usage: dict[str, Any] | None = None
@@ -43,14 +45,14 @@ class HttpTarget:
             if text:
                 times.append(perf_counter())
                 pieces.append(text)
+        ended, whole = perf_counter(), "".join(pieces)
         if usage is None:
-            raise RequestFailed("cannot count the tokens of an answer: the server reported no usage")
-        ended = perf_counter()
+            usage = {"completion_tokens": len(self.tokenizer(whole, add_special_tokens=False)["input_ids"])}
         return Answer(
             started=started,
             first=times[0] if times else ended,
             last=times[-1] if times else ended,
-            text="".join(pieces),
+            text=whole,
             tokens=usage["completion_tokens"],
             cached=(usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0,
             accepted=(metrics.get("speculative_decoding") or {}).get("num_accepted_draft_tokens", 0),
