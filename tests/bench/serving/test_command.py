@@ -14,7 +14,6 @@ from foreword.bench.peers.convert import Source
 from foreword.bench.run import Options
 from foreword.bench.serving.run import serving
 from foreword.bench.serving.servers import OURS, PLAIN, TRANSFORMERS, Served, ServerFailed, command, running
-from foreword.cli import main
 from foreword.errors import InvalidRequest
 
 
@@ -52,23 +51,6 @@ def test_every_server_answers_and_ours_give_equal_texts(tmp_path):
     assert found["rows"][0]["over_in_process"] > 0
     assert found["settings"]["requests"] == 2
     assert "× the speed without HTTP" in process.stdout
-
-
-@pytest.mark.parametrize(
-    ("words", "reason"),
-    [
-        (("--serve", "--concurrency", "1,x"), "cannot read '--concurrency' '1,x'"),
-        (("--concurrency", "2"), "it goes with '--serve'"),
-        (("--serve", "--batch", "2"), "each is its own measurement"),
-        (("--serve", "--method", "none"), "cannot use '--method' with '--serve'"),
-    ],
-)
-def test_options_without_effect_are_refused(words, reason, capsys, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["foreword", "bench", *words])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 2
-    assert reason in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_concurrency_of_none_is_refused_before_any_work():

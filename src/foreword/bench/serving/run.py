@@ -170,8 +170,8 @@ class _Starter:
         stack.enter_context(running(line, port, own | {"HF_HUB_OFFLINE": "1"}))
         address = (servers.HOST, port)
         if name == TRANSFORMERS:
-            return HttpTarget(address, self.tokenizer, self.files.folder, as_text=True).ask
-        return HttpTarget(address, self.tokenizer).ask
+            return HttpTarget(address, self.files.folder, self.tokenizer).ask
+        return HttpTarget(address).ask
 
 
 async def _measure(

@@ -18,23 +18,21 @@ class HttpTarget:
     """A server that speaks OpenAI's completions, streamed."""
 
     address: tuple[str, int]
-    tokenizer: Any
-    """Of the model; it counts the tokens of servers that report no usage."""
     model: str | None = None
     """Name to send; None: none."""
-    as_text: bool = False
-    """Send prompts as text, to a server that takes no token ids; such servers report usage unasked."""
+    tokenizer: Any = None
+    """Given for a server that takes prompts as text only, and reports usage unasked; others get token ids."""
 
     async def ask(self, request: Request, tenant: str) -> Answer:
         """Stream one answer. Raises RequestFailed or OSError if there is none."""
         body = {
-            "prompt": self._text(request) if self.as_text else list(request.prompt),
+            "prompt": list(request.prompt) if self.tokenizer is None else self._text(request),
             "max_tokens": request.max_tokens,
             "temperature": request.temperature,
             "seed": request.seed,
             "stream": True,
             **({"model": self.model} if self.model else {}),
-            **({"stream_options": {"include_usage": True}} if not self.as_text else {}),
+            **({"stream_options": {"include_usage": True}} if self.tokenizer is None else {}),
         }
         started, times, pieces = perf_counter(), list[float](), list[str]()
         usage: dict[str, Any] | None = None
@@ -45,14 +43,14 @@ class HttpTarget:
             if text:
                 times.append(perf_counter())
                 pieces.append(text)
-        ended, whole = perf_counter(), "".join(pieces)
-        if usage is None:
-            usage = {"completion_tokens": len(self.tokenizer(whole, add_special_tokens=False)["input_ids"])}
+        ended = perf_counter()
+        if usage is None:  # llama-cpp-python, which sends an event a token
+            usage = {"completion_tokens": len(times)}
         return Answer(
             started=started,
             first=times[0] if times else ended,
             last=times[-1] if times else ended,
-            text=whole,
+            text="".join(pieces),
             tokens=usage["completion_tokens"],
             cached=(usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0,
             accepted=(metrics.get("speculative_decoding") or {}).get("num_accepted_draft_tokens", 0),
