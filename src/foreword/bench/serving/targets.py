@@ -15,7 +15,7 @@ from foreword.types import SamplingParams
 
 @dataclass(frozen=True, slots=True)
 class HttpTarget:
-    """A server that speaks OpenAI's completions, streamed."""
+    """A server with OpenAI's completions, streamed."""
 
     address: tuple[str, int]
     model: str | None = None
