@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from foreword.bench.run import Options
 
 MEASURE, OUTPUT = "Measurement", "Results"
-ALONE = {"limit": {"context", "device"}, "rules": {"nodes"}}
+ALONE = {"limit": {"context", "device"}, "rules": {"nodes"}, "serve": {"concurrency", "requests"}}
 """Options that only one kind of measurement takes."""
 LIMITED = {"quick", "inflate", "model", "dtype", "trust_remote_code", "json", "quiet"}
 """Other options that --limit takes."""
@@ -114,6 +114,13 @@ Batch = Annotated[
     str | None,
     _option("Batch sizes to compare instead, as 1,4,16,32.", metavar="N,N,…"),
 ]
+Serve = Annotated[
+    bool, typer.Option("--serve", help="Servers under load, over HTTP, instead.", rich_help_panel=MEASURE)
+]
+Concurrency = Annotated[
+    str, _option("With --serve: requests at a time, as 1,4,16,32.", "--concurrency", metavar="N,N,…")
+]
+Requests = Annotated[int | None, _option("With --serve: requests at each concurrency. Default: one a prompt.", least=1)]
 NodeCounts = Annotated[list[int] | None, _option("With --rules: draft tokens per round. Default: 4 to 64.", "--nodes")]
 Context = Annotated[int, _option("With --limit: context tokens before the forward.", least=1)]
 Device = Annotated[str, _option("With --limit: device, as cpu, cuda, cuda:1.", metavar="DEVICE", check=early.device)]
@@ -133,6 +140,9 @@ def bench(
     limit: Limit = False,
     rules: Rules = False,
     batch: Batch = None,
+    serve: Serve = False,
+    concurrency: Concurrency = "1,4,16,32",
+    requests: Requests = None,
     where: Where = False,
     inflate: Inflate = None,
     temperature: Temperatures = None,
@@ -164,7 +174,9 @@ def bench(
     elif rules:
         _rules(_request(given), tuple(nodes or BUDGETS), json)
     elif batch is not None:
-        _batch_sizes(_request(given), batch, json)
+        _batch_sizes(_request(given), early.numbers("batch", batch), json)
+    elif serve:
+        _serving(_request(given), requests, early.numbers("concurrency", concurrency), json)
     else:
         _methods(_request(given), json, where=where)
 
@@ -201,7 +213,7 @@ def _check(given: dict[str, object]) -> None:
 
     defaults = {name: option.default for name, option in signature(bench).parameters.items()}
     changed = {name for name, default in defaults.items() if given[name] != default}
-    kinds = sorted(changed & {"limit", "rules", "batch", "where"})
+    kinds = sorted(changed & {"limit", "rules", "batch", "serve", "where"})
     if len(kinds) > 1:
         raise InvalidRequest(f"cannot combine {_as_options(kinds)}: each is its own measurement. Give one at a time")
     kind = kinds[0] if kinds else ""
@@ -215,8 +227,12 @@ def _check(given: dict[str, object]) -> None:
             f"cannot use {_as_options(unused)} with '--limit': it measures forwards alone. Leave it out"
         )
 
-    if kind == "batch" and "plot" in changed:
-        raise InvalidRequest("cannot use '--plot' with '--batch': it draws single requests. Leave it out")
+    if kind in ("batch", "serve") and "plot" in changed:
+        raise InvalidRequest(f"cannot use '--plot' with '--{kind}': it draws single requests. Leave it out")
+    if kind == "serve" and (unused := sorted(changed & {"method", "budget", "source"})):
+        raise InvalidRequest(
+            f"cannot use {_as_options(unused)} with '--serve': servers run by their defaults. Leave it out"
+        )
 
 
 def _as_options(options: list[str]) -> str:
@@ -240,17 +256,18 @@ def _rules(request: Options, budgets: tuple[int, ...], json: Path | None) -> Non
     _write(as_json(rows, request), table(rows), json)
 
 
-def _batch_sizes(request: Options, batch: str, json: Path | None) -> None:
+def _batch_sizes(request: Options, batches: list[int], json: Path | None) -> None:
     from foreword.bench.batch_sizes import together
-    from foreword.errors import InvalidRequest
 
-    try:
-        batches = [int(part) for part in batch.split(",")]
-    except ValueError as error:
-        raise InvalidRequest(
-            f"cannot read '--batch' {batch!r}: it holds no list of numbers. Give one as 1,4,16,32"
-        ) from error
     report = together(request, batches, runtime.note)
+    _write(report.as_json(), report.table(), json)
+
+
+def _serving(request: Options, requests: int | None, concurrencies: list[int], json: Path | None) -> None:
+    early.extra("server", "fastapi", "uvicorn", "prometheus_client")
+    from foreword.bench.serving.run import serving
+
+    report = serving(request, concurrencies, requests, runtime.note)
     _write(report.as_json(), report.table(), json)
 
 

@@ -53,17 +53,17 @@ def entry(name: str, mode: str, pair: Pair) -> OpenVINO:
     """Return the entry of this mode, compiled. Raises ModelError if the models cannot be converted."""
     genai: Any = import_module("openvino_genai")
     target = pair.target()
-    device = _device(target)
+    how = device(target)
     extra: dict[str, Any] = {}
     if mode == ASSISTED:
         draft = pair.draft()
-        extra["draft_model"] = genai.draft_model(folder(draft, pair.note), "CPU", **device)
+        extra["draft_model"] = genai.draft_model(folder(draft, pair.note), "CPU", **how)
     if mode == LOOKUP:
         extra["prompt_lookup"] = True
     scheduler = genai.SchedulerConfig()
     for setting, value in CACHE.items():
         setattr(scheduler, setting, value)
-    pipeline = genai.LLMPipeline(folder(target, pair.note), "CPU", scheduler_config=scheduler, **extra, **device)
+    pipeline = genai.LLMPipeline(folder(target, pair.note), "CPU", scheduler_config=scheduler, **extra, **how)
     return OpenVINO(name, pipeline, target.eos, SETTINGS.get(mode, {}))
 
 
@@ -83,7 +83,7 @@ def _write(source: Source, out: Path) -> None:
     source.model.config.save_pretrained(out)
 
 
-def _device(source: Source) -> dict[str, Any]:
+def device(source: Source) -> dict[str, Any]:
     """Return device options: as many threads as torch has, and products in the dtype of the weights."""
     ov: Any = import_module("openvino")
     kind = getattr(ov.Type, TYPES[source.model.dtype])

@@ -168,3 +168,13 @@ def row(name: str) -> None:
         method(name)
     else:
         check_name("method", name, rows())
+
+
+def numbers(option: str, given: str) -> list[int]:
+    """Return the numbers of a list such as 1,4,16,32. Raises InvalidRequest, which names the option, for others."""
+    try:
+        return [int(part) for part in given.split(",")]
+    except ValueError as error:
+        raise InvalidRequest(
+            f"cannot read '--{option}' {given!r}: it holds no list of numbers. Give one as 1,4,16,32"
+        ) from error

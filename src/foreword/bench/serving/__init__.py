@@ -1,0 +1,1 @@
+"""Load measurement of servers: the same requests over HTTP to ours and to others, interleaved."""

@@ -1,0 +1,74 @@
+"""Provides OpenVINO GenAI's continuous batching as a target of load; it has no server, so it runs in this process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from importlib import import_module
+from itertools import count
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from foreword.bench.peers.convert import Source
+from foreword.bench.peers.openvino import device, folder
+from foreword.bench.records import Request
+from foreword.bench.serving.load import Answer
+from foreword.errors import ForewordError
+
+
+class OpenVinoTarget:
+    """A pipeline whose steps run in a thread while any request is unfinished."""
+
+    def __init__(self, source: Source, slots: int, note: Callable[[str], None]) -> None:
+        """`slots`: sequences of one step. Raises ModelError if the model cannot be converted."""
+        self._ov: Any = import_module("openvino")
+        self._genai: Any = import_module("openvino_genai")
+        scheduler = self._genai.SchedulerConfig()
+        scheduler.max_num_seqs = slots
+        scheduler.enable_prefix_caching = False
+        where = str(folder(source, note))
+        self._pipeline = self._genai.ContinuousBatchingPipeline(where, scheduler, "CPU", device(source))
+        self._source, self._ids = source, count()
+        self._steps: asyncio.Task[None] | None = None
+        self._stepped = asyncio.Event()
+
+    async def ask(self, request: Request, tenant: str) -> Answer:
+        """Generate one answer. Above temperature 0 OpenVINO samples by itself, from the same seed."""
+        sampling: dict[str, Any] = {}
+        if request.temperature > 0:
+            sampling = {"do_sample": True, "temperature": request.temperature, "rng_seed": request.seed}
+        config = self._genai.GenerationConfig(
+            max_new_tokens=request.max_tokens, stop_token_ids=set(self._source.eos), **sampling
+        )
+        started, tokens, times = perf_counter(), list[int](), list[float]()
+        prompt = self._ov.Tensor(np.array([request.prompt], dtype=np.int64))
+        handle = self._pipeline.add_request(next(self._ids), prompt, config)
+        if self._steps is None or self._steps.done():
+            self._steps = asyncio.create_task(self._run())
+        ended = False
+        while not ended:
+            await self._stepped.wait()
+            ended = handle.get_status() != self._genai.GenerationStatus.RUNNING
+            while handle.can_read():
+                tokens += [token for output in handle.read().values() for token in output.generated_ids]
+                times.append(perf_counter())
+            if self._steps.done() and not ended:
+                self._steps.result()
+                raise ForewordError("cannot get an answer from OpenVINO: it stopped before the end")
+        text = str(self._source.tokenizer.decode(tokens, skip_special_tokens=True))
+        return Answer(started=started, first=times[0], last=times[-1], text=text, tokens=len(tokens))
+
+    async def _run(self) -> None:
+        """Step while there are unfinished requests, and wake all that wait after each step."""
+        try:
+            while self._pipeline.has_non_finished_requests():
+                await asyncio.to_thread(self._pipeline.step)
+                self._wake()
+        finally:
+            self._wake()
+
+    def _wake(self) -> None:
+        waiting, self._stepped = self._stepped, asyncio.Event()
+        waiting.set()

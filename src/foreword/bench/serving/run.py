@@ -1,0 +1,193 @@
+"""Load measurement of servers: every server at every concurrency, interleaved, and HTTP beside no HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from collections.abc import Sequence as List
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, replace
+from itertools import cycle, islice, product
+from tempfile import TemporaryDirectory
+
+from transformers import PreTrainedTokenizerBase
+
+from foreword import bundled
+from foreword.async_llm import AsyncLLM
+from foreword.bench.exclusions import Exclusions
+from foreword.bench.lineup import Weights, weights
+from foreword.bench.machine import machine, versions
+from foreword.bench.peers import registry
+from foreword.bench.peers.convert import Source
+from foreword.bench.peers.convert import source as convertible
+from foreword.bench.prompts import load
+from foreword.bench.race import REST
+from foreword.bench.records import Request
+from foreword.bench.run import Options, check, rendered, spread
+from foreword.bench.serving import servers
+from foreword.bench.serving.load import Ask, send
+from foreword.bench.serving.report import IN_PROCESS, Results, ServingReport, rows
+from foreword.bench.serving.servers import OURS, PLAIN, TRANSFORMERS, Served, command, free_port, running
+from foreword.bench.serving.targets import HttpTarget, InProcess
+from foreword.errors import InvalidRequest
+from foreword.llm import LLM
+from foreword.model.loading.config import read_config
+
+OPENVINO = "openvino"
+WARM = "warm"
+"""Tenant of the warm-up."""
+MOST = 256
+"""Requests at a time that our server admits by default."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is sent: the requests of each temperature, `turns` times at each concurrency."""
+
+    requests: dict[float, list[Request]]
+    concurrencies: tuple[int, ...]
+    turns: int
+
+    @property
+    def tenants(self) -> list[str]:
+        """Every tenant: one for the warm-up, and one for each turn, temperature and concurrency."""
+        loads = product(range(self.turns), self.requests, self.concurrencies)
+        return [WARM, *(_tenant(*one) for one in loads)]
+
+
+def serving(
+    options: Options,
+    concurrencies: List[int],
+    count: int | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+) -> ServingReport:
+    """Send the same requests to every server at every concurrency, in turn; the order rotates.
+
+    `count`: number of requests at each concurrency, cycling through the prompts with new seeds; None = one a prompt.
+    Each turn and concurrency is a tenant of its own, so that no server of ours drafts with answers it gave before.
+    Raises InvalidRequest or ModelError before any measuring. A server that cannot start is excluded.
+    """
+    _check(options, concurrencies)
+    source = weights(options.target, options.draft, options.dtype, options.inflate, trusted=options.trust_remote_code)
+    tokenizer = source.tokenizer(source.target)
+    plan = Plan(_requests(options, source, tokenizer, count), tuple(concurrencies), options.times)
+    out, results = Exclusions(progress, needed=PLAIN), Results()
+    with _files(source, max(concurrencies), tokenizer, progress) as files, ExitStack() as stack:
+        starter = _Starter(files, tokenizer, ",".join(plan.tenants), progress)
+        asks: dict[str, Ask] = {}
+        for name in _names(options):
+            with out.unless(name):
+                asks[name] = starter.start(name, stack)
+        llm = LLM(
+            files.target, draft=files.draft, dtype=files.dtype, slots=files.slots, trust_remote_code=files.trusted
+        )
+        asyncio.run(_measure(asks, llm, plan, results, progress))
+    settings = asdict(options) | {"max_tokens": options.tokens, "repeats": options.times}
+    settings |= {"requests": len(plan.requests[options.temperatures[0]]), "concurrencies": list(concurrencies)}
+    used = versions() | registry.versions(_names(options))
+    return ServingReport(machine(), used, source.name, settings, rows(results), out.reasons)
+
+
+def _requests(
+    options: Options, source: Weights, tokenizer: PreTrainedTokenizerBase, count: int | None
+) -> dict[float, list[Request]]:
+    context = read_config(source.target, trust_remote_code=source.trusted).max_position_embeddings
+    prompts = spread(load(options.prompts), options.limit)
+    texts = [(one.id, rendered(one, tokenizer, context, options)) for one in prompts]
+    chosen = list(islice(cycle(texts), count or len(texts)))
+    return {
+        heat: [Request(*one, heat, options.seed + place, options.tokens) for place, one in enumerate(chosen)]
+        for heat in options.temperatures
+    }
+
+
+def _check(options: Options, concurrencies: List[int]) -> None:
+    check(options)
+    if not concurrencies or not all(1 <= many <= MOST for many in concurrencies):
+        raise InvalidRequest(
+            f"cannot measure concurrencies of {list(concurrencies)}: each must be from 1 to {MOST}. Give 1,4,16,32"
+        )
+
+
+def _names(options: Options) -> list[str]:
+    """Return the servers: ours twice, transformers', and the peers that were named."""
+    peers = [name for name in registry.ENGINES if name in options.peers or registry.ALL in options.peers]
+    return [OURS, PLAIN, TRANSFORMERS, *peers]
+
+
+def _tenant(turn: int, heat: float, many: int) -> str:
+    return f"turn-{turn}-{heat:g}-{many}"
+
+
+@contextmanager
+def _files(
+    source: Weights, slots: int, tokenizer: PreTrainedTokenizerBase, note: Callable[[str], None]
+) -> Iterator[Served]:
+    """Yield the files of the servers; an enlarged target is written to a folder for as long as it is needed."""
+
+    def convert() -> Source:
+        return convertible(source.name, source.load(), tokenizer)
+
+    dtype = str(source.dtype).removeprefix("torch.")
+    draft = None if source.draft is None else str(source.draft)
+    own = source.target == bundled.target() and source.shape is None and source.draft == bundled.draft()
+    files = Served(
+        None if own else str(source.target), None if own else draft, str(source.target), dtype, slots, convert, note
+    )
+    files = replace(files, trusted=source.trusted)
+    if source.shape is None:
+        yield files
+        return
+    with TemporaryDirectory(prefix="foreword-serve-") as folder:
+        note(f"writing {source.name} into {folder}, removed after the run")
+        source.load().save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        yield replace(files, target=folder, folder=folder)
+
+
+@dataclass(frozen=True, slots=True)
+class _Starter:
+    """What all servers are started with."""
+
+    files: Served
+    tokenizer: PreTrainedTokenizerBase
+    keys: str
+    """API keys of our servers, separated by commas."""
+    progress: Callable[[str], None]
+
+    def start(self, name: str, stack: ExitStack) -> Ask:
+        """Start a server, which ends with the stack; return what asks it."""
+        if name == OPENVINO:
+            registry.check([OPENVINO])
+            self.progress(f"loading {name}")
+            from foreword.bench.serving.openvino import OpenVinoTarget
+
+            return OpenVinoTarget(self.files.source(), self.files.slots, self.progress).ask
+        port = free_port()
+        line = command(name, self.files, port)
+        self.progress(f"starting {name}")
+        own = {"FOREWORD_API_KEYS": self.keys} if name in (OURS, PLAIN) else {}
+        stack.enter_context(running(line, port, own | {"HF_HUB_OFFLINE": "1"}))
+        address = (servers.HOST, port)
+        if name == TRANSFORMERS:
+            return HttpTarget(address, self.files.folder, self.tokenizer).ask
+        return HttpTarget(address).ask
+
+
+async def _measure(
+    asks: dict[str, Ask], llm: LLM, plan: Plan, results: Results, progress: Callable[[str], None]
+) -> None:
+    async with AsyncLLM(llm) as engine:
+        asks = asks | {IN_PROCESS: InProcess(engine).ask}
+        first = next(iter(plan.requests.values()))[0]
+        for ask in asks.values():  # with a seed of no other request
+            await send(ask, [replace(first, seed=first.seed + sum(map(len, plan.requests.values())))], 1, WARM)
+        names = list(asks)
+        for turn, (heat, requests), many in product(range(plan.turns), plan.requests.items(), plan.concurrencies):
+            for name in [*names[turn % len(names) :], *names[: turn % len(names)]]:
+                if name == IN_PROCESS and many != 1:
+                    continue
+                await asyncio.sleep(REST)
+                measured = await send(asks[name], requests, many, _tenant(turn, heat, many))
+                results.setdefault((heat, name, many), []).append(measured)
+            progress(f"turn {turn + 1} of {plan.turns}: temperature {heat:g}, concurrency {many}")

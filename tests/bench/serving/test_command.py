@@ -1,0 +1,81 @@
+"""`foreword bench --serve`, from the command line to the servers' processes and back."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from foreword.bench.exclusions import Exclusions
+from foreword.bench.peers.convert import Source
+from foreword.bench.run import Options
+from foreword.bench.serving.run import serving
+from foreword.bench.serving.servers import OURS, PLAIN, TRANSFORMERS, Served, ServerFailed, command, running
+from foreword.errors import InvalidRequest
+
+
+def no_source() -> Source:
+    raise AssertionError("there is none to convert")
+
+
+FILES = Served(None, None, "folder", "float32", 4, no_source, print)
+
+
+@pytest.mark.slow
+def test_every_server_answers_and_ours_give_equal_texts(tmp_path):
+    file = tmp_path / "out.json"
+    words = "bench --serve --concurrency 1,2 --requests 2 --max-tokens 12 -t 0 --dtype float32 --json".split()
+    process = subprocess.run(
+        [sys.executable, "-m", "foreword", *words, str(file)],
+        env=os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "160"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=True,
+    )
+    found = json.loads(file.read_text(encoding="utf-8"))
+    assert found["exclusions"] == {}
+    keys = [(row["name"], row["concurrency"]) for row in found["rows"]]
+    both = (OURS, PLAIN, TRANSFORMERS)
+    assert keys == [*((name, 1) for name in both), ("foreword, no HTTP", 1), *((name, 2) for name in both)]
+    for row in found["rows"]:
+        assert row["failures"] == []
+        assert 0 < row["tokens"] <= 24
+        assert row["tokens_per_second"] > 0
+        assert row["differing"] == (None if row["name"] == TRANSFORMERS else 0)
+        assert 0 < row["first_token"][0] <= row["first_token"][1]
+    assert sum(row["accepted"] for row in found["rows"] if row["name"] == OURS) > 0
+    assert found["rows"][0]["over_in_process"] > 0
+    assert found["settings"]["requests"] == 2
+    assert "× the speed without HTTP" in process.stdout
+
+
+def test_a_concurrency_of_none_is_refused_before_any_work():
+    with pytest.raises(InvalidRequest, match="each must be from 1 to"):
+        serving(Options(), (0, 1))
+
+
+def test_a_missing_peer_is_left_out_with_what_to_install(monkeypatch):
+    monkeypatch.setattr("foreword.bench.serving.servers.find_spec", lambda name: None)
+    told: list[str] = []
+    out = Exclusions(told.append, needed=PLAIN)
+    with out.unless(TRANSFORMERS):
+        command(TRANSFORMERS, FILES, 1)
+    assert "Run: pip install 'transformers[serving]'" in out.reasons[TRANSFORMERS]
+    assert len(told) == 1
+
+
+def test_commands_differ_in_the_method_only():
+    ours, plain = command(OURS, FILES, 1), command(PLAIN, FILES, 1)
+    assert plain == [*ours, "--method", "none"]
+
+
+def test_a_server_that_ends_says_why():
+    with (
+        pytest.raises(ServerFailed, match="no such model"),
+        running([sys.executable, "-c", "raise SystemExit('no such model')"], 1, {}),
+    ):
+        raise AssertionError("it is not ready")
