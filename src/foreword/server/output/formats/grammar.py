@@ -7,6 +7,9 @@ from collections.abc import Callable, Collection, Sequence
 from foreword.chats import Function
 from foreword.server.output.formats.base import Tag
 
+WHITESPACE = 32
+"""Characters. Most white space in a row that a forced call may hold: some indentation, so that no call is only that."""
+
 
 def const(text: str) -> Tag:
     """Return the grammar of exactly this text."""
@@ -26,7 +29,7 @@ def sequence(*parts: Tag) -> Tag:
 def arguments(function: Function, **options: object) -> Tag:
     """Return the grammar of the arguments: an object that follows the schema, any object if `strict` is False."""
     schema = {"type": "object"} | ({} if function.strict is False else dict(function.parameters))
-    return {"type": "json_schema", "json_schema": schema, **options}
+    return {"type": "json_schema", "json_schema": schema, "max_whitespace_cnt": WHITESPACE, **options}
 
 
 def one_of(functions: Sequence[Function], call: Callable[[Function], Tag]) -> Tag:
