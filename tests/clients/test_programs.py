@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import foreword.bundled
-from foreword import Completion, LLM, SamplingParams
+from foreword import LLM, Completion, SamplingParams
 from serving import Running
 
 pytestmark = pytest.mark.clients
@@ -31,7 +31,12 @@ def generated(llm: LLM, text: str, **params: Any) -> Completion:
 @pytest.fixture
 def home(tmp_path: Path, server: Running) -> str:
     """Return a folder of settings for llm."""
-    model = {"model_id": "ours", "model_name": "foreword-family", "api_base": f"{server.url}/v1", "supports_schema": True}
+    model = {
+        "model_id": "ours",
+        "model_name": "foreword-family",
+        "api_base": f"{server.url}/v1",
+        "supports_schema": True,
+    }
     (tmp_path / "extra-openai-models.yaml").write_text(json.dumps([model]))  # JSON is YAML
     return str(tmp_path)
 
@@ -61,10 +66,19 @@ def test_transformers_chat_keeps_its_generation_settings(
     client: Client, server: Running, llm: LLM, tmp_path: Path, drafting: Drafting
 ) -> None:
     expected = generated(llm, TALE, temperature=0, max_tokens=24)
-    asked = f"{TALE}\n!save chat.json\n!exit\n"
+    asked = f"{TALE}\n!save\n!exit\n"
     with drafting():
-        client("transformers", "chat", "foreword-family", server.url, "do_sample=False", "max_new_tokens=24", given=asked)
-    kept = json.loads((tmp_path / "chat.json").read_text())
+        client(
+            "transformers",
+            "chat",
+            "foreword-family",
+            server.url,
+            "do_sample=False",
+            "max_new_tokens=24",
+            given=asked,
+            HF_HUB_OFFLINE="0",
+        )
+    kept = json.loads(next((tmp_path / "chat_history").rglob("*.json")).read_text())
     assert kept["chat_history"] == [
         {"role": "user", "content": TALE}, {"role": "assistant", "content": expected.text},
     ]  # fmt: skip
@@ -112,7 +126,9 @@ def test_lm_eval_scores_as_the_library_does(
             "--tasks", "choices,tales", "--include_path", ".", "--output_path", "out", "--log_samples",
         )  # fmt: skip
     samples = {
-        name: [json.loads(line) for line in next((tmp_path / "out").rglob(f"samples_{name}_*")).read_text().splitlines()]
+        name: [
+            json.loads(line) for line in next((tmp_path / "out").rglob(f"samples_{name}_*")).read_text().splitlines()
+        ]
         for name in ("choices", "tales")
     }
     for sample in samples["choices"]:

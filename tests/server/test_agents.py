@@ -249,3 +249,81 @@ def test_settings_that_cannot_be_kept_are_refused(server: Running, config: str, 
     response = server.http.post("/v1/chat/completions", json=body)
     assert response.status_code == 400
     assert named in response.json()["error"]["message"]
+
+
+# ---- Codex
+
+CODEX = {
+    "authorization": "Bearer none", "originator": "codex-tui", "user-agent": "codex-tui/0.150.1 (Linux; x86_64)",
+    "session_id": "019d6c12-17e6-7691-b810-b9c846d44539", "x-client-request-id": "019d6c12",
+}  # fmt: skip
+PATCH = {
+    "type": "custom", "name": "apply_patch", "description": "Edit files.",
+    "format": {"type": "grammar", "syntax": "lark", "definition": 'start: "*** Begin Patch"'},
+}  # fmt: skip
+SPAWN = {"type": "function", "name": "spawn_agent", "description": "Start", "parameters": PATH}
+SHELL = {"type": "function", "name": "shell", "description": "Run.", "strict": False, "parameters": PATH}
+
+
+def codex(**fields: Any) -> dict[str, Any]:
+    """Return the twelve fields of Codex, shortened to the small model's context."""
+    return {
+        "model": "gpt-5.6-codex",
+        "instructions": "You are a coding agent.",
+        "input": [
+            {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "No network."}]},
+            {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Edit a.txt."}]},
+            {"type": "reasoning", "summary": [], "content": None, "encrypted_content": None},
+            {"type": "custom_tool_call", "call_id": "call_1", "name": "apply_patch", "input": "*** Begin Patch"},
+            {"type": "custom_tool_call_output", "call_id": "call_1", "output": [{"type": "input_text", "text": "OK"}]},
+            {
+                "type": "function_call", "call_id": "call_2", "namespace": "agents", "name": "spawn_agent",
+                "arguments": '{"path": "a.txt"}',
+            },
+            {"type": "function_call_output", "call_id": "call_2", "output": "started"},
+            {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Go on."}]},
+        ],
+        "tools": [SHELL, PATCH, {"type": "namespace", "name": "agents", "tools": [SPAWN]}, {"type": "web_search"}],
+        "tool_choice": "auto",
+        "parallel_tool_calls": True,
+        "reasoning": {"effort": "medium", "summary": "auto"},
+        "store": False,
+        "stream": True,
+        "include": ["reasoning.encrypted_content"],
+        "prompt_cache_key": "019d6c12",
+        "client_metadata": {"x-codex-installation-id": "0"},
+        "seed": 1,
+        **fields,
+    }  # fmt: skip
+
+
+def last_item(found: list[Any]) -> dict[str, Any]:
+    """Return the call of a finished response, which its events must repeat."""
+    assert [one["sequence_number"] for one in found] == list(range(len(found)))
+    assert found[-1]["type"] == "response.completed"
+    item = found[-1]["response"]["output"][-1]
+    assert [one["item"] for one in found if one["type"] == "response.output_item.done"][-1] == item
+    assert found[-1]["response"]["metrics"]["speculative_decoding"]["num_draft_tokens"] > 0
+    return item
+
+
+def test_codex_is_answered_in_text(server: Running) -> None:
+    found = events(server, "/v1/responses", codex(tool_choice="none", max_output_tokens=12), **CODEX)
+    final = found[-1]["response"]
+    assert final["status"] in ("completed", "incomplete")
+    text = "".join(one["delta"] for one in found if one["type"] == "response.output_text.delta")
+    assert final["output"][-1]["content"][0]["text"] == text
+
+
+@pytest.mark.parametrize("is_additional", [False, True])
+def test_codex_calls_a_tool_of_a_namespace(server: Running, is_additional: bool) -> None:
+    """Since 0.144 it sends tools as an item of the input."""
+    body = codex(tool_choice={"type": "function", "name": "agents__spawn_agent"})
+    if is_additional:
+        tools = [{"type": "namespace", "name": "functions", "tools": [SHELL, PATCH]}, *body.pop("tools")]
+        body["input"].insert(0, {"type": "additional_tools", "role": "developer", "id": "at_1", "tools": tools})
+    item = last_item(events(server, "/v1/responses", body, **CODEX))
+    assert (item["type"], item["namespace"], item["name"]) == ("function_call", "agents", "spawn_agent")
+    assert json.loads(item["arguments"])["path"] in PATH["properties"]["path"]["enum"]
+    whole = server.post("/v1/responses", **{**body, "stream": False})
+    assert {**whole["output"][-1], "id": "", "call_id": ""} == {**item, "id": "", "call_id": ""}

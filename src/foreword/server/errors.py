@@ -7,7 +7,7 @@ from typing import Any
 from foreword.errors import ContextExceeded, ForewordError, InvalidRequest, UnknownMethod, named
 
 MESSAGES = "/v1/messages"
-"""Paths below this speak Anthropic's dialect; all others OpenAI's."""
+"""Paths below this have Anthropic's dialect; all others OpenAI's."""
 KINDS = {
     400: ("invalid_request_error", "invalid_request_error"),
     401: ("authentication_error", "authentication_error"),

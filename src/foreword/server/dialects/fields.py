@@ -138,7 +138,7 @@ def with_generation_config(given: Mapping[str, Any]) -> dict[str, Any]:
     except ValueError:
         config = None
     if not isinstance(config, dict):
-        raise ValueError("generation_config must be the JSON of an object")  # noqa: TRY004 - pydantic catches this kind
+        raise ValueError("generation_config must be the JSON of an object")
     found = {name: value for name, value in config.items() if name in GENERATION}
     found |= {"max_tokens": config.get("max_new_tokens"), "stop_token_ids": config.get("eos_token_id")}
     if isinstance(found["stop_token_ids"], int):
