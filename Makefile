@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo check test test-all soak freeze frozen bench clean
+.PHONY: help venv demo check test test-all test-clients soak freeze frozen bench clean
 
 PYTHON ?= python3
 # Where torch comes from, if the usual index has no build that suits, as https://download.pytorch.org/whl/cpu
@@ -10,9 +10,10 @@ TORCH_INDEX ?=
 PY := .venv/bin/python
 STAMP := .venv/.installed
 KERNELS := .venv/.kernels
+CLIENTS := .venv-clients/.installed
 
 help:  ## List what can be made
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
 
 venv: $(STAMP)  ## Install Foreword and its tools into .venv (needs a package index, the first time only)
 
@@ -44,6 +45,17 @@ test: $(KERNELS)  ## The tests that take seconds
 test-all: $(KERNELS)  ## Every test, the slow ones and (where there is one) those on the GPU too
 	$(PY) -m pytest -n auto --dist loadfile -m ""
 
+# An environment of their own: they pin what we do not. Torch comes first here too, as lm-eval wants it.
+$(CLIENTS): tests/clients/constraints.txt
+	"$(PYTHON)" -m venv .venv-clients
+	.venv-clients/bin/python -m pip install --quiet torch==2.13.0 $(if $(TORCH_INDEX),--index-url "$(TORCH_INDEX)")
+	.venv-clients/bin/python -m pip install --quiet guidellm langchain-openai litellm llm "lm-eval[api]" \
+		"transformers[serving]" --constraint tests/clients/constraints.txt
+	@touch $(CLIENTS)
+
+test-clients: $(STAMP) $(CLIENTS)  ## Run other projects' clients against the server (the first time: needs a package index)
+	$(PY) -m pytest -m clients tests/clients
+
 soak: $(STAMP)  ## Ten thousand requests of many kinds to a server, sixteen at a time
 	FOREWORD_SOAK=10000 $(PY) -m pytest tests/server/test_soak.py
 
@@ -57,5 +69,5 @@ bench: $(STAMP)  ## Measure Foreword on this machine
 	$(PY) -m foreword bench
 
 clean:  ## Remove what was installed, built and cached
-	rm -rf .venv dist build out .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-clients dist build out .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

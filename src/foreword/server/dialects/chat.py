@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from foreword import __version__
 from foreword.errors import InvalidRequest
 from foreword.server.answer import Answer, Call, Choice, Shown
 from foreword.server.dialects.common import TokenTexts, fingerprint, new_id, rounds, speculation, timings, usage
 from foreword.server.dialects.constraints import constraint
-from foreword.server.dialects.fields import Logprobs, Sampled
+from foreword.server.dialects.fields import Logprobs, Sampled, with_generation_config
 from foreword.server.dialects.translate import Chat, Translator
 from foreword.server.errors import ApiError
 from foreword.server.output import Reasoning, Text, ToolArguments, ToolCall
@@ -51,6 +51,12 @@ class ChatBody(Sampled):
     chat_template_kwargs: dict[str, Any] | None = None
     reasoning_effort: str | None = None
     modalities: list[Literal["text", "audio"]] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_generation_config(cls, given: Any) -> Any:
+        """Take settings from `generation_config`, in which `transformers chat` sends them; others come first."""
+        return with_generation_config(given) if isinstance(given, dict) else given
 
     def chat(self) -> Chat:
         """Return the conversation."""

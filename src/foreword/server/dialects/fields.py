@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
@@ -13,6 +14,11 @@ from foreword.server.errors import ApiError
 from foreword.types import SamplingParams
 
 Logprobs = Annotated[int, Field(ge=0, le=100)]
+GENERATION = (
+    "temperature", "top_p", "top_k", "min_p", "typical_p", "repetition_penalty", "no_repeat_ngram_size",
+    "length_penalty", "num_beams",
+)  # fmt: skip
+"""Settings that transformers and a body name alike; those that are not supported are refused by name, not ignored."""
 
 
 class Body(BaseModel):
@@ -23,6 +29,7 @@ class Body(BaseModel):
     REFUSED: ClassVar[Mapping[str, str]] = {
         "best_of": "n",
         "use_beam_search": "temperature 0",
+        "num_beams": "temperature 0",
         "length_penalty": "temperature 0",
         "allowed_token_ids": "logit_bias",
         "no_repeat_ngram_size": "frequency_penalty",
@@ -33,7 +40,7 @@ class Body(BaseModel):
         "xtc_probability": "min_p",
     }
     """Fields that change the text and are not supported -> what to use instead."""
-    DEFAULTS: ClassVar[Mapping[str, Any]] = {"best_of": 1, "length_penalty": 1.0}
+    DEFAULTS: ClassVar[Mapping[str, Any]] = {"best_of": 1, "length_penalty": 1.0, "num_beams": 1}
 
     def check_extra(self) -> None:
         """Raise ApiError 400 for a field that would change the text and is not supported."""
@@ -116,6 +123,29 @@ class Sampled(Body):
         if self.prediction is not None:
             given["prediction"] = self.prediction.text
         return given | {name: value for name, value in own.items() if value is not None}
+
+
+def with_generation_config(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a body with the settings of its `generation_config` (transformers' JSON) in the names of fields.
+
+    Fields of the body itself come first. Raises ValueError for one that is not the JSON of an object.
+    """
+    config = given.get("generation_config")
+    if config is None:
+        return dict(given)
+    try:
+        config = json.loads(config) if isinstance(config, str) else config
+    except ValueError:
+        config = None
+    if not isinstance(config, dict):
+        raise ValueError("generation_config must be the JSON of an object")
+    found = {name: value for name, value in config.items() if name in GENERATION}
+    found |= {"max_tokens": config.get("max_new_tokens"), "stop_token_ids": config.get("eos_token_id")}
+    if isinstance(found["stop_token_ids"], int):
+        found["stop_token_ids"] = [found["stop_token_ids"]]
+    if config.get("do_sample") is False:
+        found["temperature"] = 0.0
+    return {**found, **given}
 
 
 def speculation(chosen: Speculative | None, suffix: str | None, has_prediction: bool) -> dict[str, Any]:

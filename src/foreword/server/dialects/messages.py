@@ -11,6 +11,7 @@ from foreword.detokenizer import first_stop
 from foreword.errors import InvalidRequest
 from foreword.server.answer import Answer, Call, Choice, Shown
 from foreword.server.dialects.common import new_id, rounds, speculation, timings
+from foreword.server.dialects.constraints import constraint
 from foreword.server.dialects.fields import Body, Speculative, texts
 from foreword.server.dialects.translate import Chat, Translator
 from foreword.server.errors import ApiError
@@ -45,6 +46,7 @@ class MessagesBody(CountBody):
     seed: int | None = None
     speculative: Speculative | None = None
     prediction: None = None
+    output_config: dict[str, Any] | None = None
 
     PLAIN: ClassVar[tuple[str, ...]] = ("temperature", "top_p", "top_k", "seed")
 
@@ -70,7 +72,10 @@ class MessagesDialect:
     def call(body: MessagesBody, translator: Translator) -> Call:
         """Translate a body. Raises ApiError or InvalidRequest for one that cannot be served."""
         body.check_extra()
-        return translator.chat(body, chat_of(body), max_tokens=body.max_tokens, stream=bool(body.stream))
+        sampling = constraint((body.output_config or {}).get("format"), body.model_extra)
+        return translator.chat(
+            body, chat_of(body), max_tokens=body.max_tokens, stream=bool(body.stream), sampling=sampling
+        )
 
     @staticmethod
     def count(body: CountBody, translator: Translator) -> int:
@@ -201,6 +206,11 @@ def _object(arguments: str) -> Any:
 
 CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 """Anthropic's tool choices -> OpenAI's."""
+ROLES = ("user", "assistant", "system")
+"""Claude Code puts system messages between the others too."""
+BILLING = "x-anthropic-billing-header:"
+"""Beginning of a system block that Claude Code sends to its host. It differs from request to request, and as the first
+block it would make every prompt new to the cache; it is not meant for the model."""
 
 
 def chat_of(body: CountBody) -> Chat:
@@ -230,12 +240,12 @@ def _tools(given: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
 def messages_of(body: CountBody) -> list[dict[str, Any]]:
     """Return the conversation as chat messages. Raises InvalidRequest for a block that cannot be read."""
     messages: list[dict[str, Any]] = []
-    if body.system:
-        messages.append({"role": "system", "content": _text(body.system, "the system prompt")})
+    if system := _text(body.system or "", "the system prompt"):
+        messages.append({"role": "system", "content": system})
     for number, message in enumerate(body.messages, 1):
         content, role = message.get("content"), message.get("role")
-        if role not in ("user", "assistant"):
-            raise InvalidRequest(f"cannot read message {number}: its role must be 'user' or 'assistant', not {role!r}")
+        if role not in ROLES:
+            raise InvalidRequest(f"cannot read message {number}: its role must be one of {ROLES}, not {role!r}")
         if isinstance(content, str):
             messages.append({"role": role, "content": content})
         elif isinstance(content, list) and all(isinstance(block, dict) for block in content):
@@ -272,4 +282,4 @@ def _text(content: Any, where: str) -> str:
         if not isinstance(block, dict) or block.get("type") != "text" or not isinstance(block.get("text"), str):
             kind = block.get("type") if isinstance(block, dict) else type(block).__name__
             raise InvalidRequest(f"cannot read {where}: this model reads text, not {kind!r}. Send text")
-    return "\n".join(block["text"] for block in content)
+    return "\n".join(block["text"] for block in content if not block["text"].startswith(BILLING))

@@ -2,39 +2,45 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from foreword.errors import InvalidRequest
 from foreword.server.answer import Choice, Shown
 from foreword.server.dialects.common import new_id
+from foreword.server.dialects.response_tools import Declared, input_of, qualified
 from foreword.server.output import Reasoning, Text, ToolArguments, ToolCall
 
 Events = list[tuple[str, dict[str, Any]]]
 """(event name, fields)."""
 TEXTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
 """Kinds of content parts that hold text."""
+APART = ("reasoning", "additional_tools")
+"""Kinds of input items that are no messages: reasoning of earlier turns is not part of later prompts."""
 
 
-def messages_of(given: str | list[dict[str, Any]]) -> list[dict[str, Any]]:
+def messages_of(items: str | list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return input items as chat messages. Raises InvalidRequest for an item that cannot be read."""
-    if isinstance(given, str):
-        return [{"role": "user", "content": given}]
+    if isinstance(items, str):
+        return [{"role": "user", "content": items}]
     messages: list[dict[str, Any]] = []
-    for number, item in enumerate(given, 1):
+    for number, item in enumerate(items, 1):
         kind = item.get("type", "message")
         if kind == "message":
             messages.append({"role": item.get("role"), "content": text_of(item.get("content"), number)})
-        elif kind == "function_call":
-            function = {"name": item.get("name"), "arguments": item.get("arguments", "{}")}
+        elif kind in ("function_call", "custom_tool_call"):
+            given = json.dumps({"input": item.get("input")}) if kind == "custom_tool_call" else item.get("arguments")
+            function = {"name": qualified(item.get("name"), item.get("namespace")), "arguments": given}
             call = {"id": item.get("call_id"), "type": "function", "function": function}
             if not messages or messages[-1]["role"] != "assistant":
                 messages.append({"role": "assistant", "content": ""})
             messages[-1].setdefault("tool_calls", []).append(call)
-        elif kind == "function_call_output":
+        elif kind in ("function_call_output", "custom_tool_call_output"):
             output = text_of(item.get("output"), number)
             messages.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": output})
-        elif kind != "reasoning":  # reasoning of earlier turns is not part of later prompts
+        elif kind not in APART:
             raise InvalidRequest(f"cannot read input item {number}: the type {kind!r} is not supported. Send messages")
     return messages
 
@@ -57,21 +63,14 @@ def text_of(content: Any, number: int) -> str:
     return "".join(parts)
 
 
-def tools_of(given: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
-    """Return function tools in the shape of chat completions; tools that only a hosted model has are left out."""
-    functions = [
-        {"type": "function", "function": {name: value for name, value in tool.items() if name != "type"}}
-        for tool in given or ()
-        if tool.get("type") == "function"
-    ]
-    return functions or None
-
-
 def choice_of(given: str | dict[str, Any] | None) -> object:
     """Return a tool choice in the shape of chat completions."""
-    if isinstance(given, dict) and given.get("type") == "function":
+    if isinstance(given, dict) and given.get("type") in ("function", "custom"):
         return {"type": "function", "function": {"name": given.get("name")}}
     return given or "auto"
+
+
+CALLS = ("function_call", "custom_tool_call")
 
 
 @dataclass(slots=True)
@@ -86,6 +85,8 @@ class Item:
     """Its text, or its arguments."""
     index: int = -1
     """Number of the tool call."""
+    namespace: str | None = None
+    """Of the tool that is called, if it has one."""
     status: str = field(default="in_progress")
 
     def takes(self, event: Shown) -> bool:
@@ -96,21 +97,27 @@ class Item:
             case Reasoning():
                 return self.kind == "reasoning"
             case ToolArguments():
-                return self.kind == "function_call" and self.index == event.index
+                return self.kind in CALLS and self.index == event.index
             case ToolCall():
                 return False
 
     @property
     def written(self) -> dict[str, Any]:
         """Return the item as JSON."""
-        if self.kind == "function_call":
-            call = {"call_id": self.call_id, "name": self.name, "arguments": self.content}
+        if self.kind in CALLS:
+            call = {"call_id": self.call_id, "name": self.name, **self._called()}
             return {"type": self.kind, "id": self.id, "status": self.status, **call}
         if self.kind == "reasoning":
             content = [{"type": "reasoning_text", "text": self.content}]
             return {"type": self.kind, "id": self.id, "summary": [], "content": content, "status": self.status}
         content = [] if self.status == "in_progress" else [_part(self.content)]
         return {"type": self.kind, "id": self.id, "status": self.status, "role": "assistant", "content": content}
+
+    def _called(self) -> dict[str, Any]:
+        """Return what the tool is called with."""
+        if self.kind == "custom_tool_call":
+            return {"input": input_of(self.content)}
+        return {"arguments": self.content, **({"namespace": self.namespace} if self.namespace else {})}
 
     def opened(self) -> Events:
         """Return the events that open the item."""
@@ -129,6 +136,8 @@ class Item:
             case ToolCall():
                 return []
         self.content += added
+        if self.kind == "custom_tool_call":
+            return []  # its text is inside of JSON, and is sent when that ends
         if self.kind == "function_call":
             return [("response.function_call_arguments.delta", {"item_id": self.id, "delta": added})]
         name = "output_text" if self.kind == "message" else "reasoning_text"
@@ -142,6 +151,10 @@ class Item:
         if self.kind == "function_call":
             fields = {"item_id": self.id, "name": self.name, "arguments": self.content}
             return [("response.function_call_arguments.done", fields), done]
+        if self.kind == "custom_tool_call":
+            text, place = input_of(self.content), {"item_id": self.id}
+            delta = ("response.custom_tool_call_input.delta", {**place, "delta": text})
+            return [delta, ("response.custom_tool_call_input.done", {**place, "input": text}), done]
         if self.kind == "reasoning":
             return [("response.reasoning_text.done", {**self._place, "text": self.content}), done]
         text = {**self._place, "text": self.content, "logprobs": []}
@@ -157,7 +170,7 @@ def _part(text: str) -> dict[str, Any]:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 
-def next_item(event: Shown) -> Item:
+def next_item(event: Shown, tools: Mapping[str, Declared]) -> Item:
     """Return a new item for an event."""
     match event:
         case Text():
@@ -165,12 +178,22 @@ def next_item(event: Shown) -> Item:
         case Reasoning():
             return Item("reasoning", new_id("rs_"))
         case ToolCall():
-            return Item("function_call", new_id("fc_"), event.name, event.id, index=event.index)
+            return _call(event.name, event.id, event.index, tools)
         case ToolArguments():
             return Item("function_call", new_id("fc_"), index=event.index)
 
 
-def items_of(choice: Choice) -> list[Item]:
+def _call(name: str, call_id: str, index: int, tools: Mapping[str, Declared]) -> Item:
+    """Return the item of a call, under the name that the tool has for the client."""
+    tool = tools.get(name)
+    if tool is None:
+        return Item("function_call", new_id("fc_"), name, call_id, index=index)
+    kind, prefix = ("custom_tool_call", "ctc_") if tool.is_custom else ("function_call", "fc_")
+    namespace = None if tool.name == tool.about["name"] else tool.namespace
+    return Item(kind, new_id(prefix), tool.about["name"], call_id, index=index, namespace=namespace)
+
+
+def items_of(choice: Choice, tools: Mapping[str, Declared]) -> list[Item]:
     """Return the items of a complete choice: its reasoning, its text and its calls."""
     items = []
     if choice.reasoning:
@@ -178,7 +201,8 @@ def items_of(choice: Choice) -> list[Item]:
     if choice.text or not choice.calls:
         items.append(Item("message", new_id("msg_"), content=choice.text))
     for index, call in enumerate(choice.calls):
-        items.append(Item("function_call", new_id("fc_"), call.name, call.id, call.arguments, index))
+        items.append(_call(call.name, call.id, index, tools))
+        items[-1].content = call.arguments
     for item in items:
         item.status = "completed"
     return items

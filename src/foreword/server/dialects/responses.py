@@ -9,7 +9,8 @@ from foreword.server.answer import Answer, Call, Choice, Shown
 from foreword.server.dialects.common import new_id, rounds, speculation, timings
 from foreword.server.dialects.constraints import constraint
 from foreword.server.dialects.fields import Sampled
-from foreword.server.dialects.response_items import Item, choice_of, items_of, messages_of, next_item, tools_of
+from foreword.server.dialects.response_items import Item, choice_of, items_of, messages_of, next_item
+from foreword.server.dialects.response_tools import declared
 from foreword.server.dialects.translate import Chat, Translator
 from foreword.server.errors import ApiError
 from foreword.server.wire import event
@@ -67,6 +68,7 @@ class ResponsesDialect:
         self._id = new_id("resp_")
         self._count = 0
         self._items: list[Item] = []
+        self._tools = declared(body.tools, body.input)
         self._answer: Answer | None = None
 
     @staticmethod
@@ -80,7 +82,7 @@ class ResponsesDialect:
             raise InvalidRequest("cannot answer: the input is empty. Give a text or a list of items")
         chat = Chat(
             messages=messages,
-            tools=tools_of(body.tools),
+            tools=[tool.function for tool in declared(body.tools, body.input).values()] or None,
             tool_choice=choice_of(body.tool_choice),
             parallel=body.parallel_tool_calls is not False,
             options={"reasoning_effort": effort} if (effort := (body.reasoning or {}).get("effort")) else {},
@@ -92,7 +94,7 @@ class ResponsesDialect:
 
     def whole(self, answer: Answer) -> dict[str, Any]:
         """Return the body of a complete answer."""
-        self._items = items_of(answer.choices[0])
+        self._items = items_of(answer.choices[0], self._tools)
         return self._response(answer, _status(answer.choices[0]))
 
     def _response(self, answer: Answer, status: str) -> dict[str, Any]:
@@ -151,7 +153,7 @@ class ResponsesDialect:
         for one in events:
             if not self._items or not self._items[-1].takes(one):
                 written += self._close()
-                self._items.append(next_item(one))
+                self._items.append(next_item(one, self._tools))
                 written += self._events(self._items[-1].opened())
             written += self._events(self._items[-1].push(one))
         if delta.round is not None:
@@ -165,7 +167,7 @@ class ResponsesDialect:
         place = len(self._items) - 1
         return b"".join(self._event(name, output_index=place, **fields) for name, fields in several)
 
-    def _event(self, name: str, **fields: Any) -> bytes:
+    def _event(self, name: str, /, **fields: Any) -> bytes:
         data = {"type": name, "sequence_number": self._count, **fields}
         self._count += 1
         return event(data, name)
