@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections.abc import Iterator
 
 import openai
 import pytest
 
 from foreword import LLM, SamplingParams
+from foreword.server.dialects.completions import CompletionBody, prompts_of
 from serving import Running
 
 QUESTION = [{"role": "user", "content": "Define the word gasolene."}]
@@ -225,3 +227,13 @@ def test_an_answer_ends_at_the_context_and_a_longer_prompt_is_refused(client: op
     with pytest.raises(openai.BadRequestError) as refused:
         client.completions.create(model="foreword-family", prompt=ids + ids)
     assert refused.value.body["code"] == "context_length_exceeded"
+
+
+def test_the_middle_is_filled_in_where_the_model_has_tokens_for_it(client: openai.OpenAI, llm: LLM) -> None:
+    with pytest.raises(openai.BadRequestError, match="suffix"):
+        client.completions.create(model="foreword-family", prompt="def f(", suffix="return x")
+    tokenizer = copy.deepcopy(llm.tokenizer)
+    tokenizer.add_special_tokens({"extra_special_tokens": ["<fim_prefix>", "<fim_suffix>", "<fim_middle>"]})
+    body = CompletionBody(prompt="def f(", suffix="return x")
+    prompt = tokenizer.decode(prompts_of(body, tokenizer)[0])
+    assert prompt == "<fim_prefix>def f(<fim_suffix>return x<fim_middle>"

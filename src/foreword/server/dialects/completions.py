@@ -31,8 +31,6 @@ FIM = (
     ("<PRE>", "<SUF>", "<MID>"),
 )
 """Tokens of models trained to fill in the middle: before the prefix, the suffix and the middle."""
-HOLE = "<|fim_hole|>"
-"""DeepSeek's token stands between prefix and suffix, and its last one ends the prompt."""
 
 
 class CompletionBody(Sampled):
@@ -66,7 +64,7 @@ class CompletionDialect:
     def call(body: CompletionBody, translator: Translator) -> Call:
         """Translate a body. Raises ApiError or InvalidRequest for one that cannot be served."""
         body.check_extra()
-        prompts = _prompts(body, translator.tokenizer)
+        prompts = prompts_of(body, translator.tokenizer)
         limit = MAX_TOKENS if body.max_tokens is None else body.max_tokens
         scored = body.logprobs if body.echo else None
         if limit == 0 and not body.echo:
@@ -179,7 +177,7 @@ def _measured(answer: Answer) -> dict[str, Any]:
     return {"metrics": {"speculative_decoding": speculation(answer)}, "timings": timings(answer)}
 
 
-def _prompts(body: CompletionBody, tokenizer: Any) -> list[list[int]]:
+def prompts_of(body: CompletionBody, tokenizer: Any) -> list[list[int]]:
     """Return the prompts as tokens. Raises InvalidRequest for none, or too many."""
     given = body.prompt
     if isinstance(given, str):
