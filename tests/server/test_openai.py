@@ -169,6 +169,16 @@ def test_a_prediction_is_a_draft(client: openai.OpenAI) -> None:
     assert predicted.usage.completion_tokens_details.accepted_prediction_tokens > 0
 
 
+def test_the_spellings_of_llama_cpp_are_kept(client: openai.OpenAI, llm: LLM) -> None:
+    params = SamplingParams(seed=6, repetition_penalty=1.4, max_tokens=900)
+    expected = llm.generate([llm.render(QUESTION)], params)[0]
+    got = client.chat.completions.create(
+        model="foreword-family", messages=QUESTION, seed=6, max_tokens=-1, extra_body={"repeat_penalty": 1.4}
+    )
+    assert expected.finish_reason == got.choices[0].finish_reason == "stop"
+    assert got.choices[0].message.content == expected.text
+
+
 def test_logit_bias_forbids_a_token(client: openai.OpenAI, llm: LLM) -> None:
     first = llm.generate([llm.render(QUESTION)], SamplingParams(temperature=0, max_tokens=1))[0].tokens[0]
     got = client.chat.completions.create(
@@ -183,6 +193,7 @@ def test_logit_bias_forbids_a_token(client: openai.OpenAI, llm: LLM) -> None:
         ({"temperature": -1}, "temperature"),
         ({"top_p": 0}, "top_p"),
         ({"n": 0}, "n"),
+        ({"max_tokens": 0}, "max_tokens"),
         ({"logit_bias": {"abc": 1}}, "logit_bias"),
         ({"extra_body": {"speculative": {"method": "magic"}}}, "magic"),
         ({"extra_body": {"speculative": {"width": 3}}}, "width"),

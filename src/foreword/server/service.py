@@ -119,7 +119,7 @@ class Service:
         state["log"] = {
             "prompt_tokens": answer.prompt_tokens,
             "completion_tokens": answer.completion_tokens,
-            "method": answer.call.method,
+            "drafting": answer.call.method,
         }
         if self.settings.log_prompts:
             state["log"] |= {"prompt": [self.tokenizer.decode(prompt) for prompt in answer.call.prompts]}

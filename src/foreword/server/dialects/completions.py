@@ -37,7 +37,7 @@ class CompletionBody(Sampled):
     """A request for completions."""
 
     prompt: str | list[str] | list[int] | list[list[int]]
-    max_tokens: int | None = Field(None, ge=0)
+    max_tokens: int | None = Field(None, ge=-1)
     n: int | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None

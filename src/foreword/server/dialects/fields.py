@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
 from foreword.errors import InvalidRequest
 from foreword.server.errors import ApiError
@@ -89,7 +89,9 @@ class Sampled(Body):
     top_k: int | None = None
     min_p: float | None = None
     typical_p: float | None = None
-    repetition_penalty: float | None = None
+    repetition_penalty: float | None = Field(
+        None, validation_alias=AliasChoices("repetition_penalty", "repeat_penalty"), description="Or repeat_penalty."
+    )
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     logit_bias: dict[str, float] | None = None

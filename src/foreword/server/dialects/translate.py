@@ -15,6 +15,7 @@ from foreword.errors import ContextExceeded, InvalidRequest
 from foreword.server.answer import Call
 from foreword.server.dialects.constraints import CONSTRAINTS
 from foreword.server.dialects.fields import Prediction, Speculative, build, speculation
+from foreword.server.errors import ApiError
 from foreword.server.output import (
     Format,
     OutputParser,
@@ -89,6 +90,8 @@ class Translator:
         sampling: Mapping[str, Any] = NOTHING,
     ) -> Call:
         """Return the call of a conversation. `sampling`: parameters that the API names otherwise, or None."""
+        if max_tokens == 0:
+            raise ApiError(400, "max_tokens must be 1 or more, or left out, got 0", param="max_tokens")
         prompt = self.render(chat)
         parser, constraint = self._output(chat, prompt, sampling)
         return self.text(
@@ -165,6 +168,8 @@ class Translator:
                 f"cannot run this request: the prompt has {longest} tokens and this server's context is "
                 f"{self._service.context}, with room for an answer. Shorten the prompt"
             )
+        if max_tokens is not None and max_tokens < 0:  # clients of llama.cpp send -1 for no limit
+            max_tokens = None
         # A longer answer could not be given either way, and clients ask for their usual model's limit.
         limit = min(max_tokens or room, room)
         own = {**sampling, "max_tokens": limit, "tenant": self._tenant, **drafting}
