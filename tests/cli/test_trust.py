@@ -73,7 +73,7 @@ def test_command_loads_model_with_own_code_only_where_it_is_trusted(command, str
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", modules)
     texts = [f"{number} and {word}" for word in ("one", "two", "three") for number in range(150)]
     (here.folder / "data.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    words = command.format(other=bundled.target()).split()
+    words = [word.format(other=bundled.target()) for word in command.split()]
     refused = here(*words)
     assert refused.returncode == 1
     assert "needs Python code from its own folder" in " ".join(refused.stderr.split())

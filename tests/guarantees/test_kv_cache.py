@@ -13,7 +13,7 @@ from foreword.model.cpu.backend import CpuBackend
 from foreword.model.pool.backend import PoolBackend
 from foreword.native.forward import library
 from foreword.types import SamplingParams
-from running import Request, drafter, engine, finish, plain, prompts, target
+from running import Request, drafter, emptied, engine, finish, plain, prompts, target
 
 NATIVE = pytest.mark.skipif(isinstance(library(), str), reason=f"no native kernel here: {library()}")
 DTYPES = ["float32", pytest.param("bfloat16", marks=NATIVE)]
@@ -40,7 +40,7 @@ def counted(monkeypatch):
     """Counts the rows that a model reads, from an empty cache on."""
 
     def counting(model: Model) -> Counting:
-        model.backend.pool.prefixes.clear()
+        emptied(model)
         monkeypatch.setattr(model, "backend", Counting(model.backend))
         return model.backend
 

@@ -11,7 +11,7 @@ from foreword.draft.none import NoDrafter
 from foreword.model import Read
 from foreword.sampling.streams import NoiseStreams
 from foreword.types import Batch, Draft, SamplingParams, Sequence
-from running import Answer, Request, engine, finish, plain, prompts, target
+from running import Answer, Request, emptied, engine, finish, plain, prompts, target
 
 SAMPLED = SamplingParams(temperature=0.8, seed=4, max_tokens=20, ignore_eos=True)
 GREEDY = SamplingParams(temperature=0, seed=0, max_tokens=20, ignore_eos=True)
@@ -182,7 +182,7 @@ def earlier_texts_change_no_text(make: Callable[[], Drafter]) -> None:
     """A second turn, after the pages of the first one, and after others that began alike."""
     drafter = make()
     loop = engine(target(), drafter, 3, slots=4)
-    target().backend.pool.prefixes.clear()
+    emptied(target())
     first = finish(loop, [Request(text, params) for text, params in conversations()])
     seconds = [
         Request((*one.sequence.tokens, *prompts()[2]), params)
@@ -205,13 +205,20 @@ def earlier_texts_change_no_text(make: Callable[[], Drafter]) -> None:
 def giving_way_changes_no_text(make: Callable[[], Drafter]) -> None:
     """Sequences that lose their pages are read again, and go on as if nothing had happened."""
     drafter = make()
-    loop = engine(target(), drafter, 3, slots=4, chunk=64)
-    before, target().cache_tokens = target().cache_tokens, 8 * 64
+    loop = engine(target(), drafter, 3, slots=4, chunk=1024)
+    before = target().cache_tokens
+    emptied(target())
+    sequences = [request.sequence(target().eos) for request in second_turns()]
+    for sequence in sequences:
+        loop.add(sequence)
+    loop.step()  # all are read and hold their pages
     try:
-        target().backend.pool.prefixes.clear()
-        got = finish(loop, list(second_turns()))
+        target().cache_tokens = loop.load.kv_used  # not one page is left
+        while not loop.idle:
+            loop.step()
     finally:
         target().cache_tokens = before
+    got = [Answer(sequence, list(sequence.unread)) for sequence in sequences]
     assert loop.load.preemptions > 0
     assert [one.said for one in got] == second_plainly()
     assert loop.failed is None

@@ -151,6 +151,13 @@ def finish(loop: Engine, requests: List[Request]) -> list[Answer]:
     return answers
 
 
+def emptied(model: Model) -> None:
+    """Close what earlier tests of this process left open in a shared model, and forget its prefixes."""
+    for number in [*model.backend.pool._tables]:
+        model.close(number)
+    model.backend.pool.prefixes.clear()
+
+
 def plain(model: Model, requests: List[Request]) -> list[Answer]:
     """What the target says when nobody guesses, one request at a time."""
     return [finish(engine(model), [request])[0] for request in requests]
