@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import tiny_models
+import zoo
 from foreword import LLM
 from foreword.draft.lm import LanguageModelDrafter
 from foreword.errors import InvalidRequest
@@ -11,6 +12,7 @@ from foreword.model import Model, Read
 from foreword.model.backend import Backend
 from foreword.model.cpu.backend import CpuBackend
 from foreword.model.pool.backend import PoolBackend
+from foreword.model.pool.memory import key_bytes
 from foreword.native.forward import library
 from foreword.types import SamplingParams
 from running import Request, drafter, emptied, engine, finish, plain, prompts, target
@@ -260,3 +262,13 @@ def test_a_model_has_a_limit_from_the_memory_that_is_free():
         assert 10_000 < model.cache_tokens < 2**40
     finally:
         model.cache_tokens = default
+
+
+@pytest.mark.parametrize("kind", ["llama", "gemma4_text"])
+def test_heads_of_several_sizes_are_counted_by_layer(kind):
+    """The bytes of a token are those that the model's layers write."""
+    hf = zoo.build(kind)
+    attentions = [module for name, module in hf.named_modules() if name.endswith("self_attn")]
+    assert len(attentions) == hf.config.num_hidden_layers
+    written = [attention.k_proj.out_features for attention in attentions]
+    assert key_bytes(hf) == 2 * sum(written) * 4

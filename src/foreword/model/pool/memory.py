@@ -27,7 +27,9 @@ def most_tokens(hf: Any) -> int:
 def key_bytes(hf: Any) -> int:
     """Return the bytes of the keys and values of one token."""
     config = hf.config.get_text_config()
-    return 2 * config.num_hidden_layers * kv_heads(config) * head_dim(config) * hf.dtype.itemsize
+    own = getattr(config, "per_layer_config", None)  # some models have heads of several sizes
+    layers = [own[number] if own else config for number in range(config.num_hidden_layers)]
+    return 2 * sum(kv_heads(layer) * head_dim(layer) for layer in layers) * hf.dtype.itemsize
 
 
 def free_memory(device: torch.device) -> int:
