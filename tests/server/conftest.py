@@ -14,7 +14,8 @@ from serving import Running, running
 
 @pytest.fixture(scope="session")
 def llm() -> Iterator[LLM]:
-    with LLM(slots=16) as llm:
+    """A fixed number of draft tokens, so that drafts are made however busy the machine is."""
+    with LLM(slots=16, nodes=4) as llm:
         yield llm
 
 
