@@ -76,6 +76,26 @@ def test_one_call_only_where_only_one_is_allowed(client: openai.OpenAI) -> None:
     assert got.choices[0].finish_reason == "tool_calls"
 
 
+@pytest.mark.parametrize(("parallel", "count"), [(True, 2), (False, 1)])
+def test_generation_ends_with_the_only_call_that_is_allowed(server: Running, parallel: bool, count: int) -> None:
+    """The model would write two calls: nothing but the parser ends the answer after the first."""
+    call = '{\\"name\\": \\"get_time\\", \\"arguments\\": {}}'
+    ask = dict(
+        messages=QUESTION, tools=TOOLS, max_tokens=200, parallel_tool_calls=parallel, seed=1,
+        guided_grammar=f'root ::= "{{\\"tool_calls\\": [{call}, {call}]}}"',
+    )  # fmt: skip
+    answer = server.post("/v1/chat/completions", **ask)
+    assert len(answer["choices"][0]["message"]["tool_calls"]) == count
+    assert answer["choices"][0]["finish_reason"] == "tool_calls"
+    both = server.post("/v1/chat/completions", **ask | {"parallel_tool_calls": True})["usage"]["completion_tokens"]
+    assert (answer["usage"]["completion_tokens"] < both) == (not parallel)
+    with server.http.stream("POST", "/v1/chat/completions", json=ask | {"stream": True}) as stream:
+        lines = [line for line in stream.iter_lines() if line]
+    assert sum('"name":"get_time"' in line for line in lines) == count
+    assert lines[-1] == "data: [DONE]"
+    assert '"finish_reason":"tool_calls"' in lines[-2]
+
+
 def test_results_of_tools_go_back_to_the_model(client: openai.OpenAI) -> None:
     call = {"id": "call_1", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": "Paris"}'}}
     got = client.chat.completions.create(
