@@ -11,6 +11,7 @@ PY := .venv/bin/python
 STAMP := .venv/.installed
 KERNELS := .venv/.kernels
 CLIENTS := .venv-clients/.installed
+BROWSER := .venv/.browser
 
 help:  ## List what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -30,6 +31,13 @@ $(KERNELS): $(STAMP)
 	$(PY) -m pip install --quiet --editable ".[interpreter]" --constraint constraints.txt
 	@touch $(KERNELS)
 
+# The tests of the page need Chromium. Without one, and without the right to install Debian's, they are skipped.
+$(BROWSER): $(STAMP)
+	@command -v chromium chromium-browser google-chrome >/dev/null \
+		|| { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium >/dev/null; } \
+		|| echo "no Chromium here: install one to run the tests of the page"
+	@touch $(BROWSER)
+
 demo: $(STAMP)  ## Watch the small models write, plain and ahead
 	$(PY) -m foreword demo
 
@@ -39,10 +47,10 @@ check: $(STAMP)  ## Format, lint, types, and which module may import which
 	$(PY) -m pyright --pythonpath $(PY)
 	$(PY) -c 'from importlinter.cli import import_linter; import_linter()' lint --no-cache
 
-test: $(KERNELS)  ## The tests that take seconds
+test: $(KERNELS) $(BROWSER)  ## The tests that take seconds
 	$(PY) -m pytest -n auto --dist loadfile
 
-test-all: $(KERNELS)  ## Every test, the slow ones and (where there is one) those on the GPU too
+test-all: $(KERNELS) $(BROWSER)  ## Every test, the slow ones and (where there is one) those on the GPU too
 	$(PY) -m pytest -n auto --dist loadfile -m ""
 
 # An environment of their own: they pin what we do not. Torch comes first here too, as lm-eval wants it.

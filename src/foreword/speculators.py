@@ -62,8 +62,8 @@ class Speculators:
         Raises UnknownMethod for an unknown name and InvalidRequest if the speculator cannot be created.
         """
         key = (params.method, params.rule, params.budget, params.nodes)
-        if key == (None, None, None, None):
-            return engine.usual
+        if key in ((None, None, None, None), (self._method, None, None, None)):
+            return engine.usual  # one budget for both, so that it learns from all of them
         if key not in self._cache:
             method, decides = params.method or self._method, self._decides
             if params.budget is not None or params.nodes is not None:

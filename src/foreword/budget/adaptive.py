@@ -16,7 +16,7 @@ from foreword.budget.batch_gain import BatchGain
 from foreword.budget.costs import Costs
 from foreword.budget.drafting_cost import DraftingCost
 from foreword.budget.predictions import DraftProbabilities
-from foreword.budget.record import BACKOFF, LIMIT, LONGEST, AcceptanceRecord, Balance
+from foreword.budget.record import BACKOFF, LIMIT, LONGEST, LOSS_BUDGET, SHARE, AcceptanceRecord, Balance
 from foreword.estimators import finite, running_mean
 from foreword.types import Clock, Draft, Sequence
 
@@ -26,10 +26,6 @@ OPTIMISM = 0.7
 """Prior acceptance probability of the first draft token."""
 FLUKE = 4.0
 """Times its expected cost. Cap on one round: another process may have used the processor."""
-LOSS_BUDGET = 8
-"""Rounds of plain decoding. Time that speculation may lose while it is tried out."""
-SHARE = 0.01
-"""Share of plain decoding time that later tries may lose."""
 HIGHEST = 0.5
 """Highest floor. A higher one could stop all drafting, so nothing would be learned that lowers it."""
 PROBE_EVERY = 64
@@ -111,9 +107,13 @@ class AdaptiveBudget(DraftBudget):
     def _batch_gain(self) -> BatchGain:
         """Return the costs of this round's batch. Plain overhead defaults to that with draft tokens until measured."""
         if self._batch is None:
-            plain_overhead = self._plain_overhead or self._overhead
-            self._batch = BatchGain(self._batch_size, self.costs, plain_overhead, self._overhead)
+            self._batch = BatchGain(self._batch_size, self.costs, self.overhead, self._overhead)
         return self._batch
+
+    @property
+    def overhead(self) -> float:
+        """Seconds of verify and commit per sequence, as in rounds without draft tokens once there was one."""
+        return self._plain_overhead or self._overhead
 
     def nodes(self, sequence: Sequence, others: int) -> int:
         record = self._records.get(sequence.id) or self._record(sequence)
@@ -172,7 +172,7 @@ class AdaptiveBudget(DraftBudget):
             else:
                 self._plain_overhead = running_mean(self._plain_overhead, after / self._batch_size)
             ratio = self.costs.seconds(self._batch_size) / self.costs.seconds(rows)
-            overhead = min(self._batch_size * (self._plain_overhead or self._overhead), after)
+            overhead = min(self._batch_size * self.overhead, after)
             self._plain_seconds = clock.score * ratio + overhead
             longer = clock.total - self._plain_seconds
             self.costs.correct(rows, clock.score)

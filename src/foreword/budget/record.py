@@ -18,6 +18,10 @@ ANEW = 8
 """Tokens. Up to so many that the drafter has not read do not count as catching up."""
 LONGEST = 256
 """Rounds. Longest pause in drafting, and the cap on recorded losses."""
+LOSS_BUDGET = 8
+"""Rounds of plain decoding. Time that speculation may lose while it is tried out."""
+SHARE = 0.01
+"""Share of plain decoding time that later tries may lose."""
 
 
 @dataclass(slots=True)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from foreword.bench.prompts import Prompt
     from foreword.bench.report import Row
     from foreword.llm import LLM
+    from foreword.recording import Recording
 
 PROMPTS = ("sgd_call/10", "wiki_split/119", "open_trivia/133", "tldr/184")
 """Held out from training, from four categories, and easy enough for such a small model."""
@@ -28,6 +29,10 @@ def demo(
     quick: Annotated[bool, typer.Option("--quick", help="Two prompts, measured once.")] = False,
     temperature: options.Temperature = 0.0,
     seed: Annotated[int, typer.Option(min=0, help="Sampling seed; same seed, same text.", metavar="N")] = 0,
+    html: Annotated[
+        Path | None,
+        typer.Option(dir_okay=False, help="HTML file of the answers as replays.", callback=options.checked(early.file)),
+    ] = None,
     svg: Annotated[
         Path | None,
         typer.Option(
@@ -52,14 +57,20 @@ def demo(
             llm.chat(prompts[0].messages, SamplingParams(temperature=0, max_tokens=24))
     out = render.stdout()
     out.print(render.legend(), "")
-    scenes = []
+    scenes, recordings = [], []
     for prompt in prompts:
         scene = Scene(prompt.category, prompt.messages[-1]["content"])
         with Live(scene, console=out, auto_refresh=False, vertical_overflow="visible") as live:
-            for llm in llms:
-                _play(llm, prompt, (temperature, seed), scene, live)
+            played = [_play(llm, prompt, (temperature, seed), scene, live) for llm in llms]
         scenes.append(scene)
+        recordings.append((prompt.messages[-1]["content"], played[-1], played[0]))
         out.print()
+    if html is not None:
+        from foreword.page.files import Shown, write_self_contained
+
+        pages = [Shown(title, drafted.as_json(), plain.as_json()) for title, drafted, plain in recordings]
+        write_self_contained(html, pages, "Foreword: the same words, sooner")
+        runtime.note(f"saved the replays to {html}")
     with render.stderr().status("measuring"):
         figures = table(_measure(llms[0], prompts, (temperature, seed), 1 if quick else REPEATS))
     out.print(figures)
@@ -69,15 +80,19 @@ def demo(
         runtime.note(f"saved the picture to {svg}")
 
 
-def _play(llm: LLM, prompt: Prompt, distribution: tuple[float, int], scene: Scene, live: Live) -> None:
-    """Stream one answer into the scene. Ctrl-C ends the demo."""
-    from foreword import SamplingParams
+def _play(llm: LLM, prompt: Prompt, distribution: tuple[float, int], scene: Scene, live: Live) -> Recording:
+    """Stream one answer into the scene, and return its recording. Ctrl-C ends the demo."""
+    from foreword import Recording, SamplingParams
+    from foreword.cli.common.session import Answer
 
-    params = SamplingParams(temperature=distribution[0], seed=distribution[1], max_tokens=MAX_TOKENS)
+    params = SamplingParams(temperature=distribution[0], seed=distribution[1], max_tokens=MAX_TOKENS, trace=True)
     line = scene.line(_row_name(llm.method))
-    for delta in llm.stream(llm.render(prompt.messages), params):
+    answer = Answer(distribution[1], llm.render(prompt.messages))
+    for delta in llm.stream(answer.prompt_tokens, params):
+        answer.add(delta, llm.engine.clock)
         line.add(delta)
         live.update(scene, refresh=True)
+    return Recording.of(llm, params, answer)
 
 
 def _row_name(method: str) -> str:

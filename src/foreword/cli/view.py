@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from foreword.cli.common import early, options, render
+from foreword.cli.common import early, options, render, runtime
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -27,12 +27,27 @@ def view(
         ),
     ],
     rounds: Annotated[bool, typer.Option("--rounds", help="One line per round.")] = False,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            dir_okay=False, help="HTML file of a replay; needs no server.", callback=options.checked(early.file)
+        ),
+    ] = None,
 ) -> None:
-    """Show a recorded answer: accepted draft tokens green, tokens of the target bold, then totals."""
+    """Show a recorded answer: accepted draft tokens green, tokens of the target bold, then totals.
+
+    With `--html` the answer is written as one page instead: every round with its draft tree, and a time slider.
+    """
     from foreword.cli.common.demo_view import Scene
     from foreword.recording import Recording
 
     recording = Recording.read(file)
+    if html is not None:
+        from foreword.page.files import Shown, write_self_contained
+
+        write_self_contained(html, [Shown(recording.prompt, recording.as_json())], f"{recording.model}: a replay")
+        runtime.note(f"saved the replay to {html}")
+        return
     scene = Scene(recording.model, recording.prompt)
     line = scene.line(recording.method)
     line.passes = len(recording.rounds)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from time import perf_counter, time
+from typing import Any
 
 from foreword.async_llm import Job
+from foreword.llm import LLM
+from foreword.recording.making import recorded
 from foreword.server.output import OutputParser, Reasoning, Text, ToolArguments, ToolCall
-from foreword.types import Delta, Round, SamplingParams, Sequence, TokenLogprob
+from foreword.types import Delta, FinishReason, Round, SamplingParams, Sequence, TokenLogprob
 
 Shown = Text | Reasoning | ToolCall | ToolArguments
 """Events that clients see; the parser's others are tags and ends of calls."""
@@ -109,17 +112,30 @@ class Choice:
         return self.sequence.produced
 
 
+@dataclass(frozen=True, slots=True)
+class _Answered:
+    """What a recording is made of."""
+
+    prompt_tokens: list[int]
+    text: str
+    finish_reason: FinishReason
+    seed: int
+    rounds: list[Round]
+
+
 class Answer:
     """The choices of one request: iterating yields (choice, events, delta) as rounds commit."""
 
-    def __init__(self, call: Call, job: Job, request_id: str, arrived: float, end: Callable[[Sequence], None]) -> None:
-        """`arrived`: perf_counter() when the request came. `end` ends a sequence early."""
+    def __init__(
+        self, call: Call, job: Job, request_id: str, arrived: float, end: Callable[[Sequence], None], llm: LLM
+    ) -> None:
+        """`arrived`: perf_counter() when the request came. `end` ends a sequence early. `llm` made the answer."""
         self.call, self.request_id, self.arrived = call, request_id, arrived
         self.created = int(time())
         self.choices = [Choice(number, sequence, call.parser()) for number, sequence in enumerate(job.sequences)]
         self.scores: list[list[TokenLogprob | None]] = []
         """Of each prompt, where the request asked for them."""
-        self._job, self._end = job, end
+        self._job, self._end, self._llm = job, end, llm
 
     async def __aiter__(self) -> AsyncIterator[tuple[Choice, list[Shown], Delta]]:
         by_id = {choice.sequence.id: choice for choice in self.choices}
@@ -130,6 +146,16 @@ class Answer:
             yield choice, choice.push(delta), delta
             if choice.ended and delta.finish_reason is None:
                 self._end(sequence)
+
+    def recording(self, choice: Choice) -> dict[str, Any]:
+        """Return the recording of a traced choice (docs/formats/recordings.md) without its rounds."""
+        sequence = choice.sequence
+        text = "".join(piece for one in choice.rounds for piece in one.pieces)
+        prompt, reason = self.call.prompts[self.prompt_of(choice)], sequence.finish_reason or "abort"
+        answered = _Answered(prompt, text, reason, sequence.seed, choice.rounds)
+        whole = asdict(replace(recorded(self._llm, self.call.params, answered), rounds=()))
+        del whole["rounds"]
+        return whole
 
     def prompt_of(self, choice: Choice) -> int:
         """Return the number of the choice's prompt."""

@@ -15,6 +15,7 @@ from starlette.middleware.cors import CORSMiddleware
 
 from foreword import __version__
 from foreword.errors import ForewordError
+from foreword.server import page
 from foreword.server.dialects import plain
 from foreword.server.dialects.chat import ChatBody, ChatDialect
 from foreword.server.dialects.completions import CompletionBody, CompletionDialect
@@ -65,6 +66,7 @@ def build_app(service: Service) -> FastAPI:
     for kind in (ForewordError, RequestValidationError, HTTPException, Exception):
         app.add_exception_handler(kind, _Failure(service))
     app.include_router(plain.routes(service))
+    app.include_router(page.routes(service))
     _add_generation(app, service)
     return app
 

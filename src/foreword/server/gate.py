@@ -19,8 +19,10 @@ from foreword.server.log import Log
 from foreword.server.settings import LOOPBACK_NAMES, Settings, digest, is_loopback
 from foreword.server.wire import Json
 
-OPEN = ("/health", "/ready", "/version", "/metrics")
-"""Paths that probes and scrapers read without a key."""
+OPEN = ("/", "/health", "/ready", "/version", "/metrics")
+"""Paths that probes, scrapers and browsers read without a key. The page holds no data; what it asks for needs one."""
+PAGE = "/page/"
+"""Beginning of the paths of the page's files."""
 VISIBLE = re.compile(r"[\x21-\x7e]{1,128}")
 """Request ids that are taken over from the client."""
 CLIENT_GONE = 499
@@ -77,7 +79,7 @@ class Gate:
     def _check(self, scope: Scope, headers: Headers) -> None:
         """Raise ApiError for a host, a key or a rate that is not allowed."""
         self._check_host(headers)
-        if scope["path"] in OPEN or scope["method"] == "OPTIONS":
+        if scope["path"] in OPEN or scope["path"].startswith(PAGE) or scope["method"] == "OPTIONS":
             return
         length = headers.get("content-length", "")
         if length.isdecimal() and int(length) > self.settings.body:

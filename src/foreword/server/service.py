@@ -45,6 +45,8 @@ class Service:
         self.metrics = Metrics(llm, self.name, self.limits)
         self.draining = False
         self.created = int(time())
+        self.cost = llm.target.cost
+        """Measured now if it never was: later the engine's thread uses the model."""
         self._bundled = bundled
         self.requests = Requests(llm.target, copy.deepcopy(llm.tokenizer))
         """For prompts, used in the thread of texts only: the engine's thread must not wait for a template."""
@@ -105,7 +107,7 @@ class Service:
         prompts = call.prompts if call.generates else []
         with self.limits.place(state["tenant"], max(1, len(prompts) * call.params.n)):
             async with self.engine.submit([(prompt, call.params) for prompt in prompts]) as job:
-                answer = Answer(call, job, state["request_id"], arrived, self.engine.end)
+                answer = Answer(call, job, state["request_id"], arrived, self.engine.end, self.llm)
                 if call.scored is not None:
                     answer.scores = [await self.engine.score(prompt, call.scored) for prompt in call.prompts]
                 try:

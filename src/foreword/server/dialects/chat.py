@@ -11,7 +11,16 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from foreword import __version__
 from foreword.errors import InvalidRequest
 from foreword.server.answer import Answer, Call, Choice, Shown
-from foreword.server.dialects.common import TokenTexts, fingerprint, new_id, rounds, speculation, timings, usage
+from foreword.server.dialects.common import (
+    TokenTexts,
+    fingerprint,
+    new_id,
+    recording,
+    rounds,
+    speculation,
+    timings,
+    usage,
+)
 from foreword.server.dialects.constraints import constraint
 from foreword.server.dialects.fields import Logprobs, Sampled, with_generation_config
 from foreword.server.dialects.translate import Chat, Translator
@@ -114,7 +123,7 @@ class ChatDialect:
                 "logprobs": self._logprobs(choice.logprobs),
                 "finish_reason": choice.finish_reason,
                 "seed": choice.sequence.seed,
-                **rounds(choice),
+                **rounds(answer, choice),
             }
             for choice in answer.choices
         ]
@@ -179,7 +188,7 @@ class ChatDialect:
     ) -> bytes:
         written = {"index": choice.index, "delta": changed, "logprobs": logprobs, "finish_reason": reason, **more}
         if reason is not None:
-            written["seed"] = choice.sequence.seed
+            written |= {"seed": choice.sequence.seed, **(recording(self._answer, choice) if self._answer else {})}
         beside: dict[str, Any] = {"usage": None} if self._options.include_usage else {}
         if self._answer is not None and self._options.continuous_usage_stats:
             beside["usage"] = self._usage(self._answer)

@@ -44,9 +44,15 @@ def speculation(answer: Answer) -> dict[str, Any]:
     }
 
 
-def rounds(choice: Choice) -> dict[str, Any]:
-    """Return the traced rounds of a choice, if the request asked for them (docs/formats/recordings.md)."""
-    return {"rounds": [one.as_json() for one in choice.rounds]} if choice.sequence.params.trace else {}
+def rounds(answer: Answer, choice: Choice) -> dict[str, Any]:
+    """Return the traced rounds of a choice and the rest of its recording, if the request asked for them."""
+    traced = {"rounds": [one.as_json() for one in choice.rounds]} if choice.sequence.params.trace else {}
+    return traced | recording(answer, choice)
+
+
+def recording(answer: Answer, choice: Choice) -> dict[str, Any]:
+    """Return the recording of a choice without its rounds, which a stream has sent already; empty without a trace."""
+    return {"recording": answer.recording(choice)} if choice.sequence.params.trace else {}
 
 
 def _columns(rows: list[list[int]]) -> list[list[int]]:

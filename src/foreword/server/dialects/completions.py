@@ -12,7 +12,16 @@ from foreword import __version__
 from foreword.errors import InvalidRequest
 from foreword.server.answer import Answer, Call, Choice, Shown
 from foreword.server.dialects.chat import DONE, StreamOptions
-from foreword.server.dialects.common import TokenTexts, fingerprint, new_id, rounds, speculation, timings, usage
+from foreword.server.dialects.common import (
+    TokenTexts,
+    fingerprint,
+    new_id,
+    recording,
+    rounds,
+    speculation,
+    timings,
+    usage,
+)
 from foreword.server.dialects.constraints import constraint
 from foreword.server.dialects.fields import Logprobs, Sampled
 from foreword.server.dialects.translate import Translator
@@ -57,6 +66,7 @@ class CompletionDialect:
         self._print = fingerprint(translator.name, translator.dtype, __version__)
         self._id = new_id("cmpl-")
         self._base: dict[str, Any] = {}
+        self._answer: Answer | None = None
         self._places: dict[int, int] = {}
         """Choice -> characters written so far."""
 
@@ -85,7 +95,7 @@ class CompletionDialect:
                 self._choice(
                     choice.index, answer.prompt_of(choice), choice.text, choice.logprobs, choice.finish_reason, answer
                 )
-                | {"seed": choice.sequence.seed, **rounds(choice)}
+                | {"seed": choice.sequence.seed, **rounds(answer, choice)}
                 for choice in answer.choices
             ]
         else:
@@ -132,7 +142,7 @@ class CompletionDialect:
 
     def start(self, answer: Answer) -> bytes:
         """Return the echoed prompts, if asked for."""
-        self._base = self._head(answer)
+        self._answer, self._base = answer, self._head(answer)
         if not self._body.echo:
             return b""
         prompts = [self._tokenizer.decode(answer.call.prompts[answer.prompt_of(choice)]) for choice in answer.choices]
@@ -148,6 +158,8 @@ class CompletionDialect:
             self._places[choice.index] = place + len(text)
         reason = choice.finish_reason if choice.ended else None
         more = {} if delta.round is None else {"speculation": delta.round.as_json()}
+        if choice.ended and self._answer is not None:
+            more |= recording(self._answer, choice)
         return self._chunk(choice, text, logprobs, reason, more) if text or logprobs or reason or more else b""
 
     def _chunk(

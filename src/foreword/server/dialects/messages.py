@@ -95,7 +95,7 @@ class MessagesDialect:
             for one in choice.calls
         ]
         head = {**self._message(answer), "content": content, **self._ending(answer), "usage": self._usage(answer)}
-        return {**head, "metrics": {"speculative_decoding": speculation(answer)}, **rounds(choice)}
+        return {**head, "metrics": {"speculative_decoding": speculation(answer)}, **rounds(answer, choice)}
 
     def _message(self, answer: Answer) -> dict[str, Any]:
         empty = {"stop_reason": None, "stop_sequence": None, "usage": {**self._usage(answer), "output_tokens": 0}}

@@ -107,7 +107,7 @@ class ResponsesDialect:
             "total_tokens": answer.prompt_tokens + answer.completion_tokens,
         }
         measured = {"metrics": {"speculative_decoding": speculation(answer)}, "timings": timings(answer)}
-        measured |= rounds(answer.choices[0])
+        measured |= rounds(answer, answer.choices[0])
         return {
             "id": self._id,
             "object": "response",

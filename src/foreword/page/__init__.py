@@ -1,0 +1,1 @@
+"""The page that shows rounds: static files, which the server serves, and one self-contained file of recordings."""

@@ -1,0 +1,105 @@
+"""Provides the static files of the page, and the self-contained file that shows recordings without a server."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from foreword.errors import InvalidRequest
+from foreword.files import atomic_file, check_writable, room
+
+STATIC = Path(__file__).parent / "static"
+TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
+"""Media types by suffix."""
+POLICY = "default-src 'none'; base-uri 'none'; form-action 'none'; img-src data:"
+"""Content-Security-Policy of both pages: nothing is loaded from elsewhere, and markup in texts could do nothing."""
+IMPORT = re.compile(r'^import \{[^}]*\} from "\./([\w-]+\.js)";\n', re.MULTILINE)
+SERVED = re.compile(r"\n *<!--served-->.*?<!--/served-->", re.DOTALL)
+"""Parts of the page that need a server."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """One recording of a self-contained page. Both are JSON of docs/formats/recordings.md."""
+
+    title: str
+    recording: str
+    plain: str | None = None
+    """The same request without drafting, to race against."""
+
+
+def static_file(name: str) -> tuple[bytes, str] | None:
+    """Return a file of the page and its media type; None if there is none of this name."""
+    path = STATIC / name
+    if path.parent != STATIC or path.suffix not in TYPES or not path.is_file():
+        return None
+    return path.read_bytes(), TYPES[path.suffix]
+
+
+def self_contained(recordings: Iterable[Shown], title: str = "Foreword") -> str:
+    """Return one HTML page with the recordings, its style and its script, which loads nothing."""
+    style, script = _text("style.css"), _bundle()
+    policy = f"{POLICY}; style-src {_hash(style)}; script-src {_hash(script)}"
+    # The parser ends a script at "</script" only; in JSON, "<" may be written as an escape everywhere.
+    data = json.dumps([_entry(one) for one in recordings], ensure_ascii=False).replace("<", "\\u003c")
+    page = SERVED.sub("", _text("index.html"))
+    replaced = {
+        '<meta charset="utf-8">': (
+            f'<meta charset="utf-8">\n    <meta http-equiv="Content-Security-Policy" content="{policy}">'
+        ),
+        "<title>Foreword</title>": f"<title>{escape(title)}</title>",
+        '<link rel="stylesheet" href="page/style.css">': f"<style>{style}</style>",
+        '<script type="module" src="page/main.js"></script>': (
+            f'<script type="application/json" id="recordings">{data}</script>\n'
+            f'    <script type="module">{script}</script>'
+        ),
+    }
+    for old, new in replaced.items():
+        page = page.replace(old, new)
+    return page
+
+
+def write_self_contained(file: Path, recordings: Iterable[Shown], title: str = "Foreword") -> None:
+    """Write a self-contained page. Raises InvalidRequest if the file cannot be written."""
+    check_writable(file)
+    with room(file), atomic_file(file) as partial:
+        partial.write_text(self_contained(recordings, title), encoding="utf-8")
+
+
+def _entry(one: Shown) -> dict[str, Any]:
+    plain = None if one.plain is None else json.loads(one.plain)
+    return {"title": one.title, "recording": json.loads(one.recording), "plain": plain}
+
+
+def _bundle() -> str:
+    """Return all modules as one script: each after those that it imports, without imports and exports."""
+    done: dict[str, str] = {}
+
+    def add(name: str) -> None:
+        if name in done:
+            return
+        text = _text(name)
+        for imported in IMPORT.findall(text):
+            add(imported)
+        done[name] = re.sub(r"^export ", "", IMPORT.sub("", text), flags=re.MULTILINE)
+
+    add("main.js")
+    script = "\n".join(done.values())
+    if "</script" in script or re.search(r"^(im|ex)port ", script, re.MULTILINE):
+        raise InvalidRequest("cannot join the modules of the page: one has an import or a tag that is not on one line")
+    return script
+
+
+def _text(name: str) -> str:
+    return (STATIC / name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

@@ -1,0 +1,69 @@
+/** The server: what it serves, and answers as streams of rounds. */
+
+let key = "";
+
+/** Use an API key for all further requests. */
+export const useKey = (given) => {
+  key = given;
+};
+
+/** An error that the server answered, with its status. */
+export class ServerError extends Error {
+  constructor(message, status) {
+    super(message);
+    this.status = status;
+  }
+}
+
+async function request(path, options = {}) {
+  const headers = { "content-type": "application/json", ...(key ? { authorization: `Bearer ${key}` } : {}) };
+  let response;
+  try {
+    response = await fetch(path, { ...options, headers });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new ServerError("cannot reach the server: it does not answer. Start it with foreword serve", 0);
+  }
+  if (response.ok) return response;
+  const body = await response.json().catch(() => null);
+  throw new ServerError(body?.error?.message ?? `the server answered ${response.status}`, response.status);
+}
+
+/** Return the model, its methods, and the measured costs of this machine. */
+export const described = async () => (await request("speculation")).json();
+
+/**
+ * Ask for an answer and call `onround` for each round as it arrives. Returns the recording without its rounds.
+ * `asked`: messages, temperature, seed, max_tokens, speculative.
+ */
+export async function answer(asked, onround, signal) {
+  const body = { ...asked, stream: true, stream_options: { include_speculation: true } };
+  const response = await request("v1/chat/completions", { method: "POST", body: JSON.stringify(body), signal });
+  let recording = null;
+  for await (const event of events(response.body)) {
+    if (event.error) throw new ServerError(event.error.message, 500);
+    for (const choice of event.choices) {
+      if (choice.speculation) onround(choice.speculation);
+      recording = choice.recording ?? recording;
+    }
+  }
+  if (!recording) throw new ServerError("the server ended the answer early. Ask again", 0);
+  return recording;
+}
+
+/** Yield the JSON of each server-sent event. */
+async function* events(stream) {
+  const reader = stream.pipeThrough(new TextDecoderStream()).getReader();
+  let text = "";
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) return;
+    text += value;
+    const blocks = text.split("\n\n");
+    text = blocks.pop();
+    for (const block of blocks) {
+      const data = block.replace(/^data: /, "");
+      if (data !== "[DONE]") yield JSON.parse(data);
+    }
+  }
+}

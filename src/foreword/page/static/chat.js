@@ -1,0 +1,80 @@
+/** A conversation: prompts, and answers that are written round by round. */
+
+import { answer } from "./api.js";
+import { byId, el } from "./dom.js";
+
+/** The chat. `stage` shows rounds and figures; `onerror` an error. */
+export class Chat {
+  constructor(settings, stage, onerror) {
+    [this.settings, this.stage, this.onerror] = [settings, stage, onerror];
+    this.messages = [];
+    this.log = byId("log");
+    this.form = byId("composer");
+    this.prompt = this.form.elements.prompt;
+    this.send = byId("send");
+    this.form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      if (this.running) this.running.abort();
+      else this.ask(this.prompt.value);
+    });
+    this.prompt.addEventListener("keydown", (event) => {
+      if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+        event.preventDefault();
+        this.form.requestSubmit();
+      }
+    });
+    byId("fresh").addEventListener("click", () => this.clear());
+    for (const example of document.querySelectorAll("[data-prompt]")) {
+      example.addEventListener("click", () => this.ask(example.dataset.prompt));
+    }
+  }
+
+  /** Begin a new conversation. */
+  clear() {
+    this.running?.abort();
+    this.messages = [];
+    this.log.replaceChildren();
+    byId("welcome").hidden = false;
+    byId("fresh").hidden = true;
+    this.stage.clear();
+    this.prompt.focus();
+  }
+
+  /** Add a card to the conversation. */
+  add(...nodes) {
+    byId("welcome").hidden = true;
+    byId("fresh").hidden = false;
+    this.log.append(...nodes);
+    nodes.at(-1).scrollIntoView({ block: "nearest" });
+  }
+
+  /** Send a prompt and show its answer. */
+  async ask(text) {
+    if (!text.trim() || this.running) return;
+    this.prompt.value = "";
+    this.onerror(null);
+    const messages = [...this.messages, { role: "user", content: text }];
+    const card = this.stage.newCard("Answer");
+    this.add(el("p", { class: "asked", dir: "auto", text }), card.element);
+    this.running = new AbortController();
+    this.send.textContent = "Stop";
+    byId("status").textContent = "Writing";
+    let written = "";
+    try {
+      const asked = this.settings.body(messages, this.settings.seed());
+      const onround = (round) => {
+        written += round.pieces.join("");
+        card.push(round);
+      };
+      card.finish(await answer(asked, onround, this.running.signal));
+      this.messages = [...messages, { role: "assistant", content: written }];
+      byId("status").textContent = `Answer complete: ${card.facts.textContent}`;
+    } catch (error) {
+      if (error.name !== "AbortError") this.onerror(error);
+      byId("status").textContent = "The answer has ended early";
+      if (!card.view.rounds.length) card.element.remove();
+    }
+    this.running = null;
+    this.send.textContent = "Send";
+  }
+}

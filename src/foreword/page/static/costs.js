@@ -1,0 +1,94 @@
+/** When drafting pays on this machine: speed by draft length, from the measured cost table and a chosen acceptance. */
+
+import { byId, el, percent, short, svg } from "./dom.js";
+
+const LONGEST = 16; // draft tokens on the axis
+const [WIDTH, HEIGHT, LEFT, BOTTOM] = [640, 300, 44, 34];
+const MOST = { LOW: 2, STEP: 0.5 };
+
+/** Return the milliseconds of a forward over `rows` tokens: measured, in a straight line between measurements. */
+export function forward(table, rows) {
+  const points = Object.keys(table).map(Number).sort((one, other) => one - other);
+  const at = Math.min(Math.max(points.findIndex((one) => one >= rows), 1), points.length - 1);
+  const [low, high] = rows > points.at(-1) ? points.slice(-2) : [points[at - 1], points[at]];
+  if (high === undefined) return table[points[0]];
+  return table[low] + ((table[high] - table[low]) * (rows - low)) / (high - low);
+}
+
+/** Return the expected tokens of a round of `length` draft tokens, each accepted with probability `alpha` (Leviathan et al. 2023, eq. 1). */
+export const expected = (alpha, length) => (alpha === 1 ? length + 1 : (1 - alpha ** (length + 1)) / (1 - alpha));
+
+/** Return the speed of drafting chains over plain decoding, for `batch` requests that share each pass. */
+export function speedUp(costs, alpha, length, batch) {
+  const drafting = length ? (costs.drafting?.start_ms ?? 0) + batch * length * (costs.drafting?.token_ms ?? 0) : 0;
+  const overhead = batch * costs.overhead_ms;
+  const plain = forward(costs.forward_ms, batch) + overhead;
+  return (expected(alpha, length) * plain) / (forward(costs.forward_ms, batch * (length + 1)) + drafting + overhead);
+}
+
+/** The view with the sliders. */
+export class Costs {
+  constructor() {
+    this.form = byId("costs-form");
+    this.plot = byId("plot");
+    this.form.addEventListener("input", () => this.draw());
+  }
+
+  /** Draw from what the server measured. */
+  describe(info) {
+    this.costs = info.costs;
+    this.info = info;
+    this.draw();
+  }
+
+  /** Set the acceptance to what an answer had. */
+  measure(alpha) {
+    if (Number.isFinite(alpha)) this.form.elements.alpha.value = alpha;
+    if (this.costs) this.draw();
+  }
+
+  draw() {
+    const [alpha, length, batch] = ["alpha", "draft", "batch"].map((name) => Number(this.form.elements[name].value));
+    for (const [name, text] of [["alpha", percent(alpha)], ["draft", String(length)], ["batch", String(batch)]]) {
+      this.form.querySelector(`output[for="${name}"]`).textContent = text;
+    }
+    const speeds = Array.from({ length: LONGEST + 1 }, (_, at) => speedUp(this.costs, alpha, at, batch));
+    const best = speeds.indexOf(Math.max(...speeds));
+    const loses = speeds.findIndex((one, at) => at > best && one < 1);
+    this._plot(speeds, length, loses);
+    byId("verdict").textContent = verdict(speeds, length, best, loses);
+    const source = this.costs.drafting ? `Drafting with ${this.info.method}: ${short(this.costs.drafting.token_ms, 2)} ms a token` : "The cost of drafting is measured with the first answer, and is 0 here until then";
+    byId("costs-source").textContent = `Measured on ${this.info.machine.cpu}, ${this.info.machine.threads} threads: a pass over 1, 8 and 16 tokens takes ${[1, 8, 16].map((rows) => short(forward(this.costs.forward_ms, rows), 2)).join(", ")} ms. ${source}.`;
+  }
+
+  _plot(speeds, length, loses) {
+    const top = Math.max(MOST.LOW, Math.ceil(Math.max(...speeds) / MOST.STEP) * MOST.STEP);
+    const x = (at) => LEFT + (at / LONGEST) * (WIDTH - LEFT - 12);
+    const y = (speed) => HEIGHT - BOTTOM - (speed / top) * (HEIGHT - BOTTOM - 12);
+    const line = speeds.map((speed, at) => `${at ? "L" : "M"}${x(at).toFixed(1)} ${y(speed).toFixed(1)}`).join("");
+    const label = (at, text, more = {}) => svg("text", { x: at[0], y: at[1], ...more }, text);
+    const ticks = [];
+    for (let at = 0; at <= LONGEST; at += 4) ticks.push(label([x(at), HEIGHT - 12], String(at), { "text-anchor": "middle" }));
+    for (let speed = 1; speed <= top; speed += Math.max(1, Math.round(top / 4))) ticks.push(label([LEFT - 8, y(speed) + 4], `${speed}×`, { "text-anchor": "end" }));
+    const mark = loses < 0 ? [] : [
+      svg("line", { class: "edge", x1: x(loses), x2: x(loses), y1: y(top), y2: y(0) }),
+      label([x(loses) + (loses > LONGEST / 2 ? -6 : 6), y(top) + 12], `loses from ${loses}`, { class: "edge", "text-anchor": loses > LONGEST / 2 ? "end" : "start" }),
+    ];
+    this.plot.replaceChildren(
+      svg("rect", { class: "loss", x: LEFT, y: y(1), width: x(LONGEST) - LEFT, height: y(0) - y(1) }),
+      label([x(0) + 8, y(0) - 8], "slower than plain", { class: "faint" }),
+      svg("line", { class: "even", x1: LEFT, x2: x(LONGEST), y1: y(1), y2: y(1) }),
+      ...ticks,
+      ...mark,
+      svg("path", { class: "curve", d: line }),
+      svg("circle", { class: "here", cx: x(length), cy: y(speeds[length]), r: 6 }),
+    );
+  }
+}
+
+function verdict(speeds, length, best, loses) {
+  const here = `${length} draft tokens: ${short(speeds[length], 2)} times plain decoding.`;
+  if (best === 0) return `${here} No draft pays at this acceptance.`;
+  const edge = loses < 0 ? "" : ` From ${loses} on, drafting loses.`;
+  return `${here} Best are ${best}, with ${short(speeds[best], 2)}.${edge}`;
+}

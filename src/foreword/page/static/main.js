@@ -1,0 +1,129 @@
+/** The page: tabs, recordings that are opened, and errors. */
+
+import { described, useKey } from "./api.js";
+import { Chat } from "./chat.js";
+import { Costs } from "./costs.js";
+import { byId, el } from "./dom.js";
+import { Lanes, Race } from "./race.js";
+import { parsed } from "./recording.js";
+import { speedMenu } from "./replay.js";
+import { Settings } from "./settings.js";
+import { Stage } from "./stage.js";
+
+const stage = new Stage(byId("stage"));
+
+function showError(error) {
+  byId("error").hidden = !error;
+  byId("error").textContent = error?.message ?? "";
+  byId("key").hidden = error?.status !== 401;
+}
+
+/** Make the tabs work: click, arrow keys, and the address' fragment. */
+function wireTabs() {
+  const tabs = [...document.querySelectorAll('[role="tab"]')];
+  const show = (tab, focus) => {
+    for (const one of tabs) {
+      const chosen = one === tab;
+      one.setAttribute("aria-selected", String(chosen));
+      one.tabIndex = chosen ? 0 : -1;
+      byId(one.getAttribute("aria-controls")).hidden = !chosen;
+    }
+    document.body.dataset.tab = tab.dataset.tab;
+    stage.hide();
+    history.replaceState(null, "", `#${tab.dataset.tab}`);
+    if (focus) tab.focus();
+  };
+  tabs.forEach((tab, at) => {
+    tab.addEventListener("click", () => show(tab));
+    tab.addEventListener("keydown", (event) => {
+      const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+      if (step) show(tabs[(at + step + tabs.length) % tabs.length], true);
+    });
+  });
+  show(tabs.find((tab) => `#${tab.dataset.tab}` === location.hash) ?? tabs[0]);
+  return (name) => show(tabs.find((tab) => tab.dataset.tab === name));
+}
+
+/** Show a recording, beside its plain counterpart if there is one. */
+function shown({ title, recording, plain = null }) {
+  const card = stage.newCard(title);
+  card.load(recording);
+  const nodes = [el("p", { class: "asked", dir: "auto", text: title }), card.element];
+  if (plain) {
+    const lanes = new Lanes(stage);
+    const speeds = speedMenu();
+    const run = el("button", { type: "button", text: "Race against plain decoding", onclick: () => lanes.show([plain, recording], Number(speeds.value)) });
+    nodes.push(el("div", { class: "row" }, run, speeds), lanes.element, lanes.proof);
+  }
+  return nodes;
+}
+
+/** Wire the ways to open a file: the button, and dropping it on the page. */
+function wireFiles(add) {
+  const open = async (file) => {
+    if (!file) return;
+    try {
+      const recording = parsed(await file.text(), file.name);
+      showError(null);
+      add(...shown({ title: recording.prompt, recording }));
+    } catch (error) {
+      showError(error);
+    }
+  };
+  byId("file").addEventListener("change", (event) => {
+    open(event.target.files[0]);
+    event.target.value = "";
+  });
+  document.addEventListener("dragover", (event) => event.preventDefault());
+  document.addEventListener("drop", (event) => {
+    event.preventDefault();
+    open(event.dataTransfer.files[0]);
+  });
+}
+
+/** Show what the server serves. */
+async function connect(settings, costs) {
+  try {
+    const info = await described();
+    showError(null);
+    settings.describe(info);
+    stage.plain = info.plain_tokens_per_second;
+    byId("race-form").dataset.method = info.method;
+    byId("served").textContent = `${info.model} · ${info.dtype} · ${info.machine.cpu}, ${info.machine.threads} threads`;
+    costs.describe(info);
+  } catch (error) {
+    showError(error);
+  }
+}
+
+const embedded = byId("recordings");
+if (embedded) {
+  const log = byId("log");
+  for (const one of JSON.parse(embedded.textContent)) log.append(...shown(one));
+  wireFiles((...nodes) => {
+    log.prepend(...nodes);
+    scrollTo(0, 0);
+  });
+} else {
+  const settings = new Settings();
+  const show = wireTabs();
+  const costs = new Costs();
+  const chat = new Chat(settings, stage, showError);
+  new Race(settings, stage, speedMenu(), showError);
+  wireFiles((...nodes) => {
+    show("chat");
+    chat.add(...nodes);
+  });
+  byId("key").addEventListener("submit", (event) => {
+    event.preventDefault();
+    useKey(event.target.elements.key.value);
+    connect(settings, costs);
+  });
+  document.querySelector('[data-tab="costs"]').addEventListener("click", async () => {
+    await connect(settings, costs);
+    const depths = stage.last?.figures.depths ?? [];
+    const [tried, kept] = ["tried", "kept"].map((name) => depths.reduce((sum, one) => sum + one[name], 0));
+    if (tried) costs.measure(kept / tried);
+  });
+  connect(settings, costs);
+}

@@ -1,0 +1,130 @@
+/** The race: the same request plain and drafted, each measured alone, shown on one clock, then compared token by token. */
+
+import { answer } from "./api.js";
+import { AnswerView } from "./answer.js";
+import { byId, count, duration, el, short } from "./dom.js";
+import { add, emptyFigures } from "./figures.js";
+import { tokensOf } from "./recording.js";
+import { endsOf, play } from "./replay.js";
+import { PLAIN } from "./settings.js";
+
+const WARM = 4; // tokens of a first, uncounted request: both runs then find the prompt read
+
+/** Return how many tokens of two answers differ, and how many there are. */
+export function compared(one, other) {
+  const [a, b] = [one, other].map((recording) => tokensOf(recording.rounds));
+  const length = Math.max(a.length, b.length);
+  let differing = 0;
+  for (let at = 0; at < length; at += 1) differing += a[at] === b[at] ? 0 : 1;
+  return { differing, length };
+}
+
+/** Two lanes on one clock. */
+export class Lanes {
+  constructor(stage) {
+    this.stage = stage;
+    this.element = el("div", { class: "lanes" });
+    this.proof = el("p", { class: "proof", role: "status" });
+  }
+
+  /** Show two recordings, the plain one first, as they were written; `done` is called at the end. */
+  show(recordings, speed, done = () => {}) {
+    this.stop?.();
+    this.proof.replaceChildren();
+    const lanes = recordings.map((recording) => this._lane(recording));
+    this.element.replaceChildren(...lanes.map((lane) => lane.element));
+    const end = Math.max(...lanes.map((lane) => lane.ends.at(-1) ?? 0));
+    const frame = (ms) => lanes.forEach((lane) => lane.at(ms));
+    this.stop = play(0, end, speed, frame, () => {
+      this._prove(recordings, lanes);
+      done();
+    });
+  }
+
+  _lane(recording) {
+    const ends = endsOf(recording.rounds);
+    const total = ends.at(-1) ?? 0;
+    const name = recording.method === PLAIN ? "Plain" : `Drafted by ${recording.method}`;
+    const lane = { figures: emptyFigures(), recording };
+    lane.view = new AnswerView(`${name}: answer`, (index) => this.stage.open(lane, index));
+    for (const round of recording.rounds) {
+      add(lane.figures, round);
+      lane.view.push(round);
+    }
+    const clock = el("b", { class: "clock" });
+    const passes = el("span", { class: "note" });
+    const element = el("section", { class: "lane card", "aria-label": name }, el("header", {}, el("h3", { text: name }), clock, passes), lane.view.element);
+    const at = (ms) => {
+      const done = ends.findIndex((one) => one > ms);
+      const rounds = done < 0 ? ends.length : done;
+      lane.view.show(rounds);
+      clock.textContent = duration(Math.min(ms, total));
+      passes.textContent = count(rounds, "pass", "passes");
+      element.classList.toggle("done", done < 0);
+    };
+    return { element, ends, total, at };
+  }
+
+  _prove(recordings, [plain, drafted]) {
+    const { differing, length } = compared(...recordings);
+    const same = recordings[0].seed === recordings[1].seed;
+    const times = `${duration(drafted.total)} instead of ${duration(plain.total)}: ${short(plain.total / drafted.total, 2)} times as fast.`;
+    const seeds = same ? `Both had the seed ${recordings[0].seed}.` : "The seeds differ, so the texts may.";
+    this.proof.replaceChildren(
+      el("strong", { class: differing ? "wrong" : "right", text: `${differing} of ${count(length, "token")} differ` }),
+      el("span", { text: `${times} ${seeds}` }),
+    );
+  }
+}
+
+/** The view in which a race is run. */
+export class Race {
+  constructor(settings, stage, speeds, onerror) {
+    [this.settings, this.stage, this.onerror] = [settings, stage, onerror];
+    this.lanes = new Lanes(stage);
+    this.speeds = speeds;
+    this.again = el("button", { type: "button", text: "Show again", hidden: true, onclick: () => this._show() });
+    byId("race-controls").append(speeds, this.again);
+    byId("track").append(this.lanes.element, this.lanes.proof);
+    byId("race-form").addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.run(event.target.elements.prompt.value);
+    });
+  }
+
+  /** Run both, one after the other, then show them together. */
+  async run(text) {
+    if (!text.trim() || this.running) return;
+    this.running = true;
+    this.onerror(null);
+    this.lanes.element.replaceChildren();
+    this.lanes.proof.replaceChildren();
+    const [messages, seed] = [[{ role: "user", content: text }], this.settings.seed()];
+    const drafting = this.settings.method === PLAIN ? byId("race-form").dataset.method : this.settings.method;
+    const say = (words) => (byId("status").textContent = byId("race-state").textContent = words);
+    try {
+      say("Warming up: the prompt is read once");
+      await answer({ ...this.settings.body(messages, seed, drafting), max_tokens: WARM }, () => {});
+      this.recordings = [];
+      for (const method of [PLAIN, drafting]) {
+        say(`Running alone: ${method === PLAIN ? "plain decoding" : method}`);
+        const rounds = [];
+        const recording = await answer(this.settings.body(messages, seed, method), (round) => rounds.push(round));
+        this.recordings.push({ ...recording, rounds });
+      }
+      this._show();
+    } catch (error) {
+      this.onerror(error);
+      say("");
+    }
+    this.running = false;
+  }
+
+  _show() {
+    byId("race-state").textContent = "Each ran alone; now both on one clock, by the server's measured times";
+    this.again.hidden = false;
+    this.lanes.show(this.recordings, Number(this.speeds.value), () => {
+      byId("status").textContent = this.lanes.proof.textContent;
+    });
+  }
+}

@@ -1,0 +1,135 @@
+/** A recorded answer: its text, a time slider over the rounds with the heat of acceptance, play, and save. */
+
+import { AnswerView } from "./answer.js";
+import { count, el, percent, short } from "./dom.js";
+import { add, emptyFigures } from "./figures.js";
+import { milliseconds, save } from "./recording.js";
+import { sentence } from "./round.js";
+
+const SPEEDS = [1, 0.5, 0.25, 0.1];
+
+/** Return the milliseconds at which each round ended, from the first one's start. */
+export function endsOf(rounds) {
+  let sum = 0;
+  return rounds.map((round) => (sum += milliseconds(round)));
+}
+
+/** Return a menu of speeds at which measured times are played. */
+export function speedMenu() {
+  const options = SPEEDS.map((one) => el("option", { value: one, text: one === 1 ? "as measured" : `${1 / one}× slower` }));
+  return el("select", { "aria-label": "Speed of the replay" }, ...options);
+}
+
+/** Call `show(milliseconds)` each frame until `end`; returns a function that stops. Without motion it ends at once. */
+export function play(from, end, speed, show, done) {
+  if (matchMedia("(prefers-reduced-motion: reduce)").matches) {
+    show(end);
+    done();
+    return () => {};
+  }
+  let frame = 0;
+  let began = null;
+  const step = (now) => {
+    began ??= now;
+    const at = from + (now - began) * speed;
+    show(Math.min(at, end));
+    if (at < end) frame = requestAnimationFrame(step);
+    else done();
+  };
+  frame = requestAnimationFrame(step);
+  return () => cancelAnimationFrame(frame);
+}
+
+/** An answer that is written or was recorded. `onopen(round, index, rounds, view)` shows a round, `onfigures` sums. */
+export class AnswerCard {
+  constructor(label, { onopen, onfigures }) {
+    this.figures = emptyFigures();
+    this.recording = null;
+    this.view = new AnswerView(label, (index) => onopen(this, index));
+    this.onfigures = onfigures;
+    this.facts = el("p", { class: "note" });
+    this.slider = el("input", { type: "range", min: 0, step: 1, "aria-label": "Time: passes", oninput: () => this._seek() });
+    this.button = el("button", { type: "button", text: "Play", onclick: () => this._toggle() });
+    this.speed = speedMenu();
+    this.save = el("button", { type: "button", text: "Save", title: "Save this answer with every pass as a file", onclick: () => save(this.recording) });
+    this.heat = el("div", { class: "heat", "aria-hidden": "true" });
+    this.controls = el("div", { class: "replay", hidden: true }, this.button, el("div", { class: "track" }, this.heat, this.slider), this.speed, this.save);
+    this.element = el("article", { class: "card", "aria-label": label }, this.view.element, this.controls, this.facts);
+  }
+
+  /** Add a round while the answer is written. */
+  push(round) {
+    add(this.figures, round);
+    this.view.push(round);
+    this.onfigures(this);
+  }
+
+  /** End with what the server recorded beside the rounds. */
+  finish(recording) {
+    this.recording = { ...recording, rounds: this.view.rounds };
+    this.view.flush();
+    this.ends = endsOf(this.view.rounds);
+    this.controls.hidden = !this.view.rounds.length;
+    this.slider.max = this.slider.value = this.view.rounds.length;
+    this._describe();
+    this.heat.replaceChildren(...this.view.rounds.map(heatOf));
+    const { totals } = recording;
+    const off = totals.drafted ? `${percent(totals.acceptance)} of ${count(totals.drafted, "draft token")} accepted` : "nothing drafted";
+    this.facts.textContent = [
+      `${count(totals.tokens, "token")} in ${count(totals.rounds, "pass", "passes")}`,
+      `${short(totals.tokens_per_pass)} a pass`,
+      off,
+      `method ${recording.method}`,
+      `seed ${recording.seed}`,
+    ].join(" · ");
+    this.onfigures(this);
+  }
+
+  /** Fill with a recording. */
+  load(recording) {
+    for (const round of recording.rounds) {
+      add(this.figures, round);
+      this.view.push(round);
+    }
+    this.finish(recording);
+  }
+
+  _describe() {
+    const at = Number(this.slider.value);
+    const round = this.view.rounds[at - 1];
+    this.slider.setAttribute("aria-valuetext", round ? `Pass ${at}: ${sentence(round)}` : "Before the first pass");
+  }
+
+  _seek() {
+    const at = Number(this.slider.value);
+    this.view.show(at);
+    this.view.select(at ? at - 1 : null);
+    this._describe();
+  }
+
+  _toggle() {
+    if (this.stop) return this._pause();
+    const { rounds } = this.view;
+    const at = Number(this.slider.value) % rounds.length;
+    this.button.textContent = "Pause";
+    const show = (ms) => {
+      const done = this.ends.findIndex((end) => end > ms);
+      this.slider.value = done < 0 ? rounds.length : done;
+      this._seek();
+    };
+    this.stop = play(at ? this.ends[at - 1] : 0, this.ends.at(-1), Number(this.speed.value), show, () => this._pause());
+  }
+
+  _pause() {
+    this.stop?.();
+    this.stop = null;
+    this.button.textContent = "Play";
+  }
+}
+
+function heatOf(round) {
+  const cell = el("i", {});
+  cell.style.flexGrow = milliseconds(round);
+  cell.style.setProperty("--share", round.draft.length ? round.accepted.length / (round.accepted.length + 1) : 0);
+  return cell;
+}

@@ -1,0 +1,105 @@
+/** One round, opened: what happened in a sentence, the draft tree with probabilities, and the time of each step. */
+
+import { count, duration, el, percent, short, visible } from "./dom.js";
+import { milliseconds } from "./recording.js";
+
+const STEPS = [
+  ["propose", "propose_ms", "the drafter guesses"],
+  ["score", "score_ms", "the target reads all guesses in one pass"],
+  ["verify", "verify_ms", "keep what the target would have written"],
+  ["commit", "commit_ms", "append it to the text"],
+];
+
+/** Return what happened in a round, in one or two sentences. */
+export function sentence(round) {
+  const kept = round.accepted.length;
+  const own = `“${visible(round.added.text.trim() || round.added.text)}”`;
+  if (!round.draft.length) return `${round.undrafted?.text ?? "Nothing was drafted."} The target wrote ${own}.`;
+  const drafted = `${count(round.draft.length, "token")} drafted, ${kept || "none"} accepted`;
+  const total = `${count(round.pieces.length, "token")} from one pass.`;
+  const added = round.added.kind === "correction" ? `the target wrote ${own} instead` : `the target added ${own}`;
+  return `${drafted}; ${added}. ${total}`;
+}
+
+/** The panel that shows one round at a time. */
+export class RoundPanel {
+  constructor() {
+    this.title = el("h2", { text: "A pass, opened" });
+    this.text = el("p", { class: "sentence", "aria-live": "polite" });
+    this.tree = el("div", { class: "tree", tabindex: "0", role: "group", "aria-label": "Draft tree" });
+    this.times = el("div", { class: "times" });
+    this.element = el("section", { class: "opened", "aria-label": "A pass" }, this.title, this.text, this.tree, this.times);
+    this.clear();
+  }
+
+  /** Show how to open a round. */
+  clear() {
+    this.title.textContent = "A pass, opened";
+    this.text.textContent = "Point at a word of an answer, or move through it with the arrow keys, to see what was drafted there.";
+    this.tree.hidden = this.times.hidden = true;
+  }
+
+  /** Show a round: its number and the number of rounds, from 1. */
+  show(round, number, rounds) {
+    this.title.textContent = `Pass ${number} of ${rounds}`;
+    this.text.textContent = sentence(round);
+    this.tree.hidden = this.times.hidden = false;
+    this.tree.replaceChildren(branches(round, -1, new Set(round.accepted)));
+    this.times.replaceChildren(...timed(round));
+  }
+}
+
+/** Return the drafted tokens after a node as a list, the accepted one first, then the target's own. */
+function branches(round, node, path) {
+  const next = round.draft.map((token, at) => ({ token, at })).filter(({ token }) => token.parent === node);
+  next.sort((one, other) => path.has(other.at) - path.has(one.at));
+  const last = round.accepted.at(-1) ?? -1;
+  const items = next.map(({ token, at }) =>
+    el("li", {}, drafted(token, path.has(at)), ...(hasNext(round, at, last) ? [branches(round, at, path)] : [])),
+  );
+  if (node === last) items.splice(0, 0, el("li", {}, own(round.added)));
+  return el("ul", {}, ...items);
+}
+
+const hasNext = (round, node, last) => node === last || round.draft.some((one) => one.parent === node);
+
+function drafted(token, isAccepted) {
+  const text = visible(token.text);
+  const odds = [token.draft_prob, token.target_prob].map(percent);
+  const label = `drafted with ${odds[0]}, the target gives ${odds[1]}: ${isAccepted ? "accepted" : "refused"}`;
+  return el(
+    "span",
+    { class: `node ${isAccepted ? "accepted" : "refused"}`, title: `${text}: ${label}` },
+    el(isAccepted ? "b" : "s", { text }),
+    el("small", { "aria-hidden": "true", text: `${odds[0]} → ${odds[1]}` }),
+    el("span", { class: "unseen", text: `, ${label}` }),
+  );
+}
+
+function own(added) {
+  const text = visible(added.text);
+  const odds = percent(added.target_prob);
+  return el(
+    "span",
+    { class: `node own ${added.kind}`, title: `${text}: the target's own, ${odds}` },
+    el("b", { text }),
+    el("small", { "aria-hidden": "true", text: `target ${odds}` }),
+    el("span", { class: "unseen", text: `, the target's own token, ${odds}` }),
+  );
+}
+
+function timed(round) {
+  const total = milliseconds(round);
+  const bar = el("div", { class: "bar", "aria-hidden": "true" });
+  const list = el("dl", {});
+  for (const [name, key, meaning] of STEPS) {
+    const piece = el("i", { class: name });
+    piece.style.flexGrow = round[key];
+    bar.append(piece);
+    list.append(el("div", { title: meaning }, el("dt", { class: name, text: name }), el("dd", { text: `${short(round[key], 2)} ms` })));
+  }
+  const others = round.sequences > 1 ? `, shared with ${count(round.sequences - 1, "other request")}` : "";
+  const prefill = round.prefill_tokens ? ` ${count(round.prefill_tokens, "prompt token")} had been read in ${duration(round.prefill_ms)}.` : "";
+  const read = `${duration(total)}. The target read ${count(round.rows, "token")} in this pass${others}.${prefill}`;
+  return [bar, list, el("p", { class: "note", text: read })];
+}

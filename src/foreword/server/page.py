@@ -1,0 +1,84 @@
+"""Provides the page at `/`, its files, and what it shows of the server: methods and measured costs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter
+from fastapi.responses import Response
+
+from foreword.budget import AdaptiveBudget
+from foreword.draft import method, names
+from foreword.native.cpu import processor
+from foreword.native.openmp import threads
+from foreword.page.files import POLICY, static_file
+from foreword.server.errors import ApiError
+from foreword.server.service import Service
+from foreword.types.round import short
+
+HEADERS = {
+    "content-security-policy": (
+        f"{POLICY}; script-src 'self'; style-src 'self'; connect-src 'self'; frame-ancestors 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-cache",
+}
+ROWS = (1, 2, 4, 8, 12, 16, 32, 64)
+"""Numbers of rows whose cost is listed."""
+MILLI = 1000
+
+
+def routes(service: Service) -> APIRouter:
+    """Return the routes of the page."""
+    router = APIRouter()
+
+    @router.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)
+    async def index() -> Response:
+        return _file("index.html")
+
+    @router.api_route("/page/{name}", methods=["GET", "HEAD"], include_in_schema=False)
+    async def file(name: str) -> Response:
+        return _file(name)
+
+    @router.get("/speculation", tags=["server"])
+    async def speculation() -> dict[str, Any]:
+        """Describe the drafting methods and the measured cost of passes."""
+        return described(service)
+
+    return router
+
+
+def described(service: Service) -> dict[str, Any]:
+    """Return the methods that requests may name, and the costs that the default budget works with."""
+    llm, usable = service.llm, [name for name in names() if service.can_draft(name)]
+    budget = llm.engine.budget
+    learned = budget if isinstance(budget, AdaptiveBudget) else None
+    forward = {rows: learned.costs.seconds(rows) if learned else service.cost(rows - 1) for rows in ROWS}
+    overhead, drafting = (learned.overhead, learned.drafting_cost) if learned else (0.0, None)
+    per_token = None
+    if drafting is not None and drafting.measured:
+        start = drafting.seconds(0)
+        per_token = {"start_ms": short(MILLI * start), "token_ms": short(MILLI * (drafting.seconds(1) - start))}
+    return {
+        "model": service.name,
+        "method": llm.method,
+        "dtype": str(llm.target.dtype).removeprefix("torch."),
+        "context": service.context,
+        "machine": {"cpu": processor(), "threads": threads()},
+        "methods": [{"name": name, "summary": method(name).summary} for name in usable],
+        "plain_tokens_per_second": short(1 / (forward[1] + overhead)),
+        "costs": {
+            "forward_ms": {str(rows): short(MILLI * seconds) for rows, seconds in forward.items()},
+            "overhead_ms": short(MILLI * overhead),
+            "drafting": per_token,
+        },
+    }
+
+
+def _file(name: str) -> Response:
+    found = static_file(name)
+    if found is None:
+        raise ApiError(404, f"cannot find /page/{name}: there is no such file")
+    content, kind = found
+    return Response(content, media_type=f"{kind}; charset=utf-8", headers=HEADERS)

@@ -1,0 +1,118 @@
+"""The chat: coloured tokens, rounds that open, settings, errors, several turns."""
+
+from __future__ import annotations
+
+from playwright.sync_api import Page, expect
+
+from browsing import ask
+from serving import Running
+
+TALE = "Summarise: The river rose in the night and the miller moved his grain upstairs."
+
+
+def reference(served: Running, *turns: str, **more: object) -> str:
+    """The text of plain decoding, from the same server."""
+    roles = ("user", "assistant")
+    messages = [{"role": roles[at % 2], "content": text} for at, text in enumerate(turns)]
+    body = {"messages": messages, "seed": 7, "max_tokens": 48, "temperature": 0, "speculative": {"method": "none"}}
+    return served.post("/v1/chat/completions", **{**body, **more})["choices"][0]["message"]["content"]
+
+
+def test_every_token_has_the_colour_of_its_origin(page: Page, served: Running) -> None:
+    ask(page, TALE, seed="7", tokens="48")
+    answer = page.locator(".answer")
+    assert answer.text_content() == reference(served, TALE)
+    assert answer.locator(".token.accepted").count() > 0
+    own = answer.locator(".token.correction, .token.bonus, .token.plain").count()
+    assert own in (answer.locator(".round").count(), answer.locator(".round").count() - 1)  # the last may be cut
+    expect(page.locator(".strip")).to_contain_text("tokens a pass")
+
+
+def test_a_round_opens_under_the_pointer_and_shows_its_tree(page: Page) -> None:
+    ask(page, TALE, seed="7", tokens="48")
+    rounds = page.locator(".round")
+    total = rounds.count()
+    rounds.nth(1).hover()
+    expect(page.locator("#stage h2")).to_have_text(f"Pass 2 of {total}")
+    for at in range(total):
+        rounds.nth(at).click()
+        expect(page.locator("#stage h2")).to_have_text(f"Pass {at + 1} of {total}")
+        kept = page.locator("#stage .node.accepted").count()
+        words = "none" if kept == 0 else str(kept)
+        drafted = kept + page.locator("#stage .node.refused").count()
+        if drafted:
+            expect(page.locator(".sentence")).to_contain_text(f"{words} accepted")
+            expect(page.locator(".sentence")).to_contain_text(f"{drafted} token")
+        assert page.locator("#stage .node.refused s").count() == drafted - kept  # struck through
+        assert page.locator("#stage .node.own").count() == 1
+    for step in ("propose", "score", "verify", "commit"):
+        expect(page.locator(f"#stage dt.{step} + dd")).to_contain_text(" ms")
+    expect(page.locator("#stage small").first).to_contain_text("%")
+
+
+def test_keys_alone_ask_and_open_rounds(page: Page) -> None:
+    page.locator("#composer textarea").focus()
+    page.keyboard.type(TALE)
+    page.keyboard.press("Enter")
+    expect(page.locator("#status")).to_contain_text("Answer complete")
+    page.locator("#composer textarea").focus()
+    while page.evaluate("document.activeElement.className") != "answer":
+        page.keyboard.press("Shift+Tab")
+    expect(page.locator("#stage h2")).to_contain_text("Pass 1 of")
+    page.keyboard.press("ArrowRight")
+    expect(page.locator("#stage h2")).to_contain_text("Pass 2 of")
+    active = page.locator(".answer").get_attribute("aria-activedescendant")
+    assert page.locator(f"#{active}").get_attribute("aria-selected") == "true"
+    page.keyboard.press("End")
+    last = page.locator(".round").count()
+    expect(page.locator("#stage h2")).to_have_text(f"Pass {last} of {last}")
+    page.keyboard.press("Escape")
+    expect(page.locator("#stage h2")).to_have_text("A pass, opened")
+
+
+def test_plain_decoding_says_why_nothing_was_drafted(page: Page) -> None:
+    ask(page, TALE, method="none", tokens="8")
+    assert page.locator(".answer .token.accepted").count() == 0
+    expect(page.locator(".strip .note")).to_have_text(
+        "Nothing was drafted. The method drafts nothing: this is plain decoding."
+    )
+    page.locator(".round").first.click()
+    expect(page.locator(".sentence")).to_contain_text("this is plain decoding")
+
+
+def test_settings_reach_the_request(page: Page, served: Running) -> None:
+    ask(page, TALE, method="ngram", nodes="8", temperature="0.9", seed="7", tokens="24")
+    expect(page.locator(".card .note")).to_contain_text("method ngram · seed 7")
+    assert page.locator(".answer").text_content() == reference(served, TALE, temperature=0.9, max_tokens=24)
+
+
+def test_a_second_turn_goes_on_from_the_first(page: Page, served: Running) -> None:
+    ask(page, TALE, seed="7", tokens="24")
+    first = page.locator(".answer").first.text_content() or ""
+    ask(page, "Say it again.", seed="7", tokens="24")
+    expect(page.locator(".answer")).to_have_count(2)
+    second = reference(served, TALE, first, "Say it again.", max_tokens=24)
+    assert page.locator(".answer").last.text_content() == second
+    page.locator("#fresh").click()
+    expect(page.locator(".answer")).to_have_count(0)
+    expect(page.locator("#welcome")).to_be_visible()
+
+
+def test_an_error_of_the_server_is_shown_in_its_words(page: Page) -> None:
+    page.locator("#composer textarea").fill("word " * 2000)
+    page.keyboard.press("Enter")
+    expect(page.locator("#error")).to_contain_text("cannot")
+    assert page.locator(".card").count() == 0
+    ask(page, TALE, tokens="8")
+    expect(page.locator("#error")).to_be_hidden()
+
+
+def test_an_answer_can_be_stopped(page: Page, served: Running) -> None:
+    page.locator("#settings [name=temperature]").fill("1.5")
+    page.locator("#settings [name=tokens]").fill("900")
+    page.locator("#composer textarea").fill("Once upon a time")
+    page.keyboard.press("Enter")
+    expect(page.locator(".round")).not_to_have_count(0)
+    page.locator("#send").click()
+    expect(page.locator("#send")).to_have_text("Send")
+    ask(page, TALE, tokens="8", temperature="0")  # its place is free again

@@ -1,0 +1,62 @@
+"""The race: both runs, one clock, and the proof; and the view of costs."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import Page, expect
+
+TALE = "Summarise: The river rose in the night and the miller moved his grain upstairs."
+
+
+@pytest.mark.parametrize("temperature", ["0", "1"])
+def test_a_race_ends_with_no_token_that_differs(page: Page, temperature: str) -> None:
+    page.get_by_role("tab", name="Race").click()
+    page.locator("#settings [name=temperature]").fill(temperature)
+    page.locator("#settings [name=tokens]").fill("40")
+    page.locator("#race-form textarea").fill(TALE)
+    page.locator("#race-form button").click()
+    expect(page.locator(".proof strong")).to_contain_text("tokens differ")
+    plain, drafted = page.locator(".lane").all()
+    assert plain.locator(".token.accepted").count() == 0
+    assert drafted.locator(".token.accepted").count() > 0  # otherwise plain is compared with plain
+    tokens = plain.locator(".token").count()
+    expect(page.locator(".proof strong")).to_have_text(f"0 of {tokens} tokens differ")
+    expect(page.locator(".proof span")).to_contain_text("Both had the seed")
+    assert plain.locator(".answer").text_content() == drafted.locator(".answer").text_content()
+    drafted.locator(".round").first.click()
+    expect(page.locator("#stage h2")).to_contain_text("Pass 1 of")
+    expect(page.locator(".lane .clock").first).to_contain_text("s")
+
+
+def test_a_token_that_differs_is_counted(page: Page) -> None:
+    script = """async () => {
+        const { compared } = await import("/page/race.js");
+        const one = (token) => ({ draft: [], accepted: [], added: { token, kind: "plain" }, pieces: ["x"] });
+        const of = (...tokens) => ({ rounds: tokens.map(one) });
+        return [compared(of(1, 2, 3), of(1, 5, 3)), compared(of(1, 2), of(1, 2, 3)), compared(of(1), of(1))];
+    }"""
+    counted = page.evaluate(script)
+    assert counted == [{"differing": 1, "length": 3}, {"differing": 1, "length": 3}, {"differing": 0, "length": 1}]
+
+
+def test_the_point_where_drafting_loses_is_marked(page: Page) -> None:
+    page.get_by_role("tab", name="What pays").click()
+    expect(page.locator("#verdict")).to_contain_text("times plain decoding")
+    expect(page.locator("#costs-source")).to_contain_text("Measured on")
+    page.locator("#alpha").fill("0.05")
+    page.locator("#batch").fill("32")
+    expect(page.locator("#plot text.edge, #plot path")).not_to_have_count(0)
+    expect(page.locator("#verdict")).to_contain_text("No draft pays")
+    page.locator("#alpha").fill("1")
+    page.locator("#batch").fill("1")
+    expect(page.locator("#verdict")).to_contain_text("Best are")
+
+
+def test_costs_follow_the_measured_table(page: Page) -> None:
+    script = """async () => {
+        const { expected, forward, speedUp } = await import("/page/costs.js");
+        const costs = { forward_ms: { 1: 10, 4: 13, 8: 17 }, overhead_ms: 0, drafting: { start_ms: 1, token_ms: 2 } };
+        return [forward(costs.forward_ms, 1), forward(costs.forward_ms, 6), forward(costs.forward_ms, 12),
+            expected(0.5, 2), expected(1, 3), speedUp(costs, 1, 3, 1), speedUp(costs, 0.9, 0, 1)];
+    }"""
+    assert page.evaluate(script) == pytest.approx([10, 15, 21, 1.75, 4, 4 * 10 / (13 + 1 + 6), 1])

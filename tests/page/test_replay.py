@@ -1,0 +1,124 @@
+"""Replays: the slider, playing, saving, opening; with a server and in one file without any."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from browsing import Tab, ask, recorded, tab, upload
+from foreword import Recording
+from foreword.page.files import Shown, static_file, write_self_contained
+
+TALE = "Summarise: The river rose in the night and the miller moved his grain upstairs."
+
+
+@pytest.fixture(scope="module")
+def recording() -> str:
+    return recorded(temperature=0, max_tokens=32)
+
+
+@pytest.fixture
+def alone(browser: Browser, recording: str, tmp_path: Path) -> Iterator[Tab]:
+    """The file that `foreword view --html` writes, opened from the disk."""
+    source, file = tmp_path / "answer.json", tmp_path / "answer.html"
+    source.write_text(recording, encoding="utf-8")
+    command = [sys.executable, "-m", "foreword", "view", str(source), "--html", str(file)]
+    assert subprocess.run(command, check=True, capture_output=True, text=True).stderr.startswith("saved the replay")
+    with tab(browser) as opened:
+        opened.page.goto(file.as_uri())
+        yield opened
+        assert [url for url in opened.loaded if not url.startswith(("file:", "blob:", "data:"))] == []
+
+
+def test_the_slider_moves_through_the_rounds(page: Page) -> None:
+    ask(page, TALE, seed="7", tokens="32")
+    rounds, slider = page.locator(".round").count(), page.locator(".replay input")
+    assert slider.get_attribute("max") == str(rounds)
+    slider.fill("1")
+    expect(page.locator("#stage h2")).to_have_text(f"Pass 1 of {rounds}")
+    assert page.locator(".round.later").count() == rounds - 1
+    assert "Pass 1: " in (slider.get_attribute("aria-valuetext") or "")
+    slider.focus()
+    page.keyboard.press("ArrowRight")
+    expect(page.locator("#stage h2")).to_have_text(f"Pass 2 of {rounds}")
+    page.get_by_role("button", name="Play").click()
+    expect(page.locator(".round.later")).to_have_count(0)
+    assert page.locator(".heat i").count() == rounds
+
+
+def test_a_saved_answer_is_a_recording_that_opens_again(page: Page, tmp_path: Path) -> None:
+    ask(page, TALE, seed="7", tokens="32")
+    text = page.locator(".answer").text_content()
+    with page.expect_download() as saved:
+        page.get_by_role("button", name="Save").click()
+    file = tmp_path / "answer.json"
+    saved.value.save_as(file)
+    recording = Recording.read(file)
+    assert (recording.seed, recording.method, recording.answer) == (7, "lm", text)
+    assert recording.totals.accepted > 0
+    page.locator("#fresh").click()
+    upload(page, "answer.json", file.read_text(encoding="utf-8"))
+    expect(page.locator(".answer")).to_have_text(text or "")
+    expect(page.locator(".card .note")).to_contain_text("seed 7")
+
+
+def test_one_file_shows_an_answer_without_a_server(alone: Tab, recording: str) -> None:
+    page, value = alone.page, json.loads(recording)
+    assert page.locator(".answer").text_content() == value["answer"]
+    assert page.locator(".answer .token.accepted").count() > 0
+    page.locator(".round").nth(1).click()
+    expect(page.locator("#stage h2")).to_have_text(f"Pass 2 of {len(value['rounds'])}")
+    upload(page, "again.json", recording)
+    expect(page.locator(".answer")).to_have_count(2)
+
+
+def test_a_pair_races_in_the_file(browser: Browser, recording: str, tmp_path: Path) -> None:
+    file = tmp_path / "pair.html"
+    plain = {**json.loads(recording), "method": "none"}
+    plain["rounds"] = [one for round_ in plain["rounds"] for one in plainly(round_)]
+    write_self_contained(file, [Shown("A pair", recording, json.dumps(plain))])
+    with tab(browser) as opened:
+        opened.page.goto(file.as_uri())
+        opened.page.get_by_role("button", name="Race against plain decoding").click()
+        expect(opened.page.locator(".proof strong")).to_have_text(f"0 of {len(plain['rounds'])} tokens differ")
+
+
+def plainly(one: dict[str, Any]) -> list[dict[str, Any]]:
+    """The rounds in which plain decoding emits the same tokens."""
+    tokens = [*(one["draft"][node]["token"] for node in one["accepted"]), one["added"]["token"]]
+    bare = {**one, "draft": [], "accepted": []}
+    return [
+        {**bare, "pieces": [piece], "added": {**one["added"], "token": token, "kind": "plain"}}
+        for piece, token in zip(one["pieces"], tokens, strict=False)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda value: "no JSON", "it is not JSON"),
+        (lambda value: [], "it is not a recording"),
+        (lambda value: {**value, "version": 2}, "it has version 2"),
+        (lambda value: {**value, "answer": 5}, "its answer is not text"),
+        (lambda value: {**value, "rounds": [{**value["rounds"][0], "accepted": [99]}]}, "round 1 is damaged"),
+        (lambda value: {**value, "rounds": [{**value["rounds"][0], "score_ms": None}]}, "round 1 is damaged"),
+    ],
+)
+def test_a_file_that_is_none_is_refused_in_words(page: Page, recording: str, change, words: str) -> None:
+    changed = change(json.loads(recording))
+    upload(page, "odd.json", changed if isinstance(changed, str) else json.dumps(changed))
+    expect(page.locator("#error")).to_contain_text(f"cannot open odd.json: {words}")
+    assert page.locator(".card").count() == 0
+
+
+@pytest.mark.parametrize("name", ["../files.py", "main.py", "", "static/main.js", "/etc/passwd", "main.js/"])
+def test_only_the_files_of_the_page_are_served(name: str) -> None:
+    assert static_file("main.js") is not None
+    assert static_file(name) is None or name == "main.js/"

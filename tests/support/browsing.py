@@ -1,0 +1,66 @@
+"""Pages of a real browser, and what a reader does in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from playwright.sync_api import Browser, BrowserContext, Page, expect
+
+from foreword import LLM, Recording, SamplingParams
+
+MILLISECONDS = 60_000
+"""Longest wait for what a page must show."""
+
+
+class Tab:
+    """A page of the browser that notes what it loads and what goes wrong in it."""
+
+    def __init__(self, context: BrowserContext) -> None:
+        self.page: Page = context.new_page()
+        self.page.set_default_timeout(MILLISECONDS)
+        self.loaded: list[str] = []
+        self.faults: list[str] = []
+        self.page.on("request", lambda request: self.loaded.append(request.url))
+        self.page.on("pageerror", lambda error: self.faults.append(str(error)))
+        self.page.on("dialog", lambda dialog: (self.faults.append(f"dialog {dialog.message}"), dialog.dismiss()))
+
+
+@contextmanager
+def tab(browser: Browser, scheme: str = "light", width: int = 1280) -> Iterator[Tab]:
+    """Open a page without motion; fail if a script of it failed."""
+    context = browser.new_context(
+        viewport={"width": width, "height": 860}, color_scheme=scheme, reduced_motion="reduce", accept_downloads=True
+    )
+    opened = Tab(context)
+    try:
+        yield opened
+        assert opened.faults == []
+    except Exception as error:
+        error.add_note(f"faults in the page: {opened.faults}")
+        raise
+    finally:
+        context.close()
+
+
+def ask(page: Page, prompt: str, **settings: str) -> None:
+    """Fill the form by keys, as a reader would, and wait for the answer."""
+    for name, value in settings.items():
+        field = page.locator(f"#settings [name={name}]")
+        field.select_option(value) if name in ("method", "nodes") else field.fill(value)
+    page.locator("#composer textarea").fill(prompt)
+    page.keyboard.press("Enter")
+    expect(page.locator("#status")).to_contain_text("Answer complete")
+
+
+def upload(page: Page, name: str, content: str) -> None:
+    """Open a file in the page."""
+    page.locator("#file").set_input_files({"name": name, "mimeType": "application/json", "buffer": content.encode()})
+
+
+def recorded(**params: object) -> str:
+    """Return the JSON of a recording made by the library."""
+    with LLM(nodes=4) as llm:
+        settings = SamplingParams(trace=True, **params)  # type: ignore[arg-type]
+        answer = llm.generate("The river runs through", settings)[0]
+        return Recording.of(llm, settings, answer).as_json()
