@@ -87,7 +87,7 @@ for panel, command, example in (
     (INSPECT, inspect, ("foreword inspect path/or/hub-id", "foreword inspect path/or/hub-id --draft path/or/hub-id")),
     (INSPECT, doctor, ("foreword doctor path/of/draft", "foreword doctor path/of/head --model path/or/hub-id --json")),
     (INSPECT, env, ("foreword env", "foreword env --json > environment.json")),
-    (MEASURE, demo, ("foreword demo", "foreword demo --temperature 0.8 --seed 7", "foreword demo --svg demo.svg")),
+    (MEASURE, demo, ("foreword demo", "foreword demo --temperature 0.8 --seed 7", "foreword demo --html demo.html")),
     (
         MEASURE,
         bench,

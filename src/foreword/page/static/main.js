@@ -15,7 +15,8 @@ const stage = new Stage(byId("stage"));
 function showError(error) {
   byId("error").hidden = !error;
   byId("error").textContent = error?.message ?? "";
-  byId("key").hidden = error?.status !== 401;
+  const key = byId("key"); // a file has none
+  if (key) key.hidden = error?.status !== 401;
 }
 
 /** Make the tabs work: click, arrow keys, and the address' fragment. */
