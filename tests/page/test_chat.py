@@ -108,9 +108,9 @@ def test_an_error_of_the_server_is_shown_in_its_words(page: Page) -> None:
 
 
 def test_an_answer_can_be_stopped(page: Page, served: Running) -> None:
-    page.locator("#settings [name=temperature]").fill("1.5")
+    page.locator("#settings [name=temperature]").fill("0")
     page.locator("#settings [name=tokens]").fill("900")
-    page.locator("#composer textarea").fill("Once upon a time")
+    page.locator("#composer textarea").fill("Write a long list of animals.")
     page.keyboard.press("Enter")
     expect(page.locator(".round")).not_to_have_count(0)
     page.locator("#send").click()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
@@ -64,3 +65,28 @@ def recorded(**params: object) -> str:
         settings = SamplingParams(trace=True, **params)  # type: ignore[arg-type]
         answer = llm.generate("The river runs through", settings)[0]
         return Recording.of(llm, settings, answer).as_json()
+
+
+WATCH = """() => {
+    const watched = window.watched = { gaps: [], updates: 0, tokens: 0 };
+    let before = performance.now();
+    const frame = (now) => {
+        watched.gaps.push(now - before);
+        before = now;
+        if (!watched.done) requestAnimationFrame(frame);
+    };
+    requestAnimationFrame(frame);
+    new MutationObserver(() => { watched.updates += 1; })
+        .observe(document.getElementById("log"), { childList: true, subtree: true });
+}"""
+"""Notes the milliseconds between frames, and how often the conversation changes."""
+
+
+def watched_answer(page: Page, prompt: str, tokens: int) -> dict[str, Any]:
+    """Ask for a long answer; return the gaps between frames, the updates of the page and the number of tokens."""
+    page.evaluate(WATCH)
+    ask(page, prompt, tokens=str(tokens))
+    return page.evaluate(
+        "() => ({ ...window.watched, done: (window.watched.done = true), "
+        "tokens: document.querySelectorAll('.answer .token').length })"
+    )

@@ -82,7 +82,7 @@ for panel, command, example in (
             "foreword export head --for sglang -o out -m path/or/hub-id --json",
         ),
     ),
-    (INSPECT, view, ("foreword view answer.json", "foreword view answer.json --rounds")),
+    (INSPECT, view, ("foreword view answer.json --rounds", "foreword view answer.json --html answer.html")),
     (INSPECT, methods, ("foreword methods", "foreword methods --json")),
     (INSPECT, inspect, ("foreword inspect path/or/hub-id", "foreword inspect path/or/hub-id --draft path/or/hub-id")),
     (INSPECT, doctor, ("foreword doctor path/of/draft", "foreword doctor path/of/head --model path/or/hub-id --json")),
