@@ -10,7 +10,7 @@ from foreword.draft import WITH_DRAFT, WITHOUT_DRAFT
 
 
 def test_demo_shows_the_answers_and_draws_them(shell):
-    found = shell("demo", "--quick", "--svg", "demo.svg")
+    found = shell("demo", "--quick", "--svg", "demo.svg", "--html", "demo.html")
     assert found.returncode == 0, found.stderr
     rows = re.findall(r"^(\S+) .*(yes|no|other draw)\s*$", found.stdout, re.MULTILINE)
     assert rows[:3] == [("plain", "yes"), (WITHOUT_DRAFT, "yes"), (WITH_DRAFT, "yes")]
@@ -19,6 +19,8 @@ def test_demo_shows_the_answers_and_draws_them(shell):
     drawn = "".join(ElementTree.parse(shell.folder / "demo.svg").getroot().itertext())
     assert "SearchOnewayFlight" in drawn
     assert "http" not in drawn
+    page = (shell.folder / "demo.html").read_text(encoding="utf-8")
+    assert page.count('"method": "lm"') == page.count('"method": "none"') == 2
 
 
 def test_bench_writes_what_it_measured(shell):

@@ -4,6 +4,8 @@ import { el, oncePerFrame } from "./dom.js";
 import { emitted } from "./recording.js";
 
 let answers = 0;
+/** Whether the stage covers the text, as in style.css: then a round opens by a tap or a key, not by passing over it. */
+const covered = matchMedia("(max-width: 860px)");
 
 /** A text made of rounds. `onopen(index)` is called with the round to show, or null to show none. */
 export class AnswerView {
@@ -21,7 +23,7 @@ export class AnswerView {
       tabindex: "0",
       "aria-label": label,
       onpointerover: (event) => this._hover(event),
-      onpointerleave: () => this.onopen(this.selected),
+      onpointerleave: () => covered.matches || this.onopen(this.selected),
       onclick: (event) => this._click(event),
       onkeydown: (event) => this._key(event),
       onfocus: () => this.selected === null && this.rounds.length && this.select(0),
@@ -50,6 +52,7 @@ export class AnswerView {
       this.flush();
       this.element.children[index].setAttribute("aria-selected", "true");
       this.element.setAttribute("aria-activedescendant", `${this.id}-${index}`);
+      if (covered.matches) this.element.children[index].scrollIntoView({ block: "start" });
     }
     this.onopen(index);
   }
@@ -80,7 +83,7 @@ export class AnswerView {
 
   _hover(event) {
     const index = this._indexOf(event);
-    if (index !== null) this.onopen(index);
+    if (index !== null && !covered.matches) this.onopen(index);
   }
 
   _click(event) {

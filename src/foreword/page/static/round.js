@@ -46,6 +46,8 @@ export class RoundPanel {
     this.tree.hidden = this.times.hidden = false;
     this.tree.replaceChildren(branches(round, -1, new Set(round.accepted)));
     this.times.replaceChildren(...timed(round));
+    const end = this.tree.querySelector(".own"); // where the target's choice and the refused tokens part
+    this.tree.scrollLeft = end.offsetLeft - this.tree.offsetLeft - this.tree.clientWidth / 2;
   }
 }
 
