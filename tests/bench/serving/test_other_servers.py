@@ -17,9 +17,8 @@ from foreword import LLM
 from foreword.bench.peers.convert import Source, source
 from foreword.bench.peers.registry import Pair
 from foreword.bench.records import Request
-from foreword.bench.serving import llamacpp, servers
+from foreword.bench.serving import llamacpp, openvino, servers
 from foreword.bench.serving.load import Ask, Load, send
-from foreword.bench.serving.run import OPENVINO
 from foreword.bench.serving.servers import Served, command, free_port, running
 from foreword.bench.serving.targets import HttpTarget
 from foreword.errors import InvalidRequest
@@ -45,17 +44,15 @@ def needs_llama_server() -> None:
         pytest.skip(f"no {llamacpp.PROGRAM} is on the PATH")
 
 
-@pytest.fixture(scope="module", params=[*llamacpp.NAMES, OPENVINO])
+@pytest.fixture(scope="module", params=[*llamacpp.NAMES, *openvino.NAMES])
 def ask(request, pair, tmp_path_factory) -> Iterator[tuple[str, Ask]]:
     """A peer's name, and what asks it."""
     name = request.param
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("peers")))
-        if name == OPENVINO:
+        if name in openvino.NAMES:
             pytest.importorskip("openvino_genai", reason="OpenVINO GenAI is not installed")
-            from foreword.bench.serving.openvino import OpenVinoTarget
-
-            yield name, OpenVinoTarget(pair, SLOTS).ask
+            yield name, openvino.OpenVinoTarget(name, pair, SLOTS).ask
             return
         needs_llama_server()
         port = free_port()

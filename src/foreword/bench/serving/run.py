@@ -25,7 +25,7 @@ from foreword.bench.prompts import load
 from foreword.bench.race import REST
 from foreword.bench.records import Request
 from foreword.bench.run import Options, check, rendered, spread
-from foreword.bench.serving import llamacpp, servers
+from foreword.bench.serving import llamacpp, openvino, servers
 from foreword.bench.serving.load import Ask, send
 from foreword.bench.serving.report import IN_PROCESS, Results, ServingReport, rows
 from foreword.bench.serving.servers import OURS, PLAIN, TRANSFORMERS, Served, command, free_port, running
@@ -34,7 +34,6 @@ from foreword.errors import InvalidRequest
 from foreword.llm import LLM
 from foreword.model.loading.config import read_config
 
-OPENVINO = "openvino"
 WARM = "warm"
 """Tenant of the warm-up."""
 MOST = 256
@@ -111,14 +110,14 @@ def _check(options: Options, concurrencies: List[int]) -> None:
 
 def _names(options: Options) -> list[str]:
     """Return the servers: ours twice, transformers', and the peers that were named."""
-    rows = {OPENVINO: (OPENVINO,), llamacpp.ALONE: llamacpp.NAMES}
+    rows = {openvino.ALONE: openvino.NAMES, llamacpp.ALONE: llamacpp.NAMES}
     peers = [rows[name] for name in registry.ENGINES if name in options.peers or registry.ALL in options.peers]
     return [OURS, PLAIN, TRANSFORMERS, *chain.from_iterable(peers)]
 
 
 def _versions(names: List[str]) -> dict[str, str]:
     theirs = {llamacpp.PROGRAM: llamacpp.version()} if llamacpp.ALONE in names else {}
-    return versions() | registry.versions([name for name in names if name not in llamacpp.NAMES]) | theirs
+    return versions() | registry.versions([name for name in names if name == openvino.ALONE]) | theirs
 
 
 def _tenant(turn: int, heat: float, many: int) -> str:
@@ -162,12 +161,10 @@ class _Starter:
 
     def start(self, name: str, stack: ExitStack) -> Ask:
         """Start a server, which ends with the stack; return what asks it."""
-        if name == OPENVINO:
-            registry.check([OPENVINO])
+        if name in openvino.NAMES:
+            registry.check([openvino.ALONE])
             self.progress(f"loading {name}")
-            from foreword.bench.serving.openvino import OpenVinoTarget
-
-            return OpenVinoTarget(self.files.pair, self.files.slots).ask
+            return openvino.OpenVinoTarget(name, self.files.pair, self.files.slots).ask
         port = free_port()
         line = command(name, self.files, port)
         self.progress(f"starting {name}")
