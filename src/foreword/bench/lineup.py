@@ -167,7 +167,9 @@ def lineup(
     target = Model(copy.deepcopy(untouched), source.name)  # packs its layers in place, so the baselines get a copy
     target.trust_remote_code = source.trusted
     oracle, cost = Oracle(target.vocab), measure(target)
-    pair = registry.Pair(partial(convertible, source.name, untouched, tokenizer), partial(_draft, source), note)
+    pair = registry.Pair(
+        partial(convertible, source.name, untouched, tokenizer), partial(convertible_draft, source), note
+    )
     makers: dict[str, Callable[[], Entry]] = {}
     for name in names:
         if name in OUTSIDE:
@@ -215,7 +217,7 @@ def _baseline(name: str, target: PreTrainedModel, source: Weights) -> hf.Transfo
     return hf.lookup(target) if name == hf.LOOKUP else hf.generate(target)
 
 
-def _draft(source: Weights) -> Source:
+def convertible_draft(source: Weights) -> Source:
     """Return the draft model for conversion. Raises InvalidRequest if none was named."""
     if source.draft is None:
         raise InvalidRequest("it needs a draft model; name one")

@@ -127,7 +127,7 @@ def test_percentiles_of_known_numbers():
     assert answer(1.0, 1.5, 1.5, 1).per_token is None
 
 
-def test_rows_compare_speeds_and_count_differing_texts():
+def test_rows_compare_speeds_and_count_differing_greedy_texts():
     def load(seconds: float, *texts: str | None) -> Load:
         failed = tuple("lost" for text in texts if text is None)
         return Load(seconds, tuple(None if one is None else answer(0.0, 0.5, 1.5, 3, one) for one in texts), failed)
@@ -140,16 +140,19 @@ def test_rows_compare_speeds_and_count_differing_texts():
             (0.0, IN_PROCESS, 1): [load(0.5, "a", "b")],
             (0.0, OURS, 4): [load(0.5, "a", "x")],
             (0.0, PLAIN, 4): [load(1.0, "a", None)],
+            (1.0, PLAIN, 1): [load(1.0, "a", "b")],
+            (1.0, TRANSFORMERS, 1): [load(1.0, "c", "d")],
         }
     )
-    by_key = {(row.name, row.concurrency): row for row in found}
-    assert [row.over_plain for row in found] == [2.0, 1.0, 0.5, 4.0, 4.0, 1.0]
+    by_key = {(row.name, row.concurrency): row for row in found if row.temperature == 0}
+    assert [row.over_plain for row in found] == [2.0, 1.0, 0.5, 4.0, 4.0, 1.0, 1.0, 1.0]
+    assert [row.differing for row in found if row.temperature == 1] == [0, None]
     assert by_key[OURS, 1].over_in_process == 0.5
     assert by_key[PLAIN, 1].over_in_process is None
     assert {key: row.differing for key, row in by_key.items()} == {
         (OURS, 1): 0,
         (PLAIN, 1): 0,
-        (TRANSFORMERS, 1): None,
+        (TRANSFORMERS, 1): 1,
         (IN_PROCESS, 1): 0,
         (OURS, 4): 1,
         (PLAIN, 4): 0,

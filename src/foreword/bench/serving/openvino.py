@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from importlib import import_module
 from itertools import count
 from time import perf_counter
@@ -11,26 +10,35 @@ from typing import Any
 
 import numpy as np
 
-from foreword.bench.peers.convert import Source
-from foreword.bench.peers.openvino import device, folder
+from foreword.bench.peers.openvino import SETTINGS, device, folder
+from foreword.bench.peers.registry import ASSISTED, Pair
 from foreword.bench.records import Request
 from foreword.bench.serving.load import Answer
 from foreword.errors import ForewordError
+
+ALONE, DRAFTING = NAMES = ("openvino", "openvino, draft model")
+"""Names of the rows."""
 
 
 class OpenVinoTarget:
     """A pipeline whose steps run in a thread while any request is unfinished."""
 
-    def __init__(self, source: Source, slots: int, note: Callable[[str], None]) -> None:
-        """`slots`: sequences of one step. Raises ModelError if the model cannot be converted."""
+    def __init__(self, name: str, pair: Pair, slots: int) -> None:
+        """`name`: one of NAMES. `slots`: sequences of one step. Raises ModelError if a model cannot be converted."""
         self._ov: Any = import_module("openvino")
         self._genai: Any = import_module("openvino_genai")
         scheduler = self._genai.SchedulerConfig()
         scheduler.max_num_seqs = slots
         scheduler.enable_prefix_caching = False
-        where = str(folder(source, note))
-        self._pipeline = self._genai.ContinuousBatchingPipeline(where, scheduler, "CPU", device(source))
-        self._source, self._ids = source, count()
+        source = pair.target()
+        how, self._settings = device(source), dict[str, Any]()
+        extra: dict[str, Any] = {}
+        if name == DRAFTING:
+            extra["draft_model"] = self._genai.draft_model(str(folder(pair.draft(), pair.note)), "CPU", **how)
+            self._settings = SETTINGS[ASSISTED]
+        where = str(folder(source, pair.note))
+        self._pipeline = self._genai.ContinuousBatchingPipeline(where, scheduler, "CPU", how | extra)
+        self._eos, self._tokenizer, self._ids = set(source.eos), source.tokenizer, count()
         self._steps: asyncio.Task[None] | None = None
         self._stepped = asyncio.Event()
 
@@ -40,7 +48,7 @@ class OpenVinoTarget:
         if request.temperature > 0:
             sampling = {"do_sample": True, "temperature": request.temperature, "rng_seed": request.seed}
         config = self._genai.GenerationConfig(
-            max_new_tokens=request.max_tokens, stop_token_ids=set(self._source.eos), **sampling
+            max_new_tokens=request.max_tokens, stop_token_ids=self._eos, **sampling, **self._settings
         )
         started, tokens, times = perf_counter(), list[int](), list[float]()
         prompt = self._ov.Tensor(np.array([request.prompt], dtype=np.int64))
@@ -57,7 +65,8 @@ class OpenVinoTarget:
             if self._steps.done() and not ended:
                 self._steps.result()
                 raise ForewordError("cannot get an answer from OpenVINO: it stopped before the end")
-        text = str(self._source.tokenizer.decode(tokens, skip_special_tokens=True))
+        times = times or [perf_counter()]
+        text = str(self._tokenizer.decode(tokens, skip_special_tokens=True))
         return Answer(started=started, first=times[0], last=times[-1], text=text, tokens=len(tokens))
 
     async def _run(self) -> None:

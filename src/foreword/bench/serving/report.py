@@ -16,7 +16,7 @@ from foreword.bench.serving.servers import OURS, PLAIN
 IN_PROCESS = "foreword, no HTTP"
 """The row of the LLM in this process, at concurrency 1."""
 SAME = (OURS, PLAIN, IN_PROCESS)
-"""Rows whose texts must all be equal."""
+"""Rows whose texts must all be equal, at any temperature."""
 MILLI = 1000
 Results: TypeAlias = dict[tuple[float, str, int], list[Load]]
 """(temperature, name, concurrency) -> the load of each turn."""
@@ -45,7 +45,7 @@ class Row:
     """Draft tokens accepted, where the server reports them."""
     failures: tuple[str, ...]
     differing: int | None
-    """Answers that are not our plain server's at the first concurrency; None for other engines."""
+    """Answers that are not our plain server's at the first concurrency; None for sampled ones of other engines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ def _row(results: Results, heat: float, name: str, many: int) -> Row:
         cached_tokens=sum(one.cached for one in answers),
         accepted=sum(one.accepted for one in answers),
         failures=tuple(why for load in loads for why in load.failures),
-        differing=_differing(results, heat, loads) if name in SAME else None,
+        differing=_differing(results, heat, loads) if name in SAME or heat == 0 else None,
     )
 
 

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from collections.abc import Sequence as List
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
-from itertools import cycle, islice, product
+from functools import partial
+from itertools import chain, cycle, islice, product
 from tempfile import TemporaryDirectory
 
 from transformers import PreTrainedTokenizerBase
@@ -15,7 +16,7 @@ from transformers import PreTrainedTokenizerBase
 from foreword import bundled
 from foreword.async_llm import AsyncLLM
 from foreword.bench.exclusions import Exclusions
-from foreword.bench.lineup import Weights, weights
+from foreword.bench.lineup import Weights, convertible_draft, weights
 from foreword.bench.machine import machine, versions
 from foreword.bench.peers import registry
 from foreword.bench.peers.convert import Source
@@ -24,7 +25,7 @@ from foreword.bench.prompts import load
 from foreword.bench.race import REST
 from foreword.bench.records import Request
 from foreword.bench.run import Options, check, rendered, spread
-from foreword.bench.serving import servers
+from foreword.bench.serving import llamacpp, openvino, servers
 from foreword.bench.serving.load import Ask, send
 from foreword.bench.serving.report import IN_PROCESS, Results, ServingReport, rows
 from foreword.bench.serving.servers import OURS, PLAIN, TRANSFORMERS, Served, command, free_port, running
@@ -33,7 +34,6 @@ from foreword.errors import InvalidRequest
 from foreword.llm import LLM
 from foreword.model.loading.config import read_config
 
-OPENVINO = "openvino"
 WARM = "warm"
 """Tenant of the warm-up."""
 MOST = 256
@@ -84,8 +84,7 @@ def serving(
         asyncio.run(_measure(asks, llm, plan, results, progress))
     settings = asdict(options) | {"max_tokens": options.tokens, "repeats": options.times}
     settings |= {"requests": len(plan.requests[options.temperatures[0]]), "concurrencies": list(concurrencies)}
-    used = versions() | registry.versions(_names(options))
-    return ServingReport(machine(), used, source.name, settings, rows(results), out.reasons)
+    return ServingReport(machine(), _versions(_names(options)), source.name, settings, rows(results), out.reasons)
 
 
 def _requests(
@@ -111,8 +110,14 @@ def _check(options: Options, concurrencies: List[int]) -> None:
 
 def _names(options: Options) -> list[str]:
     """Return the servers: ours twice, transformers', and the peers that were named."""
-    peers = [name for name in registry.ENGINES if name in options.peers or registry.ALL in options.peers]
-    return [OURS, PLAIN, TRANSFORMERS, *peers]
+    rows = {openvino.ALONE: openvino.NAMES, llamacpp.ALONE: llamacpp.NAMES}
+    peers = [rows[name] for name in registry.ENGINES if name in options.peers or registry.ALL in options.peers]
+    return [OURS, PLAIN, TRANSFORMERS, *chain.from_iterable(peers)]
+
+
+def _versions(names: List[str]) -> dict[str, str]:
+    theirs = {llamacpp.PROGRAM: llamacpp.version()} if llamacpp.ALONE in names else {}
+    return versions() | registry.versions([name for name in names if name == openvino.ALONE]) | theirs
 
 
 def _tenant(turn: int, heat: float, many: int) -> str:
@@ -128,12 +133,11 @@ def _files(
     def convert() -> Source:
         return convertible(source.name, source.load(), tokenizer)
 
+    pair = registry.Pair(convert, partial(convertible_draft, source), note)
     dtype = str(source.dtype).removeprefix("torch.")
     draft = None if source.draft is None else str(source.draft)
     own = source.target == bundled.target() and source.shape is None and source.draft == bundled.draft()
-    files = Served(
-        None if own else str(source.target), None if own else draft, str(source.target), dtype, slots, convert, note
-    )
+    files = Served(None if own else str(source.target), None if own else draft, str(source.target), dtype, slots, pair)
     files = replace(files, trusted=source.trusted)
     if source.shape is None:
         yield files
@@ -157,12 +161,10 @@ class _Starter:
 
     def start(self, name: str, stack: ExitStack) -> Ask:
         """Start a server, which ends with the stack; return what asks it."""
-        if name == OPENVINO:
-            registry.check([OPENVINO])
+        if name in openvino.NAMES:
+            registry.check([openvino.ALONE])
             self.progress(f"loading {name}")
-            from foreword.bench.serving.openvino import OpenVinoTarget
-
-            return OpenVinoTarget(self.files.source(), self.files.slots, self.progress).ask
+            return openvino.OpenVinoTarget(name, self.files.pair, self.files.slots).ask
         port = free_port()
         line = command(name, self.files, port)
         self.progress(f"starting {name}")

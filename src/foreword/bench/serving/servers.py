@@ -6,30 +6,28 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from collections.abc import Sequence as List
 from contextlib import contextmanager
 from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPException
 from importlib.util import find_spec
 from tempfile import TemporaryFile
 from time import monotonic, sleep
 from typing import IO
 
-import torch
-
-from foreword.bench.peers.convert import Source
-from foreword.bench.peers.llamacpp import file as gguf
+from foreword.bench.peers.registry import Pair
+from foreword.bench.serving import llamacpp
 from foreword.errors import ForewordError, InvalidRequest
 
-OURS, PLAIN, TRANSFORMERS, LLAMACPP = "foreword", "foreword, none", "transformers", "llamacpp"
-NEEDS = {
-    TRANSFORMERS: (("fastapi", "uvicorn", "openai", "accelerate"), "pip install 'transformers[serving]'"),
-    LLAMACPP: (("gguf", "llama_cpp", "starlette_context"), "pip install gguf 'llama-cpp-python[server]'"),
-}
-"""Peer -> modules that its server needs, and how to install them."""
+OURS, PLAIN, TRANSFORMERS = "foreword", "foreword, none", "transformers"
+NEEDS = ("fastapi", "uvicorn", "openai", "accelerate")
+"""Modules that transformers' server needs."""
 HOST = "127.0.0.1"
 READY_SECONDS, POLL_SECONDS = 600.0, 0.1
-"""Seconds. Longest start of a server, a large model included, and time between two looks at its port."""
+"""Seconds. Longest start of a server, a large model included, and time between two looks at its health."""
+LOADING = 503
+"""Status of a server that answers already and still loads its model."""
 END_SECONDS = 20.0
 """Seconds for a server to end after SIGTERM, before it is killed."""
 TAIL = 600
@@ -51,34 +49,23 @@ class Served:
     """Folder or hub id of the target, the bundled one too."""
     dtype: str
     slots: int
-    source: Callable[[], Source]
-    """Returns the target to convert to a peer's format."""
-    note: Callable[[str], None]
-    """Gets a line before a slow step."""
+    pair: Pair
+    """The same models, to convert to a peer's format."""
     trusted: bool = False
 
 
 def command(name: str, files: Served, port: int) -> list[str]:
     """Return the command of a server. Raises InvalidRequest if what it needs is not installed."""
-    modules, install = NEEDS.get(name, ((), ""))
-    if missing := [module for module in modules if find_spec(module) is None]:
-        raise InvalidRequest(f"cannot serve with {name} without {', '.join(missing)}. Run: {install}")
     if name == TRANSFORMERS:
+        if missing := [module for module in NEEDS if find_spec(module) is None]:
+            raise InvalidRequest(
+                f"cannot serve with {name} without {', '.join(missing)}. Run: pip install 'transformers[serving]'"
+            )
         found = [sys.executable, "-m", "transformers.cli.transformers", "serve", files.folder, "--continuous-batching"]
         found += ["--host", HOST, "--port", str(port), "--device", "cpu", "--dtype", files.dtype]
         return found + ["--trust-remote-code"] * files.trusted
-    if name == LLAMACPP:
-        threads = str(torch.get_num_threads())
-        found = [
-            sys.executable,
-            "-m",
-            "llama_cpp.server",
-            "--model",
-            str(gguf(files.source(), files.note)),
-            "--n_ctx",
-            "4096",
-        ]
-        return [*found, "--host", HOST, "--port", str(port), "--n_threads", threads, "--n_threads_batch", threads]
+    if name in llamacpp.NAMES:
+        return [*llamacpp.command(name, files.pair, files.slots), "--host", HOST, "--port", str(port)]
     found = [sys.executable, "-m", "foreword", "serve", *([files.target] if files.target else [])]
     found += ["--host", HOST, "--port", str(port), "--slots", str(files.slots), "--dtype", files.dtype, "--quiet"]
     found += ["--trust-remote-code"] * files.trusted
@@ -89,7 +76,7 @@ def command(name: str, files: Served, port: int) -> list[str]:
 
 @contextmanager
 def running(line: List[str], port: int, environment: dict[str, str]) -> Iterator[None]:
-    """Run a server until the body ends, which starts when its port answers.
+    """Run a server until the body ends, which starts when the server is ready.
 
     Raises ServerFailed, with the end of its log, if it never does.
     """
@@ -122,8 +109,19 @@ def _wait(process: subprocess.Popen[bytes], line: List[str], port: int, log: IO[
         if process.poll() is not None or monotonic() > ends:
             log.seek(0)
             said = log.read().decode(errors="replace")[-TAIL:].strip()
-            raise ServerFailed(f"cannot start {' '.join(line[:6])}: it ended or never listened. It wrote: {said}")
-        with socket.socket() as probe:
-            if probe.connect_ex((HOST, port)) == 0:
-                return
+            raise ServerFailed(f"cannot start {' '.join(line[:6])}: it ended or was never ready. It wrote: {said}")
+        if _ready(port):
+            return
         sleep(POLL_SECONDS)
+
+
+def _ready(port: int) -> bool:
+    """Return whether the server answers and its model is loaded; a server without /health is ready when it answers."""
+    probe = HTTPConnection(HOST, port, timeout=READY_SECONDS)
+    try:
+        probe.request("GET", "/health")
+        return probe.getresponse().status != LOADING
+    except (OSError, HTTPException):
+        return False
+    finally:
+        probe.close()

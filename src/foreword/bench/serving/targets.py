@@ -36,15 +36,15 @@ class HttpTarget:
         }
         started, times, pieces = perf_counter(), list[float](), list[str]()
         usage: dict[str, Any] | None = None
-        metrics: dict[str, Any] = {}
+        accepted = 0
         async for event in events(self.address, "/v1/completions", body, tenant):
-            usage, metrics = event.get("usage") or usage, event.get("metrics") or metrics
+            usage, accepted = event.get("usage") or usage, _accepted(event) or accepted
             text = "".join(choice.get("text") or "" for choice in event.get("choices") or ())
             if text:
                 times.append(perf_counter())
                 pieces.append(text)
         ended = perf_counter()
-        if usage is None:  # llama-cpp-python, which sends an event a token
+        if usage is None:  # from a server that sends an event a token
             usage = {"completion_tokens": len(times)}
         return Answer(
             started=started,
@@ -53,7 +53,7 @@ class HttpTarget:
             text="".join(pieces),
             tokens=usage["completion_tokens"],
             cached=(usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0,
-            accepted=(metrics.get("speculative_decoding") or {}).get("num_accepted_draft_tokens", 0),
+            accepted=accepted,
         )
 
     def _text(self, request: Request) -> str:
@@ -62,6 +62,13 @@ class HttpTarget:
         text = self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
         first = self.tokenizer.bos_token
         return text if self.tokenizer(text)["input_ids"] == ids or not first else text.removeprefix(first)
+
+
+def _accepted(event: dict[str, Any]) -> int:
+    """Return the accepted draft tokens so far, as our server or llama.cpp's reports them; 0 where an event does not."""
+    ours = (event.get("metrics") or {}).get("speculative_decoding") or {}
+    theirs = event.get("timings") or {}
+    return ours.get("num_accepted_draft_tokens") or theirs.get("draft_n_accepted") or 0
 
 
 @dataclass(frozen=True, slots=True)
