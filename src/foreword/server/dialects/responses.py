@@ -9,7 +9,7 @@ from foreword.server.answer import Answer, Call, Choice, Shown
 from foreword.server.dialects.common import new_id, rounds, speculation, timings
 from foreword.server.dialects.constraints import constraint
 from foreword.server.dialects.fields import Sampled
-from foreword.server.dialects.response_items import Item, choice_of, items_of, messages_of, next_item
+from foreword.server.dialects.response_items import Item, choice_of, conversation_of, items_of, next_item
 from foreword.server.dialects.response_tools import declared
 from foreword.server.dialects.translate import Chat, Translator
 from foreword.server.errors import ApiError
@@ -56,8 +56,6 @@ class ResponsesBody(Sampled):
             )
         if self.background:
             raise ApiError(400, "cannot run in the background: this server stores no responses", param="background")
-        if self.truncation == "auto":
-            raise ApiError(400, "cannot truncate the input. Shorten it", param="truncation")
 
 
 class ResponsesDialect:
@@ -75,9 +73,7 @@ class ResponsesDialect:
     def call(body: ResponsesBody, translator: Translator) -> Call:
         """Translate a body. Raises ApiError or InvalidRequest for one that cannot be served."""
         body.check()
-        messages = messages_of(body.input)
-        if body.instructions:
-            messages.insert(0, {"role": "system", "content": body.instructions})
+        messages = conversation_of(body.input, body.instructions)
         if not messages:
             raise InvalidRequest("cannot answer: the input is empty. Give a text or a list of items")
         chat = Chat(
