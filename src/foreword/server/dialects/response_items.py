@@ -181,9 +181,9 @@ class Item:
         more = {"logprobs": []} if self.kind == "message" else {}
         return [(f"response.{name}.delta", {**self._place, "delta": added, **more})]
 
-    def closed(self) -> Events:
-        """Return the events that close the item."""
-        self.status = "completed"
+    def closed(self, status: str = "completed") -> Events:
+        """Return the events that close the item; it is "incomplete" if the answer was cut off inside of it."""
+        self.status = status
         done = ("response.output_item.done", {"item": self.written})
         if self.kind == "function_call":
             fields = {"item_id": self.id, "name": self.name, "arguments": self.content}
@@ -230,16 +230,17 @@ def _call(name: str, call_id: str, index: int, tools: Mapping[str, Declared]) ->
     return Item(kind, new_id(prefix), tool.about["name"], call_id, index=index, namespace=namespace)
 
 
-def items_of(choice: Choice, tools: Mapping[str, Declared]) -> list[Item]:
-    """Return the items of a complete choice: its reasoning, its text and its calls."""
-    items = []
+def items_of(choice: Choice, tools: Mapping[str, Declared], status: str) -> list[Item]:
+    """Return the items of an ended choice: its reasoning, its text and its calls. `status` is that of the last one."""
+    items: list[Item] = []
     if choice.reasoning:
         items.append(Item("reasoning", new_id("rs_"), content=choice.reasoning))
-    if choice.text or not choice.calls:
+    if choice.text or not (choice.calls or choice.reasoning):
         items.append(Item("message", new_id("msg_"), content=choice.text))
     for index, call in enumerate(choice.calls):
         items.append(_call(call.name, call.id, index, tools))
         items[-1].content = call.arguments
     for item in items:
         item.status = "completed"
+    items[-1].status = status
     return items
