@@ -231,9 +231,25 @@ def test_other_parts_are_refused_by_name(part: object, message: str):
 
 
 @pytest.mark.parametrize(
+    ("message", "content"),
+    [
+        ({}, ""),
+        ({"content": None}, ""),
+        ({"content": None, "tool_calls": []}, ""),
+        ({"content": None, "refusal": None}, ""),
+        ({"content": None, "refusal": "No."}, "No."),
+        ({"content": [{"type": "refusal", "refusal": "No."}]}, "No."),
+    ],
+)
+def test_an_assistants_message_may_have_no_content(message: dict, content: str):
+    again = {"role": "user", "content": "Why?"}
+    expected = llm().render([QUESTION, {"role": "assistant", "content": content}, again])
+    assert llm().render([QUESTION, {"role": "assistant", **message}, again]) == expected
+
+
+@pytest.mark.parametrize(
     ("message", "error"),
     [
-        ({"tool_calls": {}}, "content must be a string"),
         ({"tool_calls": "x"}, "tool_calls must be a list"),
         ({"tool_calls": ["x"]}, "a tool call is"),
         ({"tool_calls": [{"function": {"arguments": "{}"}}]}, "a tool call is"),

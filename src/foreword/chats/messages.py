@@ -54,12 +54,12 @@ def system_first(turns: List[Turn], more: List[str] = ()) -> list[Turn]:
 
 
 def _content(number: int, message: Message) -> str:
-    """Return the text of a message. A call needs none."""
+    """Return the text of a message. An assistant's may have none: it called a tool, refused, or was cut off."""
     content = message.get("content")
+    if content is None and message.get("role") == "assistant":
+        content = message.get("refusal") or ""
     if isinstance(content, str):
         return content
-    if content is None and message.get("tool_calls"):
-        return ""
     if not is_list(content):
         raise InvalidRequest(
             f"cannot render message {number}: content must be a string, not {reprlib.repr(content)}. "
@@ -70,8 +70,8 @@ def _content(number: int, message: Message) -> str:
 
 def _part(number: int, part: object) -> str:
     kind = part.get("type") if isinstance(part, Mapping) else None
-    text = part.get("text") if isinstance(part, Mapping) else None
-    if kind is not None and kind != "text":
+    text = part.get("refusal" if kind == "refusal" else "text") if isinstance(part, Mapping) else None
+    if kind not in (None, "text", "refusal"):
         raise InvalidRequest(f"cannot render message {number}: a part of type {kind!r} is not served. Give text parts")
     if kind is None or not isinstance(text, str):
         raise InvalidRequest(

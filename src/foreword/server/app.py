@@ -14,7 +14,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 
 from foreword import __version__
-from foreword.errors import ForewordError
+from foreword.errors import ForewordError, InvalidRequest
 from foreword.server import page
 from foreword.server.dialects import plain
 from foreword.server.dialects.chat import ChatBody, ChatDialect
@@ -138,5 +138,7 @@ def _unreadable(error: RequestValidationError) -> ApiError:
     """Return the first fault of a body as an error that names its field."""
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"][1:] if not str(part).startswith("function-"))
+    if isinstance(cause := first.get("ctx", {}).get("error"), InvalidRequest):
+        return ApiError(400, str(cause), param=where or None)
     subject = f"cannot read {where!r}" if where else "cannot read the body"
     return ApiError(400, f"{subject}: {first['msg']}", param=where or None)

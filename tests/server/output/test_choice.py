@@ -182,6 +182,37 @@ def test_a_tool_that_is_not_there_cannot_be_forced():
         structural_tag(FORMATS["hermes"], (), "required")
 
 
+def of(mode: object, *names: str) -> dict[str, object]:
+    """The choice that allows some tools."""
+    tools = [{"type": "function", "function": {"name": name}} for name in names]
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
+
+
+@pytest.mark.parametrize("mode", ["required", "auto"])
+@pytest.mark.parametrize("format", FORMATS)
+def test_only_the_allowed_tools_are_called(format: str, mode: str):
+    weather, get = filled(format, ONE, ("get_weather", PARIS)), filled(format, ONE, ("get", EMPTY))
+    assert accepts(format, weather, of(mode, "get_weather"))
+    assert not accepts(format, get, of(mode, "get_weather"))
+    assert accepts(format, get, of(mode, "get", "get_weather"))
+    assert accepts(format, "Hi.", of(mode, "get")) == (mode == "auto")
+
+
+@pytest.mark.parametrize(
+    ("choice", "named"),
+    [
+        (of("any", "get"), "cannot read tool_choice: allowed_tools needs a mode"),
+        (of("auto"), "and a list of tools"),
+        ({"type": "allowed_tools"}, "cannot read tool_choice: allowed_tools needs"),
+        ({"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": ["get"]}}, "cannot read tool_choice"),
+        (of("required", "get", "other"), "cannot allow the tool 'other': 'tools' has get_weather, get"),
+    ],
+)
+def test_allowed_tools_that_cannot_be_read_are_refused(choice: object, named: str):
+    with pytest.raises(InvalidRequest, match=named):
+        structural_tag(FORMATS["hermes"], FUNCTIONS, choice)
+
+
 @pytest.mark.parametrize("choice", ["required", "auto"])
 @pytest.mark.parametrize("format", FORMATS)
 @given(seed=st.integers(0, 2**32 - 1))

@@ -23,6 +23,7 @@ from foreword.server.dialects.common import (
 )
 from foreword.server.dialects.constraints import constraint
 from foreword.server.dialects.fields import Logprobs, Sampled, with_generation_config
+from foreword.server.dialects.response_items import as_chat
 from foreword.server.dialects.translate import Chat, Translator
 from foreword.server.errors import ApiError
 from foreword.server.output import Reasoning, Text, ToolArguments, ToolCall
@@ -63,9 +64,11 @@ class ChatBody(Sampled):
 
     @model_validator(mode="before")
     @classmethod
-    def _with_generation_config(cls, given: Any) -> Any:
-        """Take settings from `generation_config`, in which `transformers chat` sends them; others come first."""
-        return with_generation_config(given) if isinstance(given, dict) else given
+    def _in_fields_of_chat(cls, given: Any) -> Any:
+        """Take `input` of responses as messages, and settings of `transformers chat` from its `generation_config`."""
+        if not isinstance(given, dict):
+            return given
+        return with_generation_config(as_chat(given) if "input" in given and "messages" not in given else given)
 
     def chat(self) -> Chat:
         """Return the conversation."""

@@ -10,15 +10,15 @@ from typing import Any
 from foreword.errors import InvalidRequest
 from foreword.server.answer import Choice, Shown
 from foreword.server.dialects.common import new_id
-from foreword.server.dialects.response_tools import Declared, input_of, qualified
+from foreword.server.dialects.response_tools import Declared, declared, input_of, qualified
 from foreword.server.output import Reasoning, Text, ToolArguments, ToolCall
 
 Events = list[tuple[str, dict[str, Any]]]
 """(event name, fields)."""
 TEXTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
 """Kinds of content parts that hold text."""
-APART = ("reasoning", "additional_tools")
-"""Kinds of input items that are no messages: reasoning of earlier turns is not part of later prompts."""
+APART = ("reasoning", "additional_tools", "web_search_call")
+"""Kinds of input items that are no messages: reasoning and searches of earlier turns are not part of later prompts."""
 
 
 def messages_of(items: str | list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -29,7 +29,9 @@ def messages_of(items: str | list[dict[str, Any]]) -> list[dict[str, Any]]:
     for number, item in enumerate(items, 1):
         kind = item.get("type", "message")
         if kind == "message":
-            messages.append({"role": item.get("role"), "content": text_of(item.get("content"), number)})
+            role, content = item.get("role"), item.get("content")
+            is_empty = content is None and role == "assistant"
+            messages.append({"role": role, "content": "" if is_empty else text_of(content, number)})
         elif kind in ("function_call", "custom_tool_call"):
             given = json.dumps({"input": item.get("input")}) if kind == "custom_tool_call" else item.get("arguments")
             function = {"name": qualified(item.get("name"), item.get("namespace")), "arguments": given}
@@ -65,12 +67,47 @@ def text_of(content: Any, number: int) -> str:
 
 def choice_of(given: str | dict[str, Any] | None) -> object:
     """Return a tool choice in the shape of chat completions."""
-    if isinstance(given, dict) and given.get("type") in ("function", "custom"):
+    kind = given.get("type") if isinstance(given, dict) else None
+    if isinstance(given, dict) and kind in CALLABLE:
         return {"type": "function", "function": {"name": given.get("name")}}
+    if isinstance(given, dict) and kind == "allowed_tools" and isinstance(given.get("tools"), list):
+        tools = [choice_of(tool) for tool in given["tools"] if isinstance(tool, dict) and tool.get("type") in CALLABLE]
+        return {"type": kind, "allowed_tools": {"mode": given.get("mode"), "tools": tools}}
     return given or "auto"
 
 
+def as_chat(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a body of responses in the fields of chat completions, to whose path Cursor sends it.
+
+    Free-form tools become functions. Raises ValueError for an input that cannot be read.
+    """
+    items = given["input"]
+    if not isinstance(items, str) and not (isinstance(items, list) and all(isinstance(one, dict) for one in items)):
+        raise ValueError("input must be a text or a list of items")
+    fields = {
+        "tools": [tool.function for tool in declared(given.get("tools"), items).values()],
+        "tool_choice": choice_of(given.get("tool_choice")),
+        "max_completion_tokens": given.get("max_output_tokens"),
+        "reasoning_effort": _member(given.get("reasoning"), "effort"),
+        "response_format": _member(given.get("text"), "format"),
+    }
+    kept = {name: value for name, value in fields.items() if value is not None}
+    return {**given, "tools": None, **kept, "messages": conversation_of(items, given.get("instructions"))}
+
+
+def conversation_of(items: str | list[dict[str, Any]], instructions: str | None) -> list[dict[str, Any]]:
+    """Return instructions and input items as chat messages."""
+    system = [{"role": "system", "content": instructions}] if instructions else []
+    return [*system, *messages_of(items)]
+
+
+def _member(given: Any, name: str) -> Any:
+    return given.get(name) if isinstance(given, Mapping) else None
+
+
 CALLS = ("function_call", "custom_tool_call")
+CALLABLE = ("function", "custom")
+"""Kinds of tools that a choice may name; those that only a hosted model has are left out."""
 
 
 @dataclass(slots=True)
@@ -144,9 +181,9 @@ class Item:
         more = {"logprobs": []} if self.kind == "message" else {}
         return [(f"response.{name}.delta", {**self._place, "delta": added, **more})]
 
-    def closed(self) -> Events:
-        """Return the events that close the item."""
-        self.status = "completed"
+    def closed(self, status: str = "completed") -> Events:
+        """Return the events that close the item; it is "incomplete" if the answer was cut off inside of it."""
+        self.status = status
         done = ("response.output_item.done", {"item": self.written})
         if self.kind == "function_call":
             fields = {"item_id": self.id, "name": self.name, "arguments": self.content}
@@ -193,16 +230,17 @@ def _call(name: str, call_id: str, index: int, tools: Mapping[str, Declared]) ->
     return Item(kind, new_id(prefix), tool.about["name"], call_id, index=index, namespace=namespace)
 
 
-def items_of(choice: Choice, tools: Mapping[str, Declared]) -> list[Item]:
-    """Return the items of a complete choice: its reasoning, its text and its calls."""
-    items = []
+def items_of(choice: Choice, tools: Mapping[str, Declared], status: str) -> list[Item]:
+    """Return the items of an ended choice: its reasoning, its text and its calls. `status` is that of the last one."""
+    items: list[Item] = []
     if choice.reasoning:
         items.append(Item("reasoning", new_id("rs_"), content=choice.reasoning))
-    if choice.text or not choice.calls:
+    if choice.text or not (choice.calls or choice.reasoning):
         items.append(Item("message", new_id("msg_"), content=choice.text))
     for index, call in enumerate(choice.calls):
         items.append(_call(call.name, call.id, index, tools))
         items[-1].content = call.arguments
     for item in items:
         item.status = "completed"
+    items[-1].status = status
     return items

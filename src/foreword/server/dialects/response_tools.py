@@ -43,6 +43,12 @@ class Declared:
         return {"type": "function", "function": {"name": self.name, "description": told, "parameters": INPUT}}
 
 
+def echoed(tool: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a tool as a response repeats it: a function has all of its fields."""
+    fields = ("description", "parameters", "strict") if tool.get("type") == "function" else ()
+    return {**dict.fromkeys(fields), **tool}
+
+
 def qualified(name: Any, namespace: str | None) -> Any:
     """Return the name of a tool with that of its namespace, which may end in underscores of its own."""
     if not isinstance(name, str) or namespace in (None, IMPLICIT):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from time import time
 from typing import Any, ClassVar
 
 from foreword.errors import InvalidRequest
@@ -9,10 +10,11 @@ from foreword.server.answer import Answer, Call, Choice, Shown
 from foreword.server.dialects.common import new_id, rounds, speculation, timings
 from foreword.server.dialects.constraints import constraint
 from foreword.server.dialects.fields import Sampled
-from foreword.server.dialects.response_items import Item, choice_of, items_of, messages_of, next_item
-from foreword.server.dialects.response_tools import declared
+from foreword.server.dialects.response_items import Item, choice_of, conversation_of, items_of, next_item
+from foreword.server.dialects.response_tools import declared, echoed
 from foreword.server.dialects.translate import Chat, Translator
 from foreword.server.errors import ApiError
+from foreword.server.output import Text
 from foreword.server.wire import event
 from foreword.types import Delta
 
@@ -40,7 +42,6 @@ class ResponsesBody(Sampled):
         "instructions",
         "max_output_tokens",
         "previous_response_id",
-        "reasoning",
         "user",
     )
     """Fields that a response repeats as they came."""
@@ -53,11 +54,10 @@ class ResponsesBody(Sampled):
                 400,
                 "cannot continue 'previous_response_id': this server stores no responses. Send the whole input",
                 param="previous_response_id",
+                code="previous_response_not_found",
             )
         if self.background:
             raise ApiError(400, "cannot run in the background: this server stores no responses", param="background")
-        if self.truncation == "auto":
-            raise ApiError(400, "cannot truncate the input. Shorten it", param="truncation")
 
 
 class ResponsesDialect:
@@ -75,9 +75,7 @@ class ResponsesDialect:
     def call(body: ResponsesBody, translator: Translator) -> Call:
         """Translate a body. Raises ApiError or InvalidRequest for one that cannot be served."""
         body.check()
-        messages = messages_of(body.input)
-        if body.instructions:
-            messages.insert(0, {"role": "system", "content": body.instructions})
+        messages = conversation_of(body.input, body.instructions)
         if not messages:
             raise InvalidRequest("cannot answer: the input is empty. Give a text or a list of items")
         chat = Chat(
@@ -94,8 +92,9 @@ class ResponsesDialect:
 
     def whole(self, answer: Answer) -> dict[str, Any]:
         """Return the body of a complete answer."""
-        self._items = items_of(answer.choices[0], self._tools)
-        return self._response(answer, _status(answer.choices[0]))
+        status = _status(answer.choices[0])
+        self._items = items_of(answer.choices[0], self._tools, status)
+        return self._response(answer, status)
 
     def _response(self, answer: Answer, status: str) -> dict[str, Any]:
         body, params, done = self._body, answer.call.params, status in ("completed", "incomplete")
@@ -112,7 +111,7 @@ class ResponsesDialect:
             "id": self._id,
             "object": "response",
             "created_at": answer.created,
-            "completed_at": answer.created if done else None,
+            "completed_at": int(time()) if status == "completed" else None,
             "status": status,
             "background": False,
             "error": None,
@@ -126,9 +125,10 @@ class ResponsesDialect:
             "frequency_penalty": params.frequency_penalty,
             "top_logprobs": 0,
             "max_tool_calls": None,
-            "text": body.text or {"format": {"type": "text"}},
+            "text": {**(body.text or {}), "format": (body.text or {}).get("format") or {"type": "text"}},
             "tool_choice": body.tool_choice or "auto",
-            "tools": body.tools or [],
+            "tools": [echoed(tool) for tool in body.tools or ()],
+            "reasoning": {"effort": None, "summary": None, **(body.reasoning or {})},
             "truncation": "disabled",
             "store": False,
             "service_tier": "default",
@@ -152,16 +152,18 @@ class ResponsesDialect:
         written = b""
         for one in events:
             if not self._items or not self._items[-1].takes(one):
-                written += self._close()
-                self._items.append(next_item(one, self._tools))
-                written += self._events(self._items[-1].opened())
+                written += self._close() + self._open(one)
             written += self._events(self._items[-1].push(one))
         if delta.round is not None:
             written += self._event("response.speculation", speculation=delta.round.as_json())
         return written
 
-    def _close(self) -> bytes:
-        return self._events(self._items[-1].closed()) if self._items else b""
+    def _open(self, one: Shown) -> bytes:
+        self._items.append(next_item(one, self._tools))
+        return self._events(self._items[-1].opened())
+
+    def _close(self, status: str = "completed") -> bytes:
+        return self._events(self._items[-1].closed(status)) if self._items else b""
 
     def _events(self, several: list[tuple[str, dict[str, Any]]]) -> bytes:
         place = len(self._items) - 1
@@ -174,8 +176,10 @@ class ResponsesDialect:
 
     def end(self, answer: Answer) -> bytes:
         """Return the events that close a response."""
-        closed, status = self._close(), _status(answer.choices[0])
-        return closed + self._event(f"response.{status}", response=self._response(answer, status))
+        status = _status(answer.choices[0])
+        written = b"" if self._items else self._open(Text(""))
+        written += self._close(status)
+        return written + self._event(f"response.{status}", response=self._response(answer, status))
 
     def failed(self, error: ApiError) -> bytes:
         """Return the event of an error in a stream."""

@@ -19,6 +19,7 @@ from foreword.server.errors import ApiError
 from foreword.server.output import (
     Format,
     OutputParser,
+    allowed_tools,
     format_of,
     has_special_tags,
     named_format,
@@ -144,7 +145,8 @@ class Translator:
                 special=special,
             )
             given |= {"structural_tag": tag} if tag is not None else {}
-        parser = partial(OutputParser, style, functions, reasoning=tags, in_reasoning=opened, parallel=chat.parallel)
+        _, allowed = allowed_tools(chat.tool_choice, functions) if functions else (None, ())
+        parser = partial(OutputParser, style, allowed, reasoning=tags, in_reasoning=opened, parallel=chat.parallel)
         return parser, given
 
     def text(

@@ -1,6 +1,6 @@
 """Outputs: text to events (reasoning, content, tool calls), and grammars that force tool calls."""
 
-from foreword.server.output.choice import structural_tag
+from foreword.server.output.choice import allowed_tools, structural_tag
 from foreword.server.output.events import (
     Event,
     Markup,
@@ -29,6 +29,7 @@ __all__ = [
     "ToolArguments",
     "ToolCall",
     "ToolCallEnd",
+    "allowed_tools",
     "format_of",
     "has_special_tags",
     "merged",

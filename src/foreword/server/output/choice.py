@@ -23,8 +23,9 @@ def structural_tag(
 ) -> Tag | None:
     """Return xgrammar's structural tag for a tool choice; None if nothing needs to be forced.
 
-    choice: "none", "auto", "required", or {"type": "function", "function": {"name": …}}, as OpenAI's `tool_choice`.
-        "auto" constrains the calls that the model begins, if a function is strict.
+    choice: "none", "auto", "required", {"type": "function", "function": {"name": …}}, or {"type": "allowed_tools", …},
+        as OpenAI's `tool_choice`. "auto" constrains the calls that the model begins, if a function is strict or one
+        of them is not allowed.
     parallel: whether more than one call may follow; a named function is called once.
     reasoning: tags of reasoning that may come first; `in_reasoning` if the prompt has opened it.
     special: the tokenizer's special tokens; a tag among them is forced as a token, not as text.
@@ -32,13 +33,15 @@ def structural_tag(
     The parser of the same format reads the calls of every text that the grammar accepts. Raises InvalidRequest for a
     choice that the functions cannot serve.
     """
-    if choice == "none" or (choice == "auto" and not any(function.strict for function in functions)):
+    mode, allowed = allowed_tools(choice, functions)
+    is_free = len(allowed) == len(functions) and not any(function.strict for function in functions)
+    if mode == "none" or (mode == "auto" and is_free):
         return None
-    if choice == "auto":
-        calls = format.allowed(functions, parallel=parallel, special=special)
+    if mode == "auto":
+        calls = format.allowed(allowed, parallel=parallel, special=special)
     else:
-        name = _name(choice)
-        chosen = [function for function in functions if name in {None, function.name}]
+        name = _name(mode)
+        chosen = [function for function in allowed if name in {None, function.name}]
         if not chosen:
             known = ", ".join(function.name for function in functions) or "none"
             raise InvalidRequest(
@@ -46,6 +49,30 @@ def structural_tag(
             )
         calls = format.forced(chosen, parallel=parallel and name is None, special=special)
     return {"type": "structural_tag", "format": _after_reasoning(calls, reasoning, in_reasoning, special)}
+
+
+def allowed_tools(choice: object, functions: Sequence[Function]) -> tuple[object, Sequence[Function]]:
+    """Return a choice in which all functions are allowed, and the functions that the given one allows.
+
+    Raises InvalidRequest for {"type": "allowed_tools", "allowed_tools": {"mode": …, "tools": […]}} that is not so, or
+    that names an unknown function.
+    """
+    if not isinstance(choice, Mapping) or choice.get("type") != "allowed_tools":
+        return choice, functions
+    given = choice.get("allowed_tools")
+    mode, tools = (given.get("mode"), given.get("tools")) if isinstance(given, Mapping) else (None, None)
+    if mode not in ("auto", "required") or not isinstance(tools, list) or not tools:
+        raise InvalidRequest(
+            "cannot read tool_choice: allowed_tools needs a mode, 'auto' or 'required', and a list of tools, "
+            f"not {given!r}"
+        )
+    names = [_name(tool) for tool in tools]
+    known = [function.name for function in functions]
+    if unknown := [name for name in names if name not in known]:
+        raise InvalidRequest(
+            f"cannot allow the tool {unknown[0]!r}: 'tools' has {', '.join(known) or 'none'}. Name some of them"
+        )
+    return mode, [function for function in functions if function.name in names]
 
 
 def _name(choice: object) -> str | None:
@@ -56,8 +83,8 @@ def _name(choice: object) -> str | None:
     name = function.get("name") if isinstance(function, Mapping) else None
     if not isinstance(name, str):
         raise InvalidRequest(
-            "cannot read tool_choice: it is 'none', 'auto', 'required' or "
-            f'{{"type": "function", "function": {{"name": …}}}}, not {choice!r}'
+            "cannot read tool_choice: it is 'none', 'auto', 'required', "
+            f'{{"type": "function", "function": {{"name": …}}}} or {{"type": "allowed_tools", …}}, not {choice!r}'
         )
     return name
 
