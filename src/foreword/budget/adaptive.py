@@ -248,7 +248,7 @@ class AdaptiveBudget(DraftBudget):
             self._never_pays[self.drafting_cost] = batch.never_pays(self.drafting_cost)
         if self._never_pays[self.drafting_cost] and self._balance.lost > 0:
             return 0
-        unread, loss_budget = record.unread(sequence), LOSS_BUDGET * batch.plain_seconds
+        unread, loss_budget = record.unread(sequence), LOSS_BUDGET * batch.alone_seconds
         if self._balance.lost > loss_budget and (unread or self._balance.is_losing):
             return 0
         count, gain = self._best(sequence, record, batch)

@@ -55,6 +55,11 @@ class BatchGain:
         self.plain_seconds = self.costs.seconds(self.sequences) + self.sequences * self.plain_overhead
 
     @property
+    def alone_seconds(self) -> float:
+        """Seconds of a round of one sequence without draft tokens."""
+        return self.costs.seconds(1) + self.plain_overhead
+
+    @property
     def token_seconds(self) -> float:
         """Seconds that a token takes without draft tokens, which an accepted one saves."""
         return self.plain_seconds / self.sequences

@@ -19,7 +19,7 @@ ANEW = 8
 LONGEST = 256
 """Rounds. Longest pause in drafting, and the cap on recorded losses."""
 LOSS_BUDGET = 8
-"""Rounds of plain decoding. Time that speculation may lose while it is tried out."""
+"""Rounds of plain decoding of one sequence. Time that speculation may lose while it is tried out."""
 SHARE = 0.01
 """Share of plain decoding time that later tries may lose."""
 
