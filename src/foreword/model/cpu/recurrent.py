@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections.abc import Sequence as List
 from ctypes import byref
+from dataclasses import replace
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -18,6 +21,7 @@ from foreword.model.cpu.kernel import MARGIN
 from foreword.model.cpu.layout import LANES
 from foreword.model.pool.hooks import layers_of
 from foreword.model.pool.plan import Read, Span
+from foreword.model.pool.prefixes import PAGE, Prefix
 from foreword.native import forward
 from foreword.native.forward import Recurrence, State
 from foreword.native.tree import GrownTree, TreeRequest
@@ -27,6 +31,8 @@ SLOTS = 16
 """Tokens. Initial slots of a sequence."""
 MOST_BACK = 64
 """Tokens. Most that the state leaves out, so that a sequence can be truncated without rereading."""
+NEVER = 2**62
+"""A row that no text reaches."""
 PIECE = 512
 """Tokens per forward when a sequence is reread."""
 
@@ -85,7 +91,42 @@ class Memory:
         self.state = State(held=self._held.data_ptr(), tail=self._tail.data_ptr())
         self.tokens: list[int] = []
         """Tokens read, draft tokens too, by position."""
+        self.back = 0
+        """Last tokens that the state leaves out; `state.back` is that of one forward."""
+        self.branch, self.prompt = 0, NEVER
+        """Rows, at borders of pages, at which the state is to be kept: where another text went on otherwise, and the
+        last border of the prompt. After it, every border that is reached is one."""
+        self.latest: Prefix | None = None
+        """The last page after the prompt whose state this sequence has kept."""
         self._widen(SLOTS, 0)
+
+    @property
+    def bytes(self) -> int:
+        """Return the size of the state after a token."""
+        return self._held.nbytes + self._tail.nbytes
+
+    def copied(self) -> tuple[Tensor, ...]:
+        """Return a copy of the state after the first `state.folded` tokens."""
+        return self._held.clone(), self._tail.clone()
+
+    def resume(self, tokens: List[int], state: tuple[Tensor, ...]) -> None:
+        """Begin after these tokens, with a copy of the state there."""
+        for own, kept in zip((self._held, self._tail), state, strict=True):
+            own.copy_(kept)
+        self.tokens, self.state.folded = [*tokens], len(tokens)
+
+    def before_branch(self, read: Read) -> int:
+        """Return how many tokens of a read to read first, so that the state stops at the branch; 0 = all at once."""
+        count = self.branch + self.back - read.past
+        fits = self.state.folded < self.branch and 0 < count < len(read.tokens) - read.drafted
+        return count if fits and not read.held and read.keep <= len(read.tokens) - count else 0
+
+    def _stop(self, most: int) -> int:
+        """Return the row at which the state is to stop, in a forward after which it could have `most`."""
+        border = most // PAGE * PAGE
+        if self.state.folded < self.prompt <= most:
+            return self.prompt
+        return border if border > max(self.prompt, self.state.folded) else most
 
     def forget(self, past: int) -> list[int]:
         """Reset the state, which includes tokens after `past` that were removed; return the tokens before it.
@@ -95,7 +136,7 @@ class Memory:
         self._held.zero_()
         self._tail.zero_()
         back = 2 * (self.state.folded - past)
-        self.state.back = min(max(self.state.back, back, 8), MOST_BACK)
+        self.back = min(max(self.back, back, 8), MOST_BACK)
         self.state.folded = 0
         return self.tokens[:past]
 
@@ -103,6 +144,7 @@ class Memory:
         """Make room for a read and `beyond` draft tokens after it. Return the number of draft tokens, held ones too."""
         committed = len(read.tokens) - read.drafted
         end, state = read.start + len(read.tokens), self.state
+        state.back = read.past + committed - self._stop(read.past + committed - self.back)
         # As `folded_after` in recurrent.c: each token after `folded` needs a slot.
         folded = max(state.folded, read.past + committed - state.back) if committed else state.folded
         if (needed := end + beyond - folded) > state.slots:
@@ -127,6 +169,10 @@ class RecurrentBackend(CpuBackend):
     """A backend whose states hold committed tokens only: draft tokens use copies, so rejection needs no undo.
 
     A sequence truncated to before its state is reread from its beginning.
+
+    States are kept with the page that they come after: at the last border of a prompt, at the last one of the text so
+    far, and where a text leaves one that is known. There a forward takes the state no further than to the border, and
+    the next one does the rest, with the same sums.
     """
 
     copies = False
@@ -137,11 +183,17 @@ class RecurrentBackend(CpuBackend):
         self._memories: dict[int, Memory] = {}
         self._copies = torch.empty(0)  # of states, for draft tokens
         super().__init__(model, owned=owned)
+        self.pool.prefixes.recurrent = True
 
     def open(self, id: int, capacity: int, tokens: List[int] = (), tenant: str = "") -> int:
-        """Begin a sequence, without the pages of earlier texts: a state after them is not kept."""
-        self._memories[id] = Memory(self._sizes, self._count)
-        return super().open(id, capacity)
+        known = self.pool.prefixes.known(tokens, tenant)
+        held = super().open(id, capacity, tokens, tenant)
+        memory = self._memories[id] = Memory(self._sizes, self._count)
+        if tokens:
+            memory.branch, memory.prompt = known, (len(tokens) - 1) // PAGE * PAGE
+        if held and (state := self.pool[id].path[-1].state) is not None:
+            memory.resume(tokens[:held], state)
+        return held
 
     def close(self, id: int) -> None:
         super().close(id)
@@ -155,8 +207,11 @@ class RecurrentBackend(CpuBackend):
                 memory.tokens[position] = memory.tokens[held]
                 self._library.foreword_shift(byref(self._model), byref(memory.state), held, position)
 
+    def read(self, reads: List[Read]) -> Float[Tensor, "kept vocab"]:
+        return super().read([self._to_branch(read) for read in reads])
+
     def grow(self, read: Read, ask: TreeRequest) -> GrownTree:
-        grown = super().grow(read, ask)
+        grown = super().grow(self._to_branch(read), ask)
         self._memories[read.id].tokens += grown.read
         return grown
 
@@ -174,6 +229,34 @@ class RecurrentBackend(CpuBackend):
             self._copies = torch.empty(self._threads * forward.room)
         forward.states = self._copies.data_ptr()
         return forward
+
+    def _to_branch(self, read: Read) -> Read:
+        """Read up to where another text went on otherwise, if that is within a read; return the rest of it."""
+        if not (count := self._memories[read.id].before_branch(read)):
+            return read
+        super().read([Read(read.id, read.past, read.tokens[:count], keep=0)])
+        return replace(read, past=read.past + count, tokens=read.tokens[count:])
+
+    def _note(self, reads: List[Read]) -> None:
+        super()._note(reads)
+        for read in reads:
+            self._keep_state(self._memories[read.id], self.pool[read.id].path)
+
+    def _keep_state(self, memory: Memory, path: List[Prefix]) -> None:
+        """Keep the state with the page it comes after, if it is to be kept there; one after the prompt replaces it."""
+        number, over = divmod(memory.state.folded, PAGE)
+        at = memory.state.folded
+        if over or not 0 < number < len(path) or not (at == memory.branch or at >= memory.prompt):
+            return
+        prefixes, limit = self.pool.prefixes, self.pool.limit
+        most = sys.maxsize if limit is None else limit * self.pool.row_bytes // memory.bytes
+        if path[number].state is not None or not most:
+            return
+        prefixes.keep_state(path[number], memory.copied(), most)
+        if at > memory.prompt:
+            if memory.latest is not None:
+                prefixes.drop_state(memory.latest)
+            memory.latest = path[number]
 
     def _read_again(self, id: int, tokens: list[int]) -> None:
         for start in range(0, len(tokens), PIECE):

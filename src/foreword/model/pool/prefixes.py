@@ -7,6 +7,8 @@ from collections import OrderedDict
 from collections.abc import Sequence as List
 from dataclasses import dataclass, field
 
+from torch import Tensor
+
 PAGE = 64
 """Rows of a page. A multiple of the blocks of keys (16) and of values (32) in native/csrc/attention.c."""
 
@@ -22,6 +24,8 @@ class Prefix:
     users: int = 0
     """Open sequences that use the page."""
     children: dict[bytes, Prefix] = field(default_factory=dict)
+    state: tuple[Tensor, ...] | None = None
+    """Recurrent state after the page; None where it is not kept."""
 
 
 class PrefixTree:
@@ -32,7 +36,10 @@ class PrefixTree:
     """
 
     def __init__(self) -> None:
+        self.recurrent = False
+        """Whether a text can go on only from a page whose recurrent state is kept."""
         self._roots: dict[bytes, Prefix] = {}
+        self._states: OrderedDict[Prefix, None] = OrderedDict()  # pages with a state, the one unused for longest first
         self._unused: OrderedDict[Prefix, None] = OrderedDict()  # oldest first
         self.queries = 0
         """Tokens of texts that were looked up."""
@@ -51,6 +58,8 @@ class PrefixTree:
         self.hits += PAGE * len(found)
         for prefix in (root, *found):
             self._use(prefix)
+        if self.recurrent and found:
+            self._states.move_to_end(found[-1])
         return [root, *found]
 
     def leave(self, path: List[Prefix]) -> None:
@@ -65,7 +74,19 @@ class PrefixTree:
         root = self._roots.get(tenant.encode())
         return 0 if root is None else PAGE * sum(prefix.users > 0 for prefix in self._find(root, tokens))
 
+    def known(self, tokens: List[int], tenant: str) -> int:
+        """Return the tokens at the beginning of a text whose pages are held, with or without a state."""
+        root = self._roots.get(tenant.encode())
+        return 0 if root is None else PAGE * len(self._held(root, tokens))
+
     def _find(self, root: Prefix, tokens: List[int]) -> list[Prefix]:
+        """Return the longest beginning that a sequence can go on from."""
+        found = self._held(root, tokens)
+        while self.recurrent and found and found[-1].state is None:
+            found.pop()
+        return found
+
+    def _held(self, root: Prefix, tokens: List[int]) -> list[Prefix]:
         """Return the longest known beginning, in whole pages; at least the last token is always left to read."""
         found = [root]
         for start in range(0, len(tokens) - PAGE, PAGE):
@@ -100,6 +121,7 @@ class PrefixTree:
         if not self._unused:
             return None
         prefix, _ = self._unused.popitem(last=False)
+        self.drop_state(prefix)
         if prefix.parent is not None:
             del prefix.parent.children[prefix.tokens]
             self._drop_root(prefix.parent)
@@ -110,9 +132,23 @@ class PrefixTree:
         if prefix.parent is None and not (prefix.children or prefix.users) and self._roots.get(prefix.tokens) is prefix:
             del self._roots[prefix.tokens]
 
+    def keep_state(self, prefix: Prefix, state: tuple[Tensor, ...], most: int) -> None:
+        """Keep the recurrent state after a page; of all states, only the `most` used last stay."""
+        prefix.state = state
+        self._states[prefix] = None
+        while len(self._states) > most:
+            self.drop_state(next(iter(self._states)))
+
+    def drop_state(self, prefix: Prefix) -> None:
+        """Forget the recurrent state after a page, if it is kept."""
+        prefix.state = None
+        self._states.pop(prefix, None)
+
     def clear(self) -> None:
         """Forget every text: nothing is found until it was read again. Pages in use stay with their sequences."""
         self._roots.clear()
+        for prefix in [*self._states]:
+            self.drop_state(prefix)
 
 
 def key_of(tokens: List[int]) -> bytes:
