@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from collections.abc import Callable
 from collections.abc import Sequence as List
 from ctypes import byref
 from dataclasses import replace
@@ -185,9 +186,9 @@ class RecurrentBackend(CpuBackend):
         super().__init__(model, owned=owned)
         self.pool.prefixes.recurrent = True
 
-    def open(self, id: int, capacity: int, tokens: List[int] = (), tenant: str = "") -> int:
+    def open(self, id: int, capacity: int, tokens: List[int] = (), tenant: str = "", layers: List[int] = ()) -> int:
         known = self.pool.prefixes.known(tokens, tenant)
-        held = super().open(id, capacity, tokens, tenant)
+        held = super().open(id, capacity, tokens, tenant, layers)
         memory = self._memories[id] = Memory(self._sizes, self._count)
         if tokens:
             memory.branch, memory.prompt = known, (len(tokens) - 1) // PAGE * PAGE
@@ -208,10 +209,26 @@ class RecurrentBackend(CpuBackend):
                 self._library.foreword_shift(byref(self._model), byref(memory.state), held, position)
 
     def read(self, reads: List[Read]) -> Float[Tensor, "kept vocab"]:
-        return super().read([self._to_branch(read) for read in reads])
+        read_part = super().read
+        return read_part([self._after(read, read_part) for read in reads])
+
+    def read_hidden(
+        self, reads: List[Read], layers: List[int]
+    ) -> tuple[Float[Tensor, "kept vocab"], Float[Tensor, "rows features"]]:
+        read_part, before = super().read_hidden, dict[int, Tensor]()
+
+        def keep(part: List[Read]) -> None:
+            before[part[0].id] = read_part(part, layers)[1]
+
+        rest = [self._after(read, keep) for read in reads]
+        logits, states = read_part(rest, layers)
+        if before:
+            parts = zip(rest, states.split([len(read.tokens) for read in rest]), strict=True)
+            states = torch.cat([torch.cat([before.pop(read.id, part[:0]), part]) for read, part in parts])
+        return logits, states
 
     def grow(self, read: Read, ask: TreeRequest) -> GrownTree:
-        grown = super().grow(self._to_branch(read), ask)
+        grown = super().grow(self._after(read, super().read), ask)
         self._memories[read.id].tokens += grown.read
         return grown
 
@@ -230,11 +247,11 @@ class RecurrentBackend(CpuBackend):
         forward.states = self._copies.data_ptr()
         return forward
 
-    def _to_branch(self, read: Read) -> Read:
-        """Read up to where another text went on otherwise, if that is within a read; return the rest of it."""
+    def _after(self, read: Read, first: Callable[[List[Read]], object]) -> Read:
+        """Have `first` read up to where another text went on otherwise, if that is within a read; return the rest."""
         if not (count := self._memories[read.id].before_branch(read)):
             return read
-        super().read([Read(read.id, read.past, read.tokens[:count], keep=0)])
+        first([Read(read.id, read.past, read.tokens[:count], keep=0)])
         return replace(read, past=read.past + count, tokens=read.tokens[count:])
 
     def _note(self, reads: List[Read]) -> None:

@@ -6,6 +6,7 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Sequence as List
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from torch import Tensor
 
@@ -26,6 +27,8 @@ class Prefix:
     children: dict[bytes, Prefix] = field(default_factory=dict)
     state: tuple[Tensor, ...] | None = None
     """Recurrent state after the page; None where it is not kept."""
+    hidden: dict[int, Tensor] = field(default_factory=dict)
+    """Hidden states of its tokens, [PAGE, size], by the layer after which they are read, as far as drafters did."""
 
 
 class PrefixTree:
@@ -50,10 +53,13 @@ class PrefixTree:
         """Return the number of pages that no sequence uses."""
         return len(self._unused)
 
-    def enter(self, tokens: List[int], tenant: str) -> list[Prefix]:
-        """Return the root of the tenant and the longest known beginning of a text; `leave` them after use."""
+    def enter(self, tokens: List[int], tenant: str, layers: List[int] = ()) -> list[Prefix]:
+        """Return the root of the tenant and the longest known beginning of a text; `leave` them after use.
+
+        With `layers`, only as far as the hidden states after these are kept.
+        """
         root = self._roots.setdefault(tenant.encode(), Prefix(None, tenant.encode()))
-        found = self._find(root, tokens)
+        found = self._find(root, tokens, layers)
         self.queries += len(tokens)
         self.hits += PAGE * len(found)
         for prefix in (root, *found):
@@ -69,19 +75,20 @@ class PrefixTree:
             root.users -= 1
             self._drop_root(root)
 
-    def shared(self, tokens: List[int], tenant: str) -> int:
+    def shared(self, tokens: List[int], tenant: str, layers: List[int] = ()) -> int:
         """Return the tokens at the beginning of a text whose pages open sequences use."""
         root = self._roots.get(tenant.encode())
-        return 0 if root is None else PAGE * sum(prefix.users > 0 for prefix in self._find(root, tokens))
+        return 0 if root is None else PAGE * sum(prefix.users > 0 for prefix in self._find(root, tokens, layers))
 
     def known(self, tokens: List[int], tenant: str) -> int:
-        """Return the tokens at the beginning of a text whose pages are held, with or without a state."""
+        """Return the tokens at the beginning of a text whose pages are held, whatever is kept with them."""
         root = self._roots.get(tenant.encode())
         return 0 if root is None else PAGE * len(self._held(root, tokens))
 
-    def _find(self, root: Prefix, tokens: List[int]) -> list[Prefix]:
+    def _find(self, root: Prefix, tokens: List[int], layers: List[int]) -> list[Prefix]:
         """Return the longest beginning that a sequence can go on from."""
-        found = self._held(root, tokens)
+        needed = set(layers)
+        found = list(takewhile(lambda prefix: needed <= prefix.hidden.keys(), self._held(root, tokens)))
         while self.recurrent and found and found[-1].state is None:
             found.pop()
         return found
