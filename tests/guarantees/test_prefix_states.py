@@ -13,7 +13,8 @@ from foreword.draft.lookup.ngram import NgramDrafter
 from foreword.draft.lookup.recycle import RecyclingDrafter
 from foreword.draft.none import NoDrafter
 from foreword.model import Model, Read
-from foreword.model.cpu.recurrent import SLOTS, RecurrentBackend
+from foreword.model.cpu.recurrent import RecurrentBackend
+from foreword.model.cpu.states import SLOTS
 from foreword.native.forward import library
 from foreword.types import SamplingParams
 from running import Answer, Request, emptied, engine, finish, plain

@@ -19,7 +19,8 @@ from foreword.draft.lookup.recycle import RecyclingDrafter
 from foreword.errors import InvalidRequest
 from foreword.model import Mode, Model, Read
 from foreword.model.cost import measured
-from foreword.model.cpu.recurrent import SLOTS, RecurrentBackend, refused
+from foreword.model.cpu.recurrent import RecurrentBackend, refused
+from foreword.model.cpu.states import SLOTS
 from foreword.model.view import view
 from foreword.native.forward import library
 from foreword.types import SamplingParams
