@@ -87,7 +87,7 @@ class Engine:
         for sub_batch in sub_batches:
             sub_batch.speculator.propose(sub_batch, sum(len(one.scheduled) for one in sub_batches) - 1)
         times.append(perf_counter())
-        layers = self._requested_layers(sub_batches, readers)
+        layers = self._requested_layers(scheduled)
         logits, hidden = self._score(sub_batches, readers, layers)
         times.append(perf_counter())
         for sub_batch, scores in zip(sub_batches, logits, strict=True):
@@ -116,8 +116,7 @@ class Engine:
         """Return the sequences of this round; if their keys and values do not fit, the last ones have to wait."""
         running, cache = self.scheduler.running, self._cache
         scheduled = self.scheduler.next(
-            lambda sequence: cache.admits(sequence, running, reuse=self._reuses(sequence)),
-            lambda sequence: cache.begin(sequence, reuse=self._reuses(sequence)),
+            lambda sequence: cache.admits(sequence, running, self._layers(sequence)), self._begin
         )
         while len(running) > 1 and cache.lacks(scheduled):
             sequence = self.scheduler.preempt()
@@ -126,9 +125,15 @@ class Engine:
             scheduled = [entry for entry in scheduled if entry.sequence is not sequence]
         return scheduled
 
-    def _reuses(self, sequence: Sequence) -> bool:
-        """Return whether a sequence may skip tokens; a drafter that reads hidden states needs those of every token."""
-        return not self._of(sequence).drafter.hidden_layers or sequence.undrafted is not None
+    def _begin(self, sequence: Sequence) -> None:
+        """Open a sequence, and pass its drafter the hidden states of the tokens that need not be read."""
+        hidden = self._cache.begin(sequence, self._layers(sequence))
+        if hidden is not None:
+            self._of(sequence).on_hidden_states(sequence, 0, hidden)
+
+    def _layers(self, sequence: Sequence) -> tuple[int, ...]:
+        """Return the layers after which the drafter of a sequence reads the hidden states, those of every token."""
+        return self._of(sequence).drafter.hidden_layers if sequence.undrafted is None else ()
 
     def _sub_batches(self, scheduled: list[ScheduledSequence]) -> list[SubBatch]:
         """Group the entries that write by their speculator."""
@@ -176,13 +181,9 @@ class Engine:
         pieces = iter(logits.split([rows for sub_batch in counts for rows in sub_batch]))
         return [[next(pieces) for _ in sub_batch] for sub_batch in counts], states
 
-    def _requested_layers(self, sub_batches: list[SubBatch], readers: list[ScheduledSequence]) -> tuple[int, ...]:
+    def _requested_layers(self, scheduled: list[ScheduledSequence]) -> tuple[int, ...]:
         """Return the layers whose hidden states the drafters of this round read, without duplicates."""
-        requested = [sub_batch.speculator.drafter.hidden_layers for sub_batch in sub_batches if sub_batch.drafting]
-        requested += [
-            self._of(entry.sequence).drafter.hidden_layers for entry in readers if entry.sequence.undrafted is None
-        ]
-        distinct = dict.fromkeys(hidden_layers for hidden_layers in requested if hidden_layers)
+        distinct = dict.fromkeys(layers for entry in scheduled if (layers := self._layers(entry.sequence)))
         return next(iter(distinct)) if len(distinct) == 1 else tuple({layer: 0 for one in distinct for layer in one})
 
     # ---- verify
@@ -203,14 +204,13 @@ class Engine:
             for entry, nodes in zip(sub_batch.scheduled, sub_batch.verdict.kept, strict=True)
         ]
         for (entry, nodes), states in zip([*kept, *((entry, []) for entry in readers)], hidden, strict=True):
-            speculator = self._of(entry.sequence)
-            if not speculator.drafter.hidden_layers:
+            sequence, needed = entry.sequence, self._layers(entry.sequence)
+            if not needed:
                 continue
             rows = [*range(entry.read), *(entry.read + node for node in nodes)]
-            states = states if len(rows) == len(states) else states[rows]
-            speculator.on_hidden_states(
-                entry.sequence, entry.sequence.cached, select_layers(states, layers, speculator.drafter.hidden_layers)
-            )
+            states = select_layers(states if len(rows) == len(states) else states[rows], layers, needed)
+            self._cache.keep_hidden(sequence, states, needed)
+            self._of(sequence).on_hidden_states(sequence, sequence.cached, states)
 
     # ---- commit
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence as List
 
+from jaxtyping import Float
+from torch import Tensor
+
 from foreword.model import Model
 from foreword.scheduler import ScheduledSequence
 from foreword.types import Load, Sequence
@@ -21,21 +24,34 @@ class KVCache:
         self._target = target
         self.preemptions = 0
 
-    def begin(self, sequence: Sequence, *, reuse: bool) -> None:
-        """Open a sequence in the target; with `reuse`, from the longest beginning that an earlier text has left."""
-        tokens = sequence.tokens if reuse else ()
-        room = sequence.prompt + sequence.params.max_tokens + NODES
-        sequence.cached = self._target.open(sequence.id, room, tokens, sequence.params.tenant)
+    def begin(self, sequence: Sequence, layers: List[int]) -> Float[Tensor, "tokens features"] | None:
+        """Open a sequence in the target, from the longest beginning that an earlier text has left.
+
+        Its drafter needs the hidden states after `layers` of every token. Returns those of the tokens that are not
+        read, None if there are none.
+        """
+        room, tenant = sequence.prompt + sequence.params.max_tokens + NODES, sequence.params.tenant
+        sequence.cached = self._target.open(sequence.id, room, sequence.tokens, tenant, layers)
         if not sequence.rounds:
             sequence.stats.cached = sequence.cached
+        pool = self._target.backend.pool
+        return pool.hidden(sequence.id, layers) if pool is not None and layers and sequence.cached else None
 
-    def admits(self, sequence: Sequence, running: List[Sequence], *, reuse: bool) -> bool:
-        """Return whether a sequence fits beside those that run, each with its whole text and its next draft."""
+    def keep_hidden(self, sequence: Sequence, hidden: Float[Tensor, "tokens features"], layers: List[int]) -> None:
+        """Keep the hidden states of tokens that were just read, for later texts that begin alike."""
+        if (pool := self._target.backend.pool) is not None:
+            pool.keep_hidden(sequence.id, sequence.cached, hidden, layers)
+
+    def admits(self, sequence: Sequence, running: List[Sequence], layers: List[int]) -> bool:
+        """Return whether a sequence fits beside those that run, each with its whole text and its next draft.
+
+        `layers`: as in `begin`.
+        """
         pool = self._target.backend.pool
         if pool is None or pool.limit is None or not running:
             return True
         needed = [pool.lacking(one.id, self._rows(one)) for one in (*running, sequence)]
-        shared = pool.prefixes.shared(sequence.tokens, sequence.params.tenant) if reuse else 0
+        shared = pool.prefixes.shared(sequence.tokens, sequence.params.tenant, layers)
         return sum(needed) - shared <= pool.limit - pool.used
 
     def lacks(self, scheduled: List[ScheduledSequence]) -> bool:

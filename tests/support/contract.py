@@ -193,10 +193,7 @@ def earlier_texts_change_no_text(make: Callable[[], Drafter]) -> None:
     assert [one.said for one in got] == second_plainly()
     assert loop.failed is None
     stats = [one.sequence.stats for one in got]
-    if drafter.hidden_layers:
-        assert {one.cached for one in stats} == {0}, "the hidden states of every token are needed"
-    else:
-        assert all(one.cached >= 128 for one in stats)
+    assert all(one.cached >= 128 for one in stats)
     if not isinstance(drafter, NoDrafter):
         assert sum(one.drafted for one in stats) > 0
         assert sum(one.accepted for one in stats) > 0

@@ -51,7 +51,7 @@ class TimedBackend:
         self.reads = 0
         self._inner = inner
 
-    def open(self, id: int, capacity: int, tokens: List[int] = (), tenant: str = "") -> int:
+    def open(self, id: int, capacity: int, tokens: List[int] = (), tenant: str = "", layers: List[int] = ()) -> int:
         """Begin a sequence, without the pages of earlier ones: every run of a prompt reads all of it."""
         return self._inner.open(id, capacity)
 

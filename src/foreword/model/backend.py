@@ -40,11 +40,11 @@ class Backend(Protocol):
         """The pages of its keys and values; None if it has no pages."""
         ...
 
-    def open(self, id: int, capacity: int, tokens: List[int] = (), tenant: str = "") -> int:
+    def open(self, id: int, capacity: int, tokens: List[int] = (), tenant: str = "", layers: List[int] = ()) -> int:
         """Begin a sequence of at most `capacity` tokens, draft tokens included.
 
         `tokens` are those of its text so far. Returns how many of the first of them need not be read, because an
-        earlier text of the same tenant began so; always fewer than there are.
+        earlier text of the same tenant began so and left the hidden states of `layers`; always fewer than there are.
         """
         ...
 

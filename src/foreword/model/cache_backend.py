@@ -62,7 +62,7 @@ class CacheBackend(CapturesHiddenStates):
         )  # as state space models call it
         self._states: dict[int, _State] = {}
 
-    def open(self, id: int, capacity: int, tokens: List[int] = (), tenant: str = "") -> int:
+    def open(self, id: int, capacity: int, tokens: List[int] = (), tenant: str = "", layers: List[int] = ()) -> int:
         """Begin a sequence, without the caches of earlier ones: its blocks depend on the length of its prompt."""
         self._states[id] = _State([self._beginning()])
         return 0

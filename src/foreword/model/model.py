@@ -169,13 +169,13 @@ class Model:
         """
         getattr(self.backend, "quantize_int8", lambda: None)()
 
-    def open(self, id: int, capacity: int, tokens: List[int] = (), tenant: str = "") -> int:
+    def open(self, id: int, capacity: int, tokens: List[int] = (), tenant: str = "", layers: List[int] = ()) -> int:
         """Begin a sequence of at most `capacity` tokens, draft tokens included.
 
         `tokens` are those of its text so far. Returns how many of the first of them need not be read, because an
-        earlier text of the same tenant began so; always fewer than there are.
+        earlier text of the same tenant began so and left the hidden states of `layers`; always fewer than there are.
         """
-        return self.backend.open(id, capacity, tokens, tenant)
+        return self.backend.open(id, capacity, tokens, tenant, layers)
 
     @property
     def cache_tokens(self) -> int | None:
@@ -201,7 +201,7 @@ class Model:
     def read_hidden(
         self, reads: List[Read], layers: tuple[int, ...]
     ) -> tuple[Float[Tensor, "kept vocab"], Float[Tensor, "rows features"]]:
-        """Run `read`; return also the hidden states of every token read, concatenated over `layers`, any float dtype.
+        """Run `read`; return also the hidden states of every token read, concatenated over `layers`, in its dtype.
 
         Layers are numbered as in transformers: 0 = the embeddings, i = after i layers, the last also after the final
         norm. Raises ModelError for a number out of range, or a backend that does not expose hidden states.
@@ -209,7 +209,8 @@ class Model:
         if layers not in self._checked_layers:  # the check takes longer than the forward of a small model
             self.check_hidden_states(layers)
             self._checked_layers.add(layers)
-        return cast("ReadsHiddenStates", self.backend).read_hidden(reads, layers)
+        logits, states = cast("ReadsHiddenStates", self.backend).read_hidden(reads, layers)
+        return logits, states.to(self.dtype)
 
     def check_hidden_states(self, layers: List[int]) -> ReadsHiddenStates:
         """Return the backend that exposes these hidden states. Raises ModelError for a bad layer or backend."""

@@ -121,8 +121,8 @@ class NativeView(CpuBackend):
         for number, layer in enumerate(self._layers):
             layer.skipped = forward.ATTENTION * (number in skip.attention) + forward.MLP * (number in skip.mlp)
 
-    def open(self, id: int, capacity: int, tokens: List[int] = (), tenant: str = "") -> int:
-        return 0 if self.guest else super().open(id, capacity, tokens, tenant)
+    def open(self, id: int, capacity: int, tokens: List[int] = (), tenant: str = "", layers: List[int] = ()) -> int:
+        return 0 if self.guest else super().open(id, capacity, tokens, tenant, layers)
 
     def close(self, id: int) -> None:
         if not self.guest:
@@ -155,8 +155,8 @@ class PooledView(PoolBackend):
             self.pool.prefixes.clear()
         self._skip = skip
 
-    def open(self, id: int, capacity: int, tokens: List[int] = (), tenant: str = "") -> int:
-        return 0 if self.guest else super().open(id, capacity, tokens, tenant)
+    def open(self, id: int, capacity: int, tokens: List[int] = (), tenant: str = "", layers: List[int] = ()) -> int:
+        return 0 if self.guest else super().open(id, capacity, tokens, tenant, layers)
 
     def close(self, id: int) -> None:
         if not self.guest:

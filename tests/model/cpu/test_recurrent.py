@@ -19,7 +19,8 @@ from foreword.draft.lookup.recycle import RecyclingDrafter
 from foreword.errors import InvalidRequest
 from foreword.model import Mode, Model, Read
 from foreword.model.cost import measured
-from foreword.model.cpu.recurrent import SLOTS, RecurrentBackend, refused
+from foreword.model.cpu.recurrent import RecurrentBackend, refused
+from foreword.model.cpu.states import SLOTS
 from foreword.model.view import view
 from foreword.native.forward import library
 from foreword.types import SamplingParams
@@ -219,7 +220,7 @@ def test_steps_far_beyond_the_usual_forget_no_more_than_they_should():
 @pytest.mark.parametrize("back", [0, 9])
 def test_more_guesses_than_there_are_slots(backend, back):
     words, draft_tokens, nodes = text(50), text(63)[50:], text(123)[63:]
-    backend._memories[1].state.back = back
+    backend._memories[1].back = back
     backend.read([Read(1, 0, words[:49], keep=0)])
     backend.read([Read(1, 49, words[49:] + draft_tokens[:5], keep=6)])
     parents = [max(node - 1 - node % 3, -1) for node in range(3 * SLOTS)]

@@ -73,10 +73,10 @@ class RemappedBackend:
     def pool(self) -> PagePool | None:
         return self._backend.pool
 
-    def open(self, id: int, capacity: int, tokens: List[int] = (), tenant: str = "") -> int:
+    def open(self, id: int, capacity: int, tokens: List[int] = (), tenant: str = "", layers: List[int] = ()) -> int:
         text = self._texts[id] = _Text(min(self._context, capacity + MARGIN))
         spelt = [self._spellings[token] for token in tokens]
-        held = self._backend.open(id, text.room, list(chain.from_iterable(spelt)), tenant)
+        held = self._backend.open(id, text.room, list(chain.from_iterable(spelt)), tenant, layers)
         self._append(text, [ids for ids, end in zip(spelt, accumulate(map(len, spelt)), strict=True) if end <= held])
         return len(text.ends) - 1
 

@@ -72,9 +72,9 @@ class TorchLayers(Paged[KVPool]):
         self.head, self.layout, self.target = head, head.layout, target
         self._lengths: dict[int, int] = {}
 
-    def open(self, id: int, capacity: int, tokens: List[int] = (), tenant: str = "") -> int:
+    def open(self, id: int, capacity: int, tokens: List[int] = (), tenant: str = "", layers: List[int] = ()) -> int:
         self._lengths[id] = 0
-        return super().open(id, capacity, tokens, tenant)
+        return super().open(id, capacity, tokens, tenant, layers)
 
     def close(self, id: int) -> None:
         super().close(id)
@@ -175,9 +175,9 @@ class NativeLayers(Kernel):
     def quantize_int8(self, *others: forward.Model) -> None:
         super().quantize_int8(self._fc, *others)
 
-    def open(self, id: int, capacity: int, tokens: List[int] = (), tenant: str = "") -> int:
+    def open(self, id: int, capacity: int, tokens: List[int] = (), tenant: str = "", layers: List[int] = ()) -> int:
         self._lengths[id] = 0
-        return super().open(id, capacity, tokens, tenant)
+        return super().open(id, capacity, tokens, tenant, layers)
 
     def close(self, id: int) -> None:
         super().close(id)

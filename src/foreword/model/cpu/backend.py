@@ -136,6 +136,7 @@ class CpuBackend(Kernel):
         forward.hidden_layer_count, forward.hidden_layers = len(layers), ctypes.addressof(numbers)
         forward.hidden_states = states.data_ptr()
         self._library.foreword_forward(byref(self._model), byref(forward), self._threads)
+        self._note(reads)
         return logits, states
 
     def lm_head(self, hidden: Float[Tensor, "rows hidden"]) -> Float[Tensor, "rows vocab"]:

@@ -104,7 +104,7 @@ class Rows(PagePool):
         sizes = [count * dim * PAGE for count in heads]
         self._keys = [2 * sum(sizes[:number]) for number in range(len(sizes))]
         self._values = [start + size for start, size in zip(self._keys, sizes, strict=True)]
-        self._size = 2 * sum(sizes)
+        self._size, self.row_bytes = 2 * sum(sizes), 4 * sum(sizes) // PAGE
         self._storage: list[Tensor] = []
         self.addresses = array("q")
 

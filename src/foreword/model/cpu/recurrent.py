@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+import sys
+from collections.abc import Callable
 from collections.abc import Sequence as List
 from ctypes import byref
+from dataclasses import replace
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -16,17 +20,15 @@ from foreword.model.cpu import backend as cpu_backend
 from foreword.model.cpu.backend import CpuBackend
 from foreword.model.cpu.kernel import MARGIN
 from foreword.model.cpu.layout import LANES
+from foreword.model.cpu.states import Memory
 from foreword.model.pool.hooks import layers_of
 from foreword.model.pool.plan import Read, Span
+from foreword.model.pool.prefixes import PAGE, Prefix
 from foreword.native import forward
-from foreword.native.forward import Recurrence, State
+from foreword.native.forward import Recurrence
 from foreword.native.tree import GrownTree, TreeRequest
 
 MOST_DIM, MOST_TAPS = 256, 8
-SLOTS = 16
-"""Tokens. Initial slots of a sequence."""
-MOST_BACK = 64
-"""Tokens. Most that the state leaves out, so that a sequence can be truncated without rereading."""
 PIECE = 512
 """Tokens per forward when a sequence is reread."""
 
@@ -75,58 +77,14 @@ def _unfit(layer: Any) -> str | None:
     return None
 
 
-class Memory:
-    """The state of one sequence in all recurrent layers."""
-
-    def __init__(self, sizes: Recurrence, layers: int) -> None:
-        self._sizes, self._layers = sizes, layers
-        self._held = torch.zeros(layers, sizes.heads, sizes.key_dim, sizes.dim)
-        self._tail = torch.zeros(layers, sizes.taps - 1, sizes.channels, dtype=torch.bfloat16)
-        self.state = State(held=self._held.data_ptr(), tail=self._tail.data_ptr())
-        self.tokens: list[int] = []
-        """Tokens read, draft tokens too, by position."""
-        self._widen(SLOTS, 0)
-
-    def forget(self, past: int) -> list[int]:
-        """Reset the state, which includes tokens after `past` that were removed; return the tokens before it.
-
-        From now on the state leaves out more of the last tokens, so that this does not recur.
-        """
-        self._held.zero_()
-        self._tail.zero_()
-        back = 2 * (self.state.folded - past)
-        self.state.back = min(max(self.state.back, back, 8), MOST_BACK)
-        self.state.folded = 0
-        return self.tokens[:past]
-
-    def expect(self, read: Read, beyond: int) -> int:
-        """Make room for a read and `beyond` draft tokens after it. Return the number of draft tokens, held ones too."""
-        committed = len(read.tokens) - read.drafted
-        end, state = read.start + len(read.tokens), self.state
-        # As `folded_after` in recurrent.c: each token after `folded` needs a slot.
-        folded = max(state.folded, read.past + committed - state.back) if committed else state.folded
-        if (needed := end + beyond - folded) > state.slots:
-            self._widen(max(needed, 2 * state.slots), min(read.start, state.folded + state.slots))
-        self.tokens[read.start :] = read.tokens
-        return read.held + len(read.tokens) - committed + beyond
-
-    def _widen(self, slots: int, end: int) -> None:
-        """Reallocate `slots` slots, copying those of the tokens before `end`."""
-        sizes, state = self._sizes, self.state
-        size = sizes.key_dim + sizes.dim + LANES
-        taken = torch.zeros(self._layers, slots, sizes.heads, size)
-        inputs = torch.zeros(self._layers, slots, sizes.channels, dtype=torch.bfloat16)
-        for position in range(state.folded, end):
-            old, new = position % state.slots, position % slots
-            taken[:, new], inputs[:, new] = self._taken[:, old], self._inputs[:, old]
-        self._taken, self._inputs, state.slots = taken, inputs, slots
-        state.taken, state.inputs = taken.data_ptr(), inputs.data_ptr()
-
-
 class RecurrentBackend(CpuBackend):
     """A backend whose states hold committed tokens only: draft tokens use copies, so rejection needs no undo.
 
     A sequence truncated to before its state is reread from its beginning.
+
+    States are kept with the page that they come after: at the last border of a prompt, at the last one of the text so
+    far, and where a text leaves one that is known. There a forward takes the state no further than to the border, and
+    the next one does the rest, with the same sums.
     """
 
     copies = False
@@ -137,11 +95,17 @@ class RecurrentBackend(CpuBackend):
         self._memories: dict[int, Memory] = {}
         self._copies = torch.empty(0)  # of states, for draft tokens
         super().__init__(model, owned=owned)
+        self.pool.prefixes.recurrent = True
 
-    def open(self, id: int, capacity: int, tokens: List[int] = (), tenant: str = "") -> int:
-        """Begin a sequence, without the pages of earlier texts: a state after them is not kept."""
-        self._memories[id] = Memory(self._sizes, self._count)
-        return super().open(id, capacity)
+    def open(self, id: int, capacity: int, tokens: List[int] = (), tenant: str = "", layers: List[int] = ()) -> int:
+        known = self.pool.prefixes.known(tokens, tenant)
+        held = super().open(id, capacity, tokens, tenant, layers)
+        memory = self._memories[id] = Memory(self._sizes, self._count)
+        if tokens:
+            memory.branch, memory.prompt = known, (len(tokens) - 1) // PAGE * PAGE
+        if held and (state := self.pool[id].path[-1].state) is not None:
+            memory.resume(tokens[:held], state)
+        return held
 
     def close(self, id: int) -> None:
         super().close(id)
@@ -155,8 +119,27 @@ class RecurrentBackend(CpuBackend):
                 memory.tokens[position] = memory.tokens[held]
                 self._library.foreword_shift(byref(self._model), byref(memory.state), held, position)
 
+    def read(self, reads: List[Read]) -> Float[Tensor, "kept vocab"]:
+        read_part = super().read
+        return read_part([self._after(read, read_part) for read in reads])
+
+    def read_hidden(
+        self, reads: List[Read], layers: List[int]
+    ) -> tuple[Float[Tensor, "kept vocab"], Float[Tensor, "rows features"]]:
+        read_part, before = super().read_hidden, dict[int, Tensor]()
+
+        def keep(part: List[Read]) -> None:
+            before[part[0].id] = read_part(part, layers)[1]
+
+        rest = [self._after(read, keep) for read in reads]
+        logits, states = read_part(rest, layers)
+        if before:
+            parts = zip(rest, states.split([len(read.tokens) for read in rest]), strict=True)
+            states = torch.cat([torch.cat([before.pop(read.id, part[:0]), part]) for read, part in parts])
+        return logits, states
+
     def grow(self, read: Read, ask: TreeRequest) -> GrownTree:
-        grown = super().grow(read, ask)
+        grown = super().grow(self._after(read, super().read), ask)
         self._memories[read.id].tokens += grown.read
         return grown
 
@@ -174,6 +157,34 @@ class RecurrentBackend(CpuBackend):
             self._copies = torch.empty(self._threads * forward.room)
         forward.states = self._copies.data_ptr()
         return forward
+
+    def _after(self, read: Read, first: Callable[[List[Read]], object]) -> Read:
+        """Have `first` read up to where another text went on otherwise, if that is within a read; return the rest."""
+        if not (count := self._memories[read.id].before_branch(read)):
+            return read
+        first([Read(read.id, read.past, read.tokens[:count], keep=0)])
+        return replace(read, past=read.past + count, tokens=read.tokens[count:])
+
+    def _note(self, reads: List[Read]) -> None:
+        super()._note(reads)
+        for read in reads:
+            self._keep_state(self._memories[read.id], self.pool[read.id].path)
+
+    def _keep_state(self, memory: Memory, path: List[Prefix]) -> None:
+        """Keep the state with the page it comes after, if it is to be kept there; one after the prompt replaces it."""
+        number, over = divmod(memory.state.folded, PAGE)
+        at = memory.state.folded
+        if over or not 0 < number < len(path) or not (at == memory.branch or at >= memory.prompt):
+            return
+        prefixes, limit = self.pool.prefixes, self.pool.limit
+        most = sys.maxsize if limit is None else limit * self.pool.row_bytes // memory.bytes
+        if path[number].state is not None or not most:
+            return
+        prefixes.keep_state(path[number], memory.copied(), most)
+        if at > memory.prompt:
+            if memory.latest is not None:
+                prefixes.drop_state(memory.latest)
+            memory.latest = path[number]
 
     def _read_again(self, id: int, tokens: list[int]) -> None:
         for start in range(0, len(tokens), PIECE):

@@ -155,9 +155,9 @@ class CudaGraphBackend(PoolBackend):
         """Rows of the pool when the recordings were made; the pool moves when it grows."""
         self._current: tuple[Span, ...] = ()
 
-    def open(self, id: int, capacity: int, tokens: List[int] = (), tenant: str = "") -> int:
+    def open(self, id: int, capacity: int, tokens: List[int] = (), tenant: str = "", layers: List[int] = ()) -> int:
         with _memory_for(f"the keys and values of {capacity} more tokens"):
-            return super().open(id, capacity, tokens, tenant)
+            return super().open(id, capacity, tokens, tenant, layers)
 
     def _forwards(self, reads: List[Read]) -> List[List[Read]]:
         """Split reads into forwards that fit the largest bucket; draft tokens of one tree stay together."""

@@ -36,9 +36,9 @@ class Paged(Generic[Pool]):
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
 
-    def open(self, id: int, capacity: int, tokens: List[int] = (), tenant: str = "") -> int:
+    def open(self, id: int, capacity: int, tokens: List[int] = (), tenant: str = "", layers: List[int] = ()) -> int:
         """Begin a sequence of at most `capacity` tokens, draft tokens included; see `PagePool.open`."""
-        return self.pool.open(id, capacity, tokens, tenant)
+        return self.pool.open(id, capacity, tokens, tenant, layers)
 
     def close(self, id: int) -> None:
         """Free a sequence. Unknown ids are ignored."""

@@ -7,6 +7,10 @@ from bisect import bisect_left, insort
 from collections.abc import Sequence as List
 from dataclasses import dataclass, field
 
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
 from foreword.errors import ModelError
 from foreword.model.pool.prefixes import PAGE, Prefix, PrefixTree
 
@@ -43,6 +47,10 @@ class PageTable:
     """Leading rows of which each was read after the one before: the text of `tokens` up to there."""
     path: list[Prefix] = field(default_factory=list)
     """The root of the tenant, then the leading pages that are in the tree."""
+    hidden: list[Tensor] = field(default_factory=list)
+    """Hidden states of the rows after those that have theirs with their pages."""
+    hidden_rows: tuple[int, int] = (0, 0)
+    """The first of these rows, and the one after the last."""
 
     @property
     def start(self) -> int:
@@ -116,20 +124,22 @@ class PagePool:
 
     # ---- sequences
 
-    def open(self, id: int, capacity: int, tokens: List[int] = (), tenant: str = "") -> int:
+    def open(self, id: int, capacity: int, tokens: List[int] = (), tenant: str = "", layers: List[int] = ()) -> int:
         """Begin a sequence of at most `capacity` rows; return how many of its first tokens are held already.
 
-        With `tokens`, those of its text so far, its pages may be used again by later texts that begin alike.
+        With `tokens`, those of its text so far, its pages may be used again by later texts that begin alike. With
+        `layers`, pages are used only where the hidden states after these layers are kept.
         """
         self.close(id)
         table = self._tables[id] = PageTable(whole(capacity + self.spare))
         if self.adjacent:
             table.put(0, self._take(table.capacity // PAGE))
         elif tokens:
-            table.path = self.prefixes.enter(tokens, tenant)
+            table.path = self.prefixes.enter(tokens, tenant, layers)
             table.put(0, [prefix.page for prefix in table.path[1:]])
             table.chain = len(table.pages) * PAGE
             table.tokens = list(tokens[: table.chain])
+            table.hidden_rows = table.chain, table.chain
         return table.chain
 
     def close(self, id: int) -> None:
@@ -194,6 +204,33 @@ class PagePool:
             return
         table.tokens[start:] = [table.tokens[row] for row in source]
         table.chain = start + len(source) if table.chain >= start else table.chain
+
+    # ---- hidden states
+
+    def keep_hidden(self, id: int, start: int, hidden: Float[Tensor, "tokens features"], layers: List[int]) -> None:
+        """Keep hidden states of committed tokens, from row `start` on, with the pages of these tokens.
+
+        They wait here until the page is in the tree. Those of a closed sequence, or after a gap, are ignored.
+        """
+        table = self._tables.get(id)
+        if table is None or table.tokens is None or start != table.hidden_rows[1]:
+            return
+        first, stop = table.hidden_rows[0], start + len(hidden)
+        table.hidden.append(hidden)
+        ready = table.path[first // PAGE + 1 : stop // PAGE + 1]
+        if ready:
+            rows = torch.cat(table.hidden)
+            for prefix, page in zip(ready, rows.split(PAGE), strict=False):
+                prefix.hidden |= {
+                    layer: part.clone() for layer, part in zip(layers, page.chunk(len(layers), 1), strict=True)
+                }
+            table.hidden, first = [rows[PAGE * len(ready) :].clone()], first + PAGE * len(ready)
+        table.hidden_rows = first, stop
+
+    def hidden(self, id: int, layers: List[int]) -> Float[Tensor, "tokens features"]:
+        """Return the hidden states after `layers` of the tokens that a sequence opened with them need not read."""
+        pages = self._tables[id].path[1:]
+        return torch.cat([torch.cat([page.hidden[layer] for layer in layers], 1) for page in pages])
 
     # ---- pages
 

@@ -6,6 +6,9 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Sequence as List
 from dataclasses import dataclass, field
+from itertools import takewhile
+
+from torch import Tensor
 
 PAGE = 64
 """Rows of a page. A multiple of the blocks of keys (16) and of values (32) in native/csrc/attention.c."""
@@ -22,6 +25,10 @@ class Prefix:
     users: int = 0
     """Open sequences that use the page."""
     children: dict[bytes, Prefix] = field(default_factory=dict)
+    state: tuple[Tensor, ...] | None = None
+    """Recurrent state after the page; None where it is not kept."""
+    hidden: dict[int, Tensor] = field(default_factory=dict)
+    """Hidden states of its tokens, [PAGE, size], by the layer after which they are read, as far as drafters did."""
 
 
 class PrefixTree:
@@ -32,7 +39,10 @@ class PrefixTree:
     """
 
     def __init__(self) -> None:
+        self.recurrent = False
+        """Whether a text can go on only from a page whose recurrent state is kept."""
         self._roots: dict[bytes, Prefix] = {}
+        self._states: OrderedDict[Prefix, None] = OrderedDict()  # pages with a state, the one unused for longest first
         self._unused: OrderedDict[Prefix, None] = OrderedDict()  # oldest first
         self.queries = 0
         """Tokens of texts that were looked up."""
@@ -43,14 +53,19 @@ class PrefixTree:
         """Return the number of pages that no sequence uses."""
         return len(self._unused)
 
-    def enter(self, tokens: List[int], tenant: str) -> list[Prefix]:
-        """Return the root of the tenant and the longest known beginning of a text; `leave` them after use."""
+    def enter(self, tokens: List[int], tenant: str, layers: List[int] = ()) -> list[Prefix]:
+        """Return the root of the tenant and the longest known beginning of a text; `leave` them after use.
+
+        With `layers`, only as far as the hidden states after these are kept.
+        """
         root = self._roots.setdefault(tenant.encode(), Prefix(None, tenant.encode()))
-        found = self._find(root, tokens)
+        found = self._find(root, tokens, layers)
         self.queries += len(tokens)
         self.hits += PAGE * len(found)
         for prefix in (root, *found):
             self._use(prefix)
+        if self.recurrent and found:
+            self._states.move_to_end(found[-1])
         return [root, *found]
 
     def leave(self, path: List[Prefix]) -> None:
@@ -60,12 +75,25 @@ class PrefixTree:
             root.users -= 1
             self._drop_root(root)
 
-    def shared(self, tokens: List[int], tenant: str) -> int:
+    def shared(self, tokens: List[int], tenant: str, layers: List[int] = ()) -> int:
         """Return the tokens at the beginning of a text whose pages open sequences use."""
         root = self._roots.get(tenant.encode())
-        return 0 if root is None else PAGE * sum(prefix.users > 0 for prefix in self._find(root, tokens))
+        return 0 if root is None else PAGE * sum(prefix.users > 0 for prefix in self._find(root, tokens, layers))
 
-    def _find(self, root: Prefix, tokens: List[int]) -> list[Prefix]:
+    def known(self, tokens: List[int], tenant: str) -> int:
+        """Return the tokens at the beginning of a text whose pages are held, whatever is kept with them."""
+        root = self._roots.get(tenant.encode())
+        return 0 if root is None else PAGE * len(self._held(root, tokens))
+
+    def _find(self, root: Prefix, tokens: List[int], layers: List[int]) -> list[Prefix]:
+        """Return the longest beginning that a sequence can go on from."""
+        needed = set(layers)
+        found = list(takewhile(lambda prefix: needed <= prefix.hidden.keys(), self._held(root, tokens)))
+        while self.recurrent and found and found[-1].state is None:
+            found.pop()
+        return found
+
+    def _held(self, root: Prefix, tokens: List[int]) -> list[Prefix]:
         """Return the longest known beginning, in whole pages; at least the last token is always left to read."""
         found = [root]
         for start in range(0, len(tokens) - PAGE, PAGE):
@@ -100,6 +128,7 @@ class PrefixTree:
         if not self._unused:
             return None
         prefix, _ = self._unused.popitem(last=False)
+        self.drop_state(prefix)
         if prefix.parent is not None:
             del prefix.parent.children[prefix.tokens]
             self._drop_root(prefix.parent)
@@ -110,9 +139,23 @@ class PrefixTree:
         if prefix.parent is None and not (prefix.children or prefix.users) and self._roots.get(prefix.tokens) is prefix:
             del self._roots[prefix.tokens]
 
+    def keep_state(self, prefix: Prefix, state: tuple[Tensor, ...], most: int) -> None:
+        """Keep the recurrent state after a page; of all states, only the `most` used last stay."""
+        prefix.state = state
+        self._states[prefix] = None
+        while len(self._states) > most:
+            self.drop_state(next(iter(self._states)))
+
+    def drop_state(self, prefix: Prefix) -> None:
+        """Forget the recurrent state after a page, if it is kept."""
+        prefix.state = None
+        self._states.pop(prefix, None)
+
     def clear(self) -> None:
         """Forget every text: nothing is found until it was read again. Pages in use stay with their sequences."""
         self._roots.clear()
+        for prefix in [*self._states]:
+            self.drop_state(prefix)
 
 
 def key_of(tokens: List[int]) -> bytes:

@@ -1,0 +1,198 @@
+"""Hidden states kept with the pages of earlier texts: drafters that read them draft as if all had been read anew."""
+
+from collections.abc import Sequence as List
+from functools import cache
+
+import pytest
+import torch
+from torch import Tensor
+
+import tiny_models
+from foreword import LLM, Completion, bundled
+from foreword.draft.base import Drafter, chosen
+from foreword.draft.ensemble.fuse import FusedDrafter
+from foreword.draft.lm import LanguageModelDrafter
+from foreword.draft.lookup.ngram import NgramDrafter
+from foreword.model import Model, Read
+from foreword.native.forward import library
+from foreword.types import Batch, Draft, SamplingParams, Sequence
+from running import Request, draft, drafter, emptied, engine, finish, plain, prompts, target
+
+NATIVE = pytest.mark.skipif(isinstance(library(), str), reason=f"no native kernel here: {library()}")
+DTYPES = ["float32", pytest.param("bfloat16", marks=NATIVE)]
+PAGE = 64
+PARAMS = [
+    SamplingParams(temperature=0, max_tokens=40, ignore_eos=True),
+    SamplingParams(temperature=0.8, seed=4, max_tokens=33, ignore_eos=True),
+]
+
+
+def made(name: str, dtype: str) -> Drafter:
+    if name == "fuse":
+        return FusedDrafter([drafter("eagle", dtype), LanguageModelDrafter(draft(dtype)), drafter("medusa", dtype)])
+    return drafter(name, dtype)
+
+
+def counts(answer) -> tuple[object, ...]:
+    stats = answer.sequence.stats
+    return answer.said, stats.rounds, stats.drafted, stats.accepted
+
+
+@pytest.mark.parametrize("name", ["eagle", "dspark", "dflash", "medusa", "fuse"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_second_turns_read_only_what_is_new_and_have_the_same_drafts(dtype, name):
+    model, text = target(dtype), prompts()[3] * 9
+    firsts = [Request(text[9 * number : 9 * number + 150], params) for number, params in enumerate(PARAMS)]
+    emptied(model)
+    first = [finish(engine(model, made(name, dtype), 4), [request])[0] for request in firsts]
+    seconds = [Request((*one.sequence.tokens, *prompts()[2]), one.sequence.params) for one in first]
+    got = [finish(engine(model, made(name, dtype), 4), [request])[0] for request in seconds]
+    anew = []
+    for request in seconds:
+        emptied(model)
+        anew += finish(engine(model, made(name, dtype), 4), [request])
+    for one, other in zip(got, anew, strict=True):
+        assert other.sequence.stats.cached == 0
+        assert one.sequence.stats.cached in (128, 192)
+        assert one.said == other.said
+        if name != "fuse":  # whose drafts depend on measured times
+            assert counts(one) == counts(other)
+    assert sum(one.sequence.stats.accepted for one in got) > 0
+    emptied(model)
+    assert [one.said for one in got] == [one.said for one in plain(model, seconds)]
+
+
+def second_turn(method: str, *, reuse: bool) -> Completion:
+    """With the size of drafts fixed, since the default one depends on measured times."""
+    asked = [{"role": "user", "content": "Tell me a story about a river. " * 8}]
+    params = SamplingParams(temperature=0, max_tokens=48, ignore_eos=True)
+    with LLM(bundled.target(), method=method, draft=bundled.head(method), nodes=5) as llm:
+        first = llm.chat(asked, params)
+        asked += [{"role": "assistant", "content": first.text}, {"role": "user", "content": "And what then?"}]
+        if not reuse:
+            llm.target.backend.pool.prefixes.clear()
+        return llm.chat(asked, params)
+
+
+@pytest.mark.parametrize("method", ["eagle", "dspark"])
+def test_the_second_turn_of_a_chat_with_the_bundled_heads(method):
+    second, anew = second_turn(method, reuse=True), second_turn(method, reuse=False)
+    assert second.stats.cached >= PAGE
+    assert anew.stats.cached == 0
+    assert second.text == anew.text
+    assert second.stats.accepted == anew.stats.accepted > 0
+    assert second.stats.drafted == anew.stats.drafted
+
+
+class Recorder(Drafter):
+    """Keeps the hidden states that it gets, by sequence, and drafts nonsense."""
+
+    def __init__(self, *layers: int) -> None:
+        self.hidden_layers = layers
+        self.got: dict[int, list[Tensor]] = {}
+
+    def propose(self, batch: Batch, nodes: List[int]) -> Draft:
+        return chosen([[7] * count for count in nodes])
+
+    def on_hidden_states(self, sequence: Sequence, start: int, hidden: Tensor) -> None:
+        held = self.got.setdefault(sequence.id, [])
+        assert start == sum(map(len, held)), "each token once, and in order"
+        held.append(hidden)
+
+
+@cache
+def built(family: str) -> Model:
+    hf = tiny_models.build(family)
+    hf.config.max_position_embeddings = 1024
+    return Model(hf.to(torch.bfloat16).eval())
+
+
+def text(count: int, seed: int = 3) -> tuple[int, ...]:
+    dice = torch.Generator().manual_seed(seed)
+    return tuple(torch.randint(3, tiny_models.VOCAB, (count,), generator=dice).tolist())
+
+
+def check(model: Model, recorder: Recorder, answer) -> None:
+    """All that was passed on has the bits of what the target computes when it reads the text in one piece."""
+    tokens = answer.sequence.tokens[:-1]
+    model.open(-7, len(tokens))
+    _, expected = model.read_hidden([Read(-7, 0, tokens, keep=0)], recorder.hidden_layers)
+    model.close(-7)
+    assert torch.equal(torch.cat(recorder.got[answer.sequence.id]), expected)
+
+
+MODELS = {
+    "float32": lambda: target("float32"),
+    "native": lambda: target("bfloat16"),
+    "qwen3.5": lambda: built("qwen3.5"),
+    "lfm2": lambda: built("lfm2"),
+}
+
+
+@pytest.mark.parametrize("chunk", [50, 512])
+@pytest.mark.parametrize("kind", ["float32", *(pytest.param(kind, marks=NATIVE) for kind in [*MODELS][1:])])
+def test_hidden_states_of_tokens_that_are_not_read_have_the_bits_of_those_that_are(kind, chunk):
+    model, common = MODELS[kind](), text(200)
+    recurrent = kind in ("qwen3.5", "lfm2")
+    params = SamplingParams(temperature=0, max_tokens=70, ignore_eos=True)
+    recorder = Recorder(2, 1)
+    loop = engine(model, recorder, 2, chunk=chunk)
+    emptied(model)
+    cached = []
+    for request in [Request((*common, *text(90, seed)), params) for seed in (5, 6, 7)]:
+        (first,) = finish(loop, [request])
+        (second,) = finish(loop, [Request((*first.sequence.tokens, *text(30)), params)])
+        cached += [first.sequence.stats.cached, second.sequence.stats.cached]
+        for one in (first, second):
+            check(model, recorder, one)
+    assert cached == [0, 320, 0 if recurrent else 192, 320, 192, 320]
+    assert loop.failed is None
+
+
+def test_pages_without_the_hidden_states_that_are_needed_are_read_again_and_then_have_them():
+    model, words = target(), prompts()[3] * 5
+    params = SamplingParams(temperature=0, max_tokens=2, ignore_eos=True)
+    emptied(model)
+
+    def cached(own: Drafter, tokens: tuple[int, ...]) -> int:
+        (answer,) = finish(engine(model, own, 2), [Request(tokens, params)])
+        if isinstance(own, Recorder):
+            check(model, own, answer)
+        return answer.sequence.stats.cached
+
+    assert [cached(NgramDrafter(), words[:100]), cached(NgramDrafter(), words[:140])] == [0, 64]
+    assert [cached(Recorder(3), words[:140]), cached(Recorder(3), words[:140])] == [0, 128]
+    assert cached(NgramDrafter(), words[:140]) == 128
+    assert [cached(Recorder(1, 3), words[:100]), cached(Recorder(1, 3), words[:140])] == [0, 64]
+    assert [cached(Recorder(3, 1), words[:140]), cached(Recorder(3), words[:140])] == [128, 128]
+    states = [one.hidden for one in pages(model)]
+    assert [sorted(one) for one in states] == [[1, 3]] * 2
+    assert all(rows.shape == (PAGE, model.hf.config.hidden_size) for one in states for rows in one.values())
+    assert all(rows.untyped_storage().nbytes() == rows.nbytes for one in states for rows in one.values())
+
+
+def pages(model: Model):
+    found = [*model.backend.pool.prefixes._roots.values()]
+    for one in found:
+        found += one.children.values()
+    return [one for one in found if one.parent is not None]
+
+
+def test_a_drafter_that_is_off_needs_no_hidden_states():
+    """Beside one that is on, and reads those of other layers."""
+    model, words = target(), prompts()[3] * 5
+    params = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
+    emptied(model)
+    loop, other = engine(model, Recorder(3), 2), Recorder(1)
+    beside = loop.speculator(other, loop.rule, loop.budget)
+    off, on = (Request(words[:140], params).sequence(model.eos) for _ in range(2))
+    off.undrafted = "it failed"
+    loop.add(off)
+    loop.add(on, beside)
+    while not loop.idle:
+        loop.step()
+    assert off.tokens == on.tokens
+    assert set(loop.drafter.got) == set()
+    assert set(other.got) == {on.id}
+    (again,) = finish(loop, [Request(words[:140], params)])
+    assert again.sequence.stats.cached == 0, "these states are of another layer"
