@@ -24,6 +24,9 @@ OURS, PLAIN, TRANSFORMERS = "foreword", "foreword, none", "transformers"
 NEEDS = ("fastapi", "uvicorn", "openai", "accelerate")
 """Modules that transformers' server needs."""
 HOST = "127.0.0.1"
+CACHE_SHARE = "0.25"
+"""Share of the free memory that keys and values of transformers' server may take, as in ours. Its default fills
+a machine that several servers share."""
 READY_SECONDS, POLL_SECONDS = 600.0, 0.1
 """Seconds. Longest start of a server, a large model included, and time between two looks at its health."""
 LOADING = 503
@@ -63,6 +66,7 @@ def command(name: str, files: Served, port: int) -> list[str]:
             )
         found = [sys.executable, "-m", "transformers.cli.transformers", "serve", files.folder, "--continuous-batching"]
         found += ["--host", HOST, "--port", str(port), "--device", "cpu", "--dtype", files.dtype]
+        found += ["--cb-max-memory-percent", CACHE_SHARE]
         return found + ["--trust-remote-code"] * files.trusted
     if name in llamacpp.NAMES:
         return [*llamacpp.command(name, files.pair, files.slots), "--host", HOST, "--port", str(port)]
