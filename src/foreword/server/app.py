@@ -126,12 +126,23 @@ class _Failure:
         if isinstance(error, RequestValidationError):
             failure = _unreadable(error)
         elif isinstance(error, HTTPException):
-            message = str(error.detail) if error.status_code != 404 else f"cannot find {request.url.path}: no such path"
-            failure = ApiError(error.status_code, message)
+            failure = ApiError(error.status_code, _about(error, request))
         else:
             failure = self._service.reported(error, request_id)
         body = failure.body(request.url.path, request_id)
         return Json(body, failure.status, failure.headers | dict(getattr(error, "headers", None) or {}))
+
+
+def _about(error: HTTPException, request: Request) -> str:
+    """Return the message of a request that no route takes, or whose body cannot be parsed."""
+    if error.status_code == 400:
+        return "cannot read the body: it is not JSON that can be parsed. Send one JSON object"
+    if error.status_code == 404:
+        return f"cannot find {request.url.path}: no such path"
+    if error.status_code == 405:
+        allowed = (error.headers or {}).get("Allow", "another method")
+        return f"cannot {request.method} {request.url.path}: the path does not take it. Use {allowed}"
+    return str(error.detail)
 
 
 def _unreadable(error: RequestValidationError) -> ApiError:

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from foreword.errors import InvalidRequest
+
 IMPLICIT = "functions"
 """Namespace of tools that are called by their bare name."""
 INPUT = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
@@ -49,9 +51,9 @@ def echoed(tool: Mapping[str, Any]) -> dict[str, Any]:
     return {**dict.fromkeys(fields), **tool}
 
 
-def qualified(name: Any, namespace: str | None) -> Any:
+def qualified(name: Any, namespace: Any) -> Any:
     """Return the name of a tool with that of its namespace, which may end in underscores of its own."""
-    if not isinstance(name, str) or namespace in (None, IMPLICIT):
+    if not isinstance(name, str) or not isinstance(namespace, str) or namespace == IMPLICIT:
         return name
     return f"{namespace.rstrip('_')}__{name}"
 
@@ -59,13 +61,15 @@ def qualified(name: Any, namespace: str | None) -> Any:
 def declared(tools: list[dict[str, Any]] | None, given: str | list[dict[str, Any]]) -> dict[str, Declared]:
     """Return the tools of a request by the names that the model uses; those that only a hosted model has are left out.
 
-    `given`: the input, whose items may add tools.
+    `given`: the input, whose items may add tools. Raises InvalidRequest for a tool without a name.
     """
     items = [] if isinstance(given, str) else given
     more = [item.get("tools") for item in items if item.get("type") == "additional_tools"]
     found: dict[str, Declared] = {}
     for several in (tools, *more):
         for tool in _flat(several, None):
+            if not isinstance(name := tool.about.get("name"), str):
+                raise InvalidRequest(f"cannot read tools: the name of a tool must be a string, not {name!r}. Name it")
             found.setdefault(tool.name, tool)
     return found
 

@@ -104,10 +104,10 @@ class Translator:
         template = template_of(self.tokenizer.chat_template, tools=bool(chat.tools))
         known = {*ROLES, *named_roles(template)}
         for number, message in enumerate(chat.messages, 1):
-            if message.get("role") not in known:
+            role = message.get("role")
+            if not isinstance(role, str) or role not in known:
                 raise InvalidRequest(
-                    f"cannot read message {number}: there is no role {message.get('role')!r}. "
-                    f"Use one of {', '.join(sorted(known))}"
+                    f"cannot read message {number}: there is no role {role!r}. Use one of {', '.join(sorted(known))}"
                 )
         return self._service.requests.render(chat.messages, self._tools(chat), chat.options or None)
 
@@ -170,7 +170,9 @@ class Translator:
                 f"cannot run this request: the prompt has {longest} tokens and this server's context is "
                 f"{self._service.context}, with room for an answer. Shorten the prompt"
             )
-        if max_tokens is not None and max_tokens < 0:  # clients of llama.cpp send -1 for no limit
+        if max_tokens is not None and max_tokens < -1:
+            raise ApiError(400, f"max_tokens must be 1 or more, -1 or left out, got {max_tokens}", param="max_tokens")
+        if max_tokens == -1:  # clients of llama.cpp send it for no limit
             max_tokens = None
         # A longer answer could not be given either way, and clients ask for their usual model's limit.
         limit = min(max_tokens or room, room)

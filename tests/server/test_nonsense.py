@@ -1,0 +1,65 @@
+"""Requests that make no sense get an error that says so, in the shape of their API; the server goes on."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from serving import Running
+
+CHAT, TEXT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"
+ASK = [{"role": "user", "content": "Define the word river."}]
+NAMELESS = [{"type": "function", "name": ["a"], "parameters": {}}]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "words"),
+    [
+        (CHAT, b"{", "cannot read"),
+        (CHAT, b"\xff\xfe", "cannot read"),
+        (CHAT, b'{"messages": NaN}', "messages"),
+        (CHAT, b"[" * 5000, "cannot read"),
+        (CHAT, {}, "messages"),
+        (CHAT, {"messages": []}, "messages"),
+        (CHAT, {"messages": [{"role": ["user"], "content": "x"}]}, "there is no role ['user']"),
+        (CHAT, {"messages": [{"role": "wizard", "content": "x"}]}, "there is no role 'wizard'"),
+        (CHAT, {"messages": ASK, "max_tokens": -2}, "max_tokens"),
+        (CHAT, {"messages": ASK, "max_tokens": 0}, "max_tokens"),
+        (CHAT, {"messages": ASK, "temperature": 1e400}, "temperature"),
+        (CHAT, {"messages": ASK, "temperature": -1}, "temperature"),
+        (CHAT, {"messages": ASK, "seed": 2**70}, "seed"),
+        (CHAT, {"messages": ASK, "n": 10**9}, "n"),
+        (CHAT, {"messages": ASK, "speculative": {"method": "magic"}}, "magic"),
+        (CHAT, {"messages": ASK, "speculative": {"depth": 3}}, "depth"),
+        (CHAT, {"messages": ASK, "response_format": {"type": "json_schema"}}, "json_schema"),
+        (TEXT, {"prompt": [[-1]]}, "vocabulary"),
+        (TEXT, {"prompt": "x" * 200_000}, "context"),
+        (RESPONSES, {"input": ASK, "tools": NAMELESS}, "the name of a tool must be a string"),
+        (RESPONSES, {"input": ASK, "previous_response_id": "r"}, "previous_response_id"),
+        (MESSAGES, {"messages": ASK}, "max_tokens"),
+        (MESSAGES, {"messages": ASK, "max_tokens": "many"}, "max_tokens"),
+    ],
+)
+def test_nonsense_is_refused_in_words(server: Running, path: str, body: Any, words: str) -> None:
+    content = body if isinstance(body, bytes) else json.dumps(body).replace("Infinity", "1e400").encode()
+    response = server.http.post(path, content=content, headers={"content-type": "application/json"})
+    assert response.status_code == 400, response.text
+    error = response.json()
+    assert error.get("type") == ("error" if path == MESSAGES else None)  # Anthropic's shape, or OpenAI's
+    assert words in error["error"]["message"]
+    assert "Traceback" not in response.text
+    alive = server.post(CHAT, messages=ASK, max_tokens=2, temperature=0)
+    assert alive["usage"]["completion_tokens"] == 2
+
+
+def test_another_method_is_told_the_right_one(server: Running) -> None:
+    response = server.http.get(CHAT)
+    assert response.status_code == 405
+    assert response.json()["error"]["message"] == f"cannot GET {CHAT}: the path does not take it. Use POST"
+
+
+def test_no_limit_is_minus_one_as_in_llama_cpp(server: Running) -> None:
+    answers = [server.post(CHAT, messages=ASK, seed=3, temperature=0, max_tokens=limit) for limit in (-1, 500)]
+    assert answers[0]["choices"][0]["message"] == answers[1]["choices"][0]["message"]
