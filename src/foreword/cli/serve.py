@@ -141,7 +141,7 @@ def _serve(model: str | None, settings: Settings, keywords: dict[str, Any], *, q
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
     def ready() -> None:
-        runtime.note(f"{service.name} at {address}/v1, drafting with {llm.method}; see /metrics and /openapi.json")
+        runtime.note(f"{service.name} at {address}/v1, drafting with {llm.method}; the page: {address}/")
 
     serve(service, listener, ready, quiet=quiet)
 
