@@ -11,6 +11,8 @@ from serving import Running
 
 CHAT, TEXT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"
 ASK = [{"role": "user", "content": "Define the word river."}]
+RESULT = [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": 5}]}]
+GET = [{"name": "get", "input_schema": {"type": "object"}}]
 NAMELESS = [{"type": "function", "name": ["a"], "parameters": {}}]
 
 
@@ -38,6 +40,10 @@ NAMELESS = [{"type": "function", "name": ["a"], "parameters": {}}]
         (TEXT, {"prompt": "x" * 200_000}, "context"),
         (RESPONSES, {"input": ASK, "tools": NAMELESS}, "the name of a tool must be a string"),
         (RESPONSES, {"input": ASK, "previous_response_id": "r"}, "previous_response_id"),
+        (RESPONSES, {"input": ASK, "text": {"format": "json"}}, "must be an object, not 'json'"),
+        (MESSAGES, {"messages": ASK, "max_tokens": 4, "output_config": {"format": "json"}}, "must be an object"),
+        (MESSAGES, {"messages": ASK, "max_tokens": 4, "tools": GET, "tool_choice": {"type": ["auto"]}}, "auto"),
+        (MESSAGES, {"messages": RESULT, "max_tokens": 4}, "must be a string or a list of blocks"),
         (MESSAGES, {"messages": ASK}, "max_tokens"),
         (MESSAGES, {"messages": ASK, "max_tokens": "many"}, "max_tokens"),
     ],
@@ -52,6 +58,12 @@ def test_nonsense_is_refused_in_words(server: Running, path: str, body: Any, wor
     assert "Traceback" not in response.text
     alive = server.post(CHAT, messages=ASK, max_tokens=2, temperature=0)
     assert alive["usage"]["completion_tokens"] == 2
+
+
+def test_another_type_of_body_is_named(server: Running) -> None:
+    response = server.http.post(CHAT, content=b'{"messages": []}', headers={"content-type": "text/plain"})
+    assert response.status_code == 400
+    assert "its content-type is 'text/plain'. Send application/json" in response.json()["error"]["message"]
 
 
 def test_another_method_is_told_the_right_one(server: Running) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -29,6 +30,8 @@ from foreword.server.service import Service
 from foreword.server.wire import Json
 
 STREAMED = {"text/event-stream": {"schema": {"type": "string"}}, "application/json": {"schema": {"type": "object"}}}
+KINDS = re.compile(r"(function-|(str|int|float|bool|list|dict)$|(list|dict|literal)\[)")
+"""Beginnings of places in pydantic's errors that are types, not fields."""
 FAILURES: dict[int | str, dict[str, Any]] = {
     400: {"description": "The request cannot be served as it is."},
     401: {"description": "The API key is missing or not valid."},
@@ -124,7 +127,7 @@ class _Failure:
     async def __call__(self, request: Request, error: Exception) -> Response:
         request_id = getattr(request.state, "request_id", "")
         if isinstance(error, RequestValidationError):
-            failure = _unreadable(error)
+            failure = _unreadable(error, request)
         elif isinstance(error, HTTPException):
             failure = ApiError(error.status_code, _about(error, request))
         else:
@@ -145,10 +148,16 @@ def _about(error: HTTPException, request: Request) -> str:
     return str(error.detail)
 
 
-def _unreadable(error: RequestValidationError) -> ApiError:
+def _unreadable(error: RequestValidationError, request: Request) -> ApiError:
     """Return the first fault of a body as an error that names its field."""
     first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"][1:] if not str(part).startswith("function-"))
+    if first["type"] == "json_invalid":
+        about = first.get("ctx", {}).get("error")
+        return ApiError(400, f"cannot read the body: it is not JSON at character {first['loc'][1]}: {about}")
+    if isinstance(error.body, bytes) and error.body:
+        given = request.headers.get("content-type")
+        return ApiError(400, f"cannot read the body: its content-type is {given!r}. Send application/json")
+    where = ".".join(str(part) for part in first["loc"][1:] if not KINDS.match(str(part)))
     if isinstance(cause := first.get("ctx", {}).get("error"), InvalidRequest):
         return ApiError(400, str(cause), param=where or None)
     subject = f"cannot read {where!r}" if where else "cannot read the body"

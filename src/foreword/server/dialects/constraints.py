@@ -23,12 +23,14 @@ STRUCTURED = {"json": "json_schema", "json_object": "json_object", "regex": "reg
 """Members of vLLM's `structured_outputs` -> parameter."""
 
 
-def constraint(response_format: Mapping[str, Any] | None, more: Mapping[str, Any] | None) -> dict[str, Any]:
+def constraint(response_format: Any, more: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the parameters of a constraint; empty without one.
 
     `response_format`: OpenAI's, of chat or of responses.  `more`: fields that are not OpenAI's. Raises InvalidRequest
     for a format that is not known.
     """
+    if not isinstance(response_format, Mapping | None):
+        raise InvalidRequest(f"cannot read the format of the answer: it must be an object, not {response_format!r}")
     found = _of_format(response_format or {})
     for name, value in (more or {}).items():
         if value is not None and (parameter := GUIDED.get(name)):

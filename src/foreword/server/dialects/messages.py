@@ -221,7 +221,7 @@ def chat_of(body: CountBody) -> Chat:
     return Chat(
         messages=messages_of(body),
         tools=_tools(body.tools),
-        tool_choice=named if kind == "tool" else CHOICES.get(kind, kind),
+        tool_choice=named if kind == "tool" else CHOICES.get(str(kind), kind),
         parallel=not choice.get("disable_parallel_tool_use"),
         options={} if thinking is None else {"enable_thinking": thinking != "disabled"},
     )
@@ -278,6 +278,8 @@ def _turn(role: str, blocks: list[dict[str, Any]], where: str) -> list[dict[str,
 def _text(content: Any, where: str) -> str:
     if isinstance(content, str):
         return content
+    if not isinstance(content, list):
+        raise InvalidRequest(f"cannot read {where}: its content must be a string or a list of blocks")
     for block in content:
         if not isinstance(block, dict) or block.get("type") != "text" or not isinstance(block.get("text"), str):
             kind = block.get("type") if isinstance(block, dict) else type(block).__name__
