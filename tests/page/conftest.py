@@ -16,8 +16,9 @@ NAMES = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    """Not for the session: while it is open, an event loop runs in this thread, and asyncio allows no other."""
     place = next(filter(None, map(shutil.which, NAMES)), None)
     if place is None:
         pytest.skip("no Chromium is installed")
