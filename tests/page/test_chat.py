@@ -45,6 +45,7 @@ def test_a_round_opens_under_the_pointer_and_shows_its_tree(page: Page) -> None:
             expect(page.locator(".sentence")).to_contain_text(f"{drafted} token")
         assert page.locator("#stage .node.refused s").count() == drafted - kept  # struck through
         assert page.locator("#stage .node.own").count() == 1
+        expect(page.locator("#stage .node.own")).to_be_in_viewport()  # also where the tree is wider than the panel
     for step in ("propose", "score", "verify", "commit"):
         expect(page.locator(f"#stage dt.{step} + dd")).to_contain_text(" ms")
     expect(page.locator("#stage small").first).to_contain_text("%")

@@ -47,7 +47,8 @@ export class RoundPanel {
     this.tree.replaceChildren(branches(round, -1, new Set(round.accepted)));
     this.times.replaceChildren(...timed(round));
     const end = this.tree.querySelector(".own"); // where the target's choice and the refused tokens part
-    this.tree.scrollLeft = end.offsetLeft - this.tree.offsetLeft - this.tree.clientWidth / 2;
+    const [left, start] = [end, this.tree].map((one) => one.getBoundingClientRect().left);
+    this.tree.scrollLeft += left - start - this.tree.clientWidth / 2;
   }
 }
 
