@@ -18,7 +18,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 
 from foreword.files import atomic_file, cache
-from foreword.model.backend import Backend, Mode
+from foreword.model.backend import Backend, Encodes, Mode
 from foreword.model.pool.plan import Read
 from foreword.native.cpu import processor
 from foreword.native.openmp import threads
@@ -163,6 +163,8 @@ class _Probe:
         far = FAR if copies and model.context >= FAR + 64 else 0
         kept = 0 if copies else (1 + TURNS) * len(POINTS)  # tokens that stay, one a forward
         self._backend.open(PROBE_ID, max(far, self.near) + kept + 64)
+        if isinstance(self._backend, Encodes):
+            self._backend.encode(PROBE_ID, self._backend.probe_source)
         prompt = self._held = min(PROMPT, self.near)
         self._backend.read([Read(PROBE_ID, 0, self._tokens[:prompt], keep=0)])
         if copies:
