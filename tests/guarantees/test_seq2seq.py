@@ -1,5 +1,6 @@
 """Encoder-decoders: greedy text is that of transformers' `generate`, and drafts change no token of a sampled one."""
 
+import weakref
 from functools import cache
 
 import pytest
@@ -69,3 +70,53 @@ def test_drafts_change_no_token_of_a_sampled_text(name, method):
     assert sum(one.stats.drafted for one in drafted) > 0
     if "lm" in method:
         assert sum(one.stats.accepted for one in drafted) > 40
+
+
+@pytest.mark.parametrize("name", ["bart", "m2m100"])
+def test_a_text_may_fill_the_context(name):
+    source = (sources()[-1] * 2)[: target(name).context]
+    room = target(name).context - len(target(name).seq2seq.start)
+    whole = SamplingParams(temperature=0, max_tokens=room, ignore_eos=True)
+    free = tiny_seq2seq.build(name)
+    free.generation_config.update(eos_token_id=None, forced_eos_token_id=None)
+    new = room + len(target(name).seq2seq.start) - 1
+    expected = free.generate(torch.tensor([source]), num_beams=1, do_sample=False, max_new_tokens=new)[0].tolist()
+    for method in ("none", "lm"):
+        assert llm(name, method).generate(source, whole)[0].tokens == expected[-room:]
+
+
+def test_a_cut_text_ends_as_the_settings_say_and_says_that_it_was_cut():
+    asked = params("bart", temperature=0)
+    ends = [[answer] for answer in llm("bart", "none").generate(sources(), asked)]
+    for (answer,) in ends:
+        assert (answer.tokens[-1], answer.finish_reason, len(answer.tokens)) == (2, "length", asked.max_tokens)
+    whole = llm("bart", "none").generate(sources(), params("bart", temperature=0, ignore_eos=True))
+    assert [one.tokens[:-1] for one in whole] == [one.tokens[:-1] for (one,) in ends]
+    assert 2 not in {one.tokens[-1] for one in whole}
+
+
+def test_an_answer_follows_an_expression():
+    asked = SamplingParams(regex="(ab|cd)+", max_tokens=12, seed=1)
+    plain, drafted = (llm("bart", method).generate("Say it.", asked)[0] for method in ("none", "lm"))
+    assert set(plain.text) <= set("abcd")
+    assert plain.text == drafted.text != ""
+
+
+@pytest.mark.parametrize("method", ["ngram", "lm"])
+def test_the_encoder_runs_once_a_text_and_its_states_are_freed(method):
+    one = llm("pegasus", method)
+    states: list[weakref.ref] = []
+    models = [one.target, *([one.engine.drafter.model] if method == "lm" else [])]
+    hooks = [
+        model.hf.get_encoder().register_forward_hook(lambda *call: states.append(weakref.ref(call[-1][0])))
+        for model in models
+    ]
+    answers = one.stream(sources()[2], params("pegasus", seed=1, ignore_eos=True))
+    next(answers)
+    assert [state() is None for state in states] == [False] * len(models)
+    assert sum(len(delta.tokens) for delta in answers) > 10
+    one.generate(sources(), params("pegasus", seed=1, ignore_eos=True))
+    for hook in hooks:
+        hook.remove()
+    assert len(states) == len(models) * (1 + len(LENGTHS))
+    assert [state() for state in states] == [None] * len(states)

@@ -4,6 +4,7 @@ Weights are float32 and a function of the name alone; nothing is downloaded.
 """
 
 import zlib
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,12 +27,10 @@ from tiny_models import disturb
 VOCAB = 320
 _BART: dict[str, Any] = dict(
     d_model=64, encoder_layers=2, decoder_layers=3, encoder_attention_heads=4, decoder_attention_heads=4,
-    encoder_ffn_dim=96, decoder_ffn_dim=96, max_position_embeddings=256, init_std=0.3,
+    encoder_ffn_dim=96, decoder_ffn_dim=96, max_position_embeddings=96, init_std=0.3,
 )  # fmt: skip
 _PADS: dict[str, Any] = dict(pad_token_id=0, eos_token_id=1)
-_T5: dict[str, Any] = dict(
-    _PADS, d_model=64, d_kv=16, d_ff=96, num_layers=2, num_heads=4, decoder_start_token_id=0, initializer_factor=3.0
-)
+_T5: dict[str, Any] = dict(_PADS, d_model=64, d_kv=16, d_ff=96, num_layers=2, num_heads=4, decoder_start_token_id=0)
 _ENDS: dict[str, Any] = dict(pad_token_id=1, bos_token_id=0, eos_token_id=2, decoder_start_token_id=2)
 
 Rules = dict[str, Any]
@@ -80,3 +79,10 @@ def tokenizer(name: str) -> PreTrainedTokenizerBase:
     eos = f"<{options['eos_token_id']}>"
     raw.post_processor = TemplateProcessing(f"$A {eos}", special_tokens=[(eos, options["eos_token_id"])])
     return PreTrainedTokenizerFast(tokenizer_object=raw, eos_token=eos, pad_token=f"<{options['pad_token_id']}>")
+
+
+def saved(name: str, folder: Path) -> Path:
+    """Return the folder with the model and its tokenizer."""
+    build(name).save_pretrained(folder)
+    tokenizer(name).save_pretrained(folder)
+    return folder
