@@ -14,6 +14,7 @@ from foreword import LLM, InvalidRequest, ModelError, SamplingParams
 from foreword.draft.lm import LanguageModelDrafter
 from foreword.errors import ContextExceeded
 from foreword.model import Model
+from foreword.model.cost import measured
 from foreword.model.loading.config import read_config
 
 GREEDY = SamplingParams(temperature=0, max_tokens=20)
@@ -124,3 +125,7 @@ def test_source_and_answer_have_a_context_each():
     with pytest.raises(ContextExceeded, match=f"Use at most {context - 1}"):
         llm().generate([50], SamplingParams(max_tokens=context))
     assert llm().generate([50] * context, SamplingParams(max_tokens=2, ignore_eos=True))[0].finish_reason == "length"
+
+
+def test_a_cost_is_measured_within_a_short_context():
+    assert measured(llm().target).seconds[1] > 0
