@@ -35,7 +35,8 @@ def _append_text(sequence: Sequence, token: int) -> str:
     """Return the text that a new token makes final; set finish_reason if it ends the sequence."""
     reader, params = sequence.reader, sequence.params
     if token in params.stop_token_ids or (token in sequence.eos and not params.ignore_eos):
-        sequence.finish_reason = "stop"  # such a token ends the text and is not part of it
+        cut = sequence.forced_end is not None and sequence.room <= 0  # also where the model itself ends there
+        sequence.finish_reason = "length" if cut else "stop"  # such a token ends the text and is not part of it
         return reader.finish() if reader else ""
     text, stopped = reader.push(token) if reader else ("", False)
     if stopped:

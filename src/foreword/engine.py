@@ -222,7 +222,7 @@ class Engine:
         )
         for row, (sequence, path, emitted) in enumerate(rows):
             try:
-                deltas.append(self._append(sequence, sub_batch, row, logits[row], path, emitted))
+                deltas.append(self._append(sequence, sub_batch, row, logits[row], path, sequence.with_end(emitted)))
             except BaseException as error:  # noqa: BLE001 - interrupts too: the other sequences must keep their tokens
                 sequence.finish_reason = "abort"
                 self._failed.append((sequence, error))

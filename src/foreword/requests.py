@@ -63,6 +63,10 @@ class Requests:
             else token_ids(prompt)
         )
         self._check(tokens, params)
+        source: tuple[int, ...] = ()
+        if (rules := self._target.seq2seq) is not None:
+            source, tokens, params = tuple(tokens), list(rules.start), rules.applied(params)
+        end = None if rules is None else rules.last(params)
         if params.bad_words:
             params = replace(params, bad_word_ids=params.bad_word_ids + self._bad_word_ids(params.bad_words))
         prediction, grammar = self._prediction(params.prediction), self._grammars.compiled(params)
@@ -73,7 +77,9 @@ class Requests:
             ids = list(tokens)
             follows = self._grammars.answer(grammar, params, len(ids)) if grammar else None
             sequences.append(
-                Sequence(next(self._ids), ids, len(ids), params, seed, self._eos, reader, prediction, follows)
+                Sequence(
+                    next(self._ids), ids, len(ids), params, seed, self._eos, reader, prediction, follows, source, end
+                )
             )
         return sequences
 
@@ -113,14 +119,17 @@ class Requests:
             raise InvalidRequest(
                 f"cannot run this request: the prompt holds ids outside the vocabulary of {vocab} tokens"
             )
-        if len(tokens) >= context:
+        rules = self._target.seq2seq
+        longest = context - 1 if rules is None else context
+        if len(tokens) > longest:
             raise ContextExceeded(
-                f"cannot run this request: the prompt has {len(tokens)} tokens, the limit is {context - 1}. Shorten it"
+                f"cannot run this request: the prompt has {len(tokens)} tokens, the limit is {longest}. Shorten it"
             )
-        if len(tokens) + params.max_tokens > context:
+        begun = len(tokens) if rules is None else len(rules.start)
+        if begun + params.max_tokens > context:
             raise ContextExceeded(
-                f"cannot run this request: max_tokens={params.max_tokens} after a prompt of {len(tokens)} tokens "
-                f"exceeds the model's context of {context}. Use at most {context - len(tokens)}"
+                f"cannot run this request: max_tokens={params.max_tokens} after a prompt of {begun} tokens "
+                f"exceeds the model's context of {context}. Use at most {context - begun}"
             )
         pool = self._target.backend.pool
         if pool is not None and pool.limit is not None:
@@ -164,7 +173,7 @@ def completed(sequence: Sequence, deltas: List[Delta], method: str) -> Completio
         finish_reason=sequence.finish_reason or "abort",
         seed=sequence.seed,
         stats=sequence.stats,
-        prompt_tokens=sequence.tokens[: sequence.prompt],
+        prompt_tokens=sequence.given,
         logprobs=None if sequence.params.logprobs is None else logprobs,
         method=method,
         undrafted=sequence.undrafted,

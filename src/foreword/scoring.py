@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from foreword.model import Model, Read
+from foreword.model import Model, Read, check_decoder_only
 from foreword.sampling.draw import logprobs
 from foreword.types import Sequence, TokenLogprob
 
@@ -14,7 +14,9 @@ def score(target: Model, sequence: Sequence) -> list[TokenLogprob | None]:
     """Return the log-probability (nats) of each token under the raw target; None for the first.
 
     Each lists `sequence.params.logprobs` likeliest tokens. The sequence must not be known to the target.
+    Raises InvalidRequest for an encoder-decoder, whose prompt is only read.
     """
+    check_decoder_only(target, "score a prompt")
     tokens, top = sequence.tokens, sequence.params.logprobs or 0
     scored: list[TokenLogprob | None] = [None]
     target.open(sequence.id, len(tokens))

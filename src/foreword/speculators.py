@@ -8,7 +8,7 @@ from functools import partial
 from typing import cast
 
 from foreword.budget import DraftBudget, FixedBudget, Measure, policy
-from foreword.draft import MODEL, PLAIN, WITH_DRAFT, MethodSpec, usual
+from foreword.draft import METHODS, MODEL, PLAIN, WITH_DRAFT, MethodSpec, usual
 from foreword.draft import method as find_method
 from foreword.draft.base import Drafter, Source
 from foreword.draft.cross_vocab.pairing import load_with_fallback
@@ -16,7 +16,7 @@ from foreword.draft.ensemble.recipe import Sources, shipped
 from foreword.draft.online.learner import Learning, taught
 from foreword.engine import Engine
 from foreword.errors import InvalidRequest, VocabularyMismatch
-from foreword.model import Mode, Model, Tokenizer, measure
+from foreword.model import Mode, Model, Tokenizer, check_decoder_only, measure
 from foreword.speculator import Speculator
 from foreword.types import SamplingParams
 from foreword.verify import Rule
@@ -83,6 +83,13 @@ class Speculators:
     def _load(self, name: str, how: Learning | None, *, anyhow: bool) -> Drafter:
         """Load a drafter. If loading fails, warn and decode plainly: a missing drafter costs only speed."""
         kind = find_method(name)
+        if self._target.seq2seq is not None and not kind.seq2seq:
+            usable = ", ".join(one for one in METHODS if find_method(one).seq2seq)
+            raise InvalidRequest(
+                f"cannot use method {name!r}: {self._target.name} is an encoder-decoder. Use one of {usable}"
+            )
+        if how is not None:
+            check_decoder_only(self._target, "learn from answers")
         load = partial(load_with_fallback, kind) if anyhow else kind.load
         try:
             source = cast("Source", self._source(name, kind))

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import foreword
+import tiny_seq2seq
 from foreword import SamplingParams
 
 QUESTION = 'Define the word "gasolene".'
@@ -230,3 +231,14 @@ def test_terminal_shows_that_the_model_loads_and_a_pipe_does_not(here, unbarred)
     assert here(*asked).stderr == ""
     assert "loading the model" in unstyled(here("chat", FORCE_COLOR="1").stderr)
     assert here("chat").stderr == ""
+
+
+def test_an_encoder_decoder_writes_after_its_source(here, tmp_path):
+    folder = tiny_seq2seq.saved("pegasus", tmp_path / "pegasus")
+    words = ("--model", str(folder), "--dtype", "float32", "--max-tokens", "20", "--seed", "1")
+    found = json.loads(here("generate", "A text.", *words, "--json", "--no-stats").stdout)
+    expected = foreword.LLM(folder, dtype="float32").generate("A text.", SamplingParams(max_tokens=20, seed=1))[0]
+    assert (found["text"], found["tokens"]) == (expected.text, expected.tokens)
+    refused = here("generate", "A text.", *words, "--chat")
+    assert refused.returncode == 2
+    assert "has no chat template" in refused.stderr

@@ -20,7 +20,7 @@ from foreword.draft.cross_vocab.pairing import load_with_fallback
 from foreword.engine import Engine
 from foreword.errors import InvalidRequest, VocabularyMismatch
 from foreword.llm import LLM
-from foreword.model import check_same, load_tokenizer
+from foreword.model import check_decoder_only, check_same, load_tokenizer
 from foreword.scheduler import Scheduler
 from foreword.types.params import SamplingParams
 from foreword.types.stats import Stats
@@ -129,6 +129,7 @@ def _load(options: DoctorOptions, draft: str | None, method: str) -> LLM:
         raise InvalidRequest(f"cannot run method {method!r}: it needs {kind.takes}. Name one")
     how = {name: getattr(options, name) for name in ("dtype", "device", "trust_remote_code")}
     llm = LLM(options.target, method=PLAIN, **how)
+    check_decoder_only(llm.target, "diagnose drafting")
     load = partial(load_with_fallback, kind) if options.method is None else kind.load
     drafter = load(draft, llm.target, llm.tokenizer)
     llm.engine = Engine(llm.target, drafter, rule("match"), FixedBudget(1), Scheduler())

@@ -23,7 +23,7 @@ from foreword.budget import FixedBudget
 from foreword.draft import WITH_DRAFT, method
 from foreword.engine import Engine
 from foreword.errors import InvalidRequest
-from foreword.model import Model, check_same, load_tokenizer
+from foreword.model import Model, check_decoder_only, check_same, load_tokenizer
 from foreword.scheduler import Scheduler
 from foreword.types import SamplingParams, Sequence
 from foreword.types.params import NODES
@@ -77,6 +77,7 @@ def compare(options: Options, budgets: List[int], progress: Callable[[str], None
     trusted = options.trust_remote_code
     tokenizer = load_tokenizer(source, trust_remote_code=trusted)
     target = Model.load(source, dtype=options.dtype, trust_remote_code=trusted)
+    check_decoder_only(target, "compare rules")
     check_same(tokenizer, load_tokenizer(draft, trust_remote_code=trusted))
     model, drafter = Model.load(draft, dtype=target.dtype, trust_remote_code=trusted), method(WITH_DRAFT)
     prompts = spread(load(options.prompts), options.limit)

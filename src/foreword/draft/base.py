@@ -41,6 +41,9 @@ class Drafter(ABC):
     learns: ClassVar[bool] = False
     """It drafts with a model of its own, whose weights may change between rounds; see `trainable`."""
 
+    seq2seq: ClassVar[bool] = False
+    """It can draft for an encoder-decoder."""
+
     hidden_layers: tuple[int, ...] = ()
     """The target's hidden states that it reads, numbered as in transformers: 0 = the embeddings, i = after i layers,
     the last one after the final norm. See `on_hidden_states`."""

@@ -60,7 +60,7 @@ class LanguageModelDrafter(ModelDrafter):
     """Drafter with any causal model that shares the target's tokenizer."""
 
     summary = "a smaller model with the same tokenizer"
-    takes, needs, learns = MODEL, True, True
+    takes, needs, learns, seq2seq = MODEL, True, True, True
 
     def __init__(self, model: Model, vocab: int | None = None) -> None:
         """Use `vocab` of the target if larger: models of one family pad their embeddings to different sizes."""
@@ -84,6 +84,11 @@ class LanguageModelDrafter(ModelDrafter):
             )
         else:
             model = source if isinstance(source, Model) else Model(source)
+        if (model.seq2seq is None) != (target.seq2seq is None):
+            needed = "a decoder-only model" if target.seq2seq is None else "an encoder-decoder"
+            raise InvalidRequest(
+                f"cannot draft with {model.name}: {target.name} needs {needed} as draft model. Give one"
+            )
         model.cache_tokens = target.cache_tokens
         if model.vocab > target.vocab:
             raise VocabularyMismatch(
@@ -112,6 +117,8 @@ class LanguageModelDrafter(ModelDrafter):
         if memory is None:
             room = sequence.prompt + sequence.params.max_tokens + ROOM
             held = self.model.open(sequence.id, room, sequence.tokens, sequence.params.tenant)
+            if sequence.source:
+                self.model.encode(sequence.id, sequence.source)
             memory = self._memories[sequence.id] = _Memory(held)
         start = memory.length
         path = memory.settle(sequence.tokens)

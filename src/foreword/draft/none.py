@@ -12,7 +12,7 @@ class NoDrafter(Drafter):
     """Drafter without draft tokens: every round emits the one token that the target adds."""
 
     summary = "no draft tokens: plain decoding"
-    proposes = False
+    proposes, seq2seq = False, True
 
     def propose(self, batch: Batch, nodes: List[int]) -> Draft:
         return chosen([[] for _ in nodes])

@@ -48,9 +48,9 @@ class AssistantModel:
         model, name = self.model, f"draft model {type(self.model).__name__}"
         if not isinstance(model, PreTrainedModel | Model):
             return Refusal(name, "it is no model, folder or hub id", "Give one of these")
+        if getattr((model.hf if isinstance(model, Model) else model).config, "is_encoder_decoder", False):
+            return Refusal(name, "an encoder-decoder cannot draft", "Give a decoder-only model")
         if isinstance(model, PreTrainedModel):
-            if getattr(model.config, "is_encoder_decoder", False):
-                return Refusal(name, "an encoder-decoder cannot draft", "Give a decoder-only model")
             reason = None if model is target else model_record(model).refused
             if reason:
                 return Refusal(name, f"no backend can run it ({reason})", "Give another one")

@@ -7,6 +7,7 @@ from foreword.model.cost import measure
 from foreword.model.model import Model, borrow, options
 from foreword.model.pool.plan import Read
 from foreword.model.probe.probe import Capability
+from foreword.model.seq2seq import check_decoder_only
 from foreword.model.tokenizer import Tokenizer, check_same, load_tokenizer
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "Read",
     "Tokenizer",
     "borrow",
+    "check_decoder_only",
     "check_same",
     "load_tokenizer",
     "measure",

@@ -16,6 +16,7 @@ from transformers import (
     MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
     AutoModelForCausalLM,
     AutoModelForImageTextToText,
+    AutoModelForSeq2SeqLM,
     PreTrainedConfig,
     PreTrainedModel,
 )
@@ -85,7 +86,9 @@ def inner_size(config: Any) -> int:
 
 
 def loader(config: PreTrainedConfig) -> Any:
-    """Return the Auto class that loads a checkpoint: transformers lists vision-language models under another one."""
+    """Return the Auto class that loads a checkpoint: transformers has one for each kind of model."""
+    if getattr(config, "is_encoder_decoder", False):
+        return AutoModelForSeq2SeqLM
     vision = type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING and type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING
     return AutoModelForImageTextToText if vision else AutoModelForCausalLM
 

@@ -77,6 +77,20 @@ class ReadsHiddenStates(Protocol):
 
 
 @runtime_checkable
+class Encodes(Protocol):
+    """A backend of an encoder-decoder; the text of a sequence is what its decoder reads."""
+
+    def encode(self, id: int, source: List[int]) -> None:
+        """Run the encoder over the source of an open sequence, before its first read."""
+        ...
+
+    @property
+    def probe_source(self) -> List[int]:
+        """The source under which it is checked and timed."""
+        ...
+
+
+@runtime_checkable
 class GrowsTrees(Protocol):
     """A backend that grows a whole draft tree in one call, without returning between its levels."""
 

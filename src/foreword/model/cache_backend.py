@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
-from transformers import DynamicCache, PreTrainedModel
+from transformers import Cache, DynamicCache, EncoderDecoderCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
 from foreword.errors import ModelError
@@ -34,12 +34,20 @@ BACK = 8
 """Tokens that can always be rolled back without reading the sequence again; enough for chains of draft models."""
 
 
+Mark = tuple[int, Cache | None]
+"""(number of tokens, cache after them)."""
+
+
 @dataclass(slots=True)
 class _State:
     """The tokens read of one sequence, and its cache after some of its blocks."""
 
-    marks: list[tuple[int, DynamicCache | None]]
-    """(number of tokens, cache after them), shortest first; a forward continues from a copy of the cache."""
+    beginning: Mark
+    """The mark before its first token."""
+    marks: list[Mark]
+    """Shortest first; a forward continues from a copy of the cache."""
+    inputs: dict[str, Any] = field(default_factory=dict)
+    """Inputs of every forward beside the tokens."""
     tokens: list[int] = field(default_factory=list)
     prompt: int | None = None
     """Length of the prompt: tokens read when logits were first requested; None before."""
@@ -64,7 +72,8 @@ class CacheBackend(CapturesHiddenStates):
 
     def open(self, id: int, capacity: int, tokens: List[int] = (), tenant: str = "", layers: List[int] = ()) -> int:
         """Begin a sequence, without the caches of earlier ones: its blocks depend on the length of its prompt."""
-        self._states[id] = _State([self._beginning()])
+        beginning: Mark = 0, DynamicCache(config=self._model.config) if self._cache else None
+        self._states[id] = _State(beginning, [beginning])
         return 0
 
     def close(self, id: int) -> None:
@@ -142,14 +151,14 @@ class CacheBackend(CapturesHiddenStates):
         ids = torch.tensor([tokens], device=self._device)
         no_states = nullcontext(lambda: torch.empty(size, 0))
         with all_threads(), listening(self._model, layers) if layers else no_states as captured:
-            output = self._model(input_ids=ids, **options)
+            output = self._model(**self._ids(ids), **state.inputs, **options)
             states = captured()
         if full:
             state.marks.append((start + size, None if cache is None else output[self._keyword]))
         return output.logits[0, -size:], states[-size:]
 
-    def _beginning(self) -> tuple[int, DynamicCache | None]:
-        return 0, DynamicCache(config=self._model.config) if self._cache else None
+    def _ids(self, ids: Int[Tensor, "1 rows"]) -> dict[str, Any]:
+        return {"input_ids": ids}
 
     def _rollback(self, state: _State, past: int) -> None:
         """Drop every token after `past`; tokens before it but after the last mark left are read again."""
@@ -158,7 +167,7 @@ class CacheBackend(CapturesHiddenStates):
         del state.tokens[past:]
         if state.prompt is not None and past < state.prompt:
             state.prompt, state.marks = None, []
-        state.marks = [mark for mark in state.marks if mark[0] <= past] or [self._beginning()]
+        state.marks = [mark for mark in state.marks if mark[0] <= past] or [state.beginning]
 
     def _trim(self, state: _State, committed: int) -> None:
         """Drop marks that no forward will start from: those before the last one at least BACK tokens back."""
@@ -167,8 +176,14 @@ class CacheBackend(CapturesHiddenStates):
         del state.marks[: max(old, default=0)]
 
 
-def _copied(cache: DynamicCache) -> DynamicCache:
-    """Return a copy of the cache. A DynamicLayer makes new tensors when it grows, so its tensors are shared."""
+def _copied(cache: Cache) -> Cache:
+    """Return a copy of the cache. A DynamicLayer makes new tensors when it grows, so its tensors are shared.
+
+    Keys and values of an encoder's states never grow, so the copy shares them, also those that are not there yet.
+    """
     twin = copy.copy(cache)
+    if isinstance(twin, EncoderDecoderCache):
+        twin.self_attention_cache = _copied(twin.self_attention_cache)
+        return twin
     twin.layers = [copy.copy(layer) if type(layer) is DynamicLayer else copy.deepcopy(layer) for layer in cache.layers]
     return twin

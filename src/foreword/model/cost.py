@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from hashlib import sha256
@@ -18,7 +18,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 
 from foreword.files import atomic_file, cache
-from foreword.model.backend import Backend, Mode
+from foreword.model.backend import Backend, Encodes, Mode
 from foreword.model.pool.plan import Read
 from foreword.native.cpu import processor
 from foreword.native.openmp import threads
@@ -115,7 +115,7 @@ def measured(model: Readable, *, seconds: float = 2.0) -> Cost:
                 times[point] = [probe(*point)]
         for turn in range(TURNS):
             spent = perf_counter() - started
-            if spent >= (0.3 if turn > 2 else 0.6) * seconds or not all(probe.fits(*point) for point in times):
+            if spent >= (0.3 if turn > 2 else 0.6) * seconds or not probe.fits_all(times):
                 break
             for point, samples in times.items():
                 samples.append(probe(*point))
@@ -163,6 +163,8 @@ class _Probe:
         far = FAR if copies and model.context >= FAR + 64 else 0
         kept = 0 if copies else (1 + TURNS) * len(POINTS)  # tokens that stay, one a forward
         self._backend.open(PROBE_ID, max(far, self.near) + kept + 64)
+        if isinstance(self._backend, Encodes):
+            self._backend.encode(PROBE_ID, self._backend.probe_source)
         prompt = self._held = min(PROMPT, self.near)
         self._backend.read([Read(PROBE_ID, 0, self._tokens[:prompt], keep=0)])
         if copies:
@@ -174,6 +176,10 @@ class _Probe:
         return (self.near if context == NEAR else context) + rows <= self._context and (
             self._copies or (context == NEAR and self._held + rows <= self._context)
         )
+
+    def fits_all(self, points: Iterable[tuple[int, int]]) -> bool:
+        """Return whether there is room for all these forwards, (rows, context), one after the other."""
+        return all(self.fits(rows + at * (not self._copies), context) for at, (rows, context) in enumerate(points))
 
     def __call__(self, rows: int, context: int) -> float:
         """Return the seconds of one forward."""

@@ -1,4 +1,4 @@
-"""Provides `Model`: a Hugging Face causal model, loaded and run by the fastest exact backend.
+"""Provides `Model`: a Hugging Face language model, loaded and run by the fastest exact backend.
 
 Every contact with the models of transformers is in this folder; it knows nothing about drafting, rules or text.
 """
@@ -18,16 +18,17 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from foreword.errors import ForewordError, ModelError, words
-from foreword.model.backend import Mode, ReadsHiddenStates
+from foreword.model.backend import Encodes, Mode, ReadsHiddenStates
 from foreword.model.cost import Cost, known
 from foreword.model.cpu.backend import usual
 from foreword.model.loading.causal import check_causal
 from foreword.model.loading.config import read_config, unloadable
-from foreword.model.loading.load import load_weights
+from foreword.model.loading.load import eos_ids, load_weights
 from foreword.model.pool.memory import most_tokens
 from foreword.model.pool.packed_linear import Swap, swap_out
 from foreword.model.pool.plan import Read
 from foreword.model.probe.probe import NATIVE, Capability, backend_named, build_backend, choose
+from foreword.model.seq2seq import Seq2Seq
 from foreword.native.openmp import one_thread
 from foreword.native.tree import GrownTree, TreeRequest
 
@@ -37,7 +38,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 
 class Model:
-    """A causal language model and the cached state of its open sequences.
+    """A causal language model, or an encoder-decoder, and the cached state of its open sequences.
 
     Use `load` for a checkpoint and `borrow` for a model that its owner keeps using. The constructor takes a model in
     memory and changes it in place: afterwards it works only through this class.
@@ -54,12 +55,10 @@ class Model:
         swaps: list[Swap] | None = None,
         backend: str | None = None,
     ) -> None:
-        if getattr(hf.config, "is_encoder_decoder", False):
-            raise ModelError(
-                f"cannot run {name or type(hf).__name__}: it is an encoder-decoder. Use a decoder-only model"
-            )
         self.hf = hf.eval()
         self.name = name or hf.config.name_or_path or type(hf).__name__
+        self.seq2seq = Seq2Seq.of(hf, self.name)
+        """What the generation settings of an encoder-decoder force; None for a decoder-only model."""
         # Counted now: a backend may repack the weights and drop these.
         self.parameters: int = sum(parameter.numel() for parameter in hf.parameters())
         replaced: list[Swap] = [] if swaps is None else swaps
@@ -78,12 +77,13 @@ class Model:
         config = hf.config.get_text_config()
         self.vocab: int = config.vocab_size
         self.context: int = getattr(config, "max_position_embeddings", None) or NO_LIMIT
-        if known is None and swaps is None and (invalid := _eos_ids(hf)[1]):
+        if known is None and swaps is None and (invalid := eos_ids(hf)[1]):
             warnings.warn(
                 f"ignoring the end-of-text ids {invalid}: {self.name} has {self.vocab} tokens, none with these ids",
                 stacklevel=3,
             )
-        if known is None and backend is None and self.mode is not Mode.TREE:
+        best = Mode.TREE if self.seq2seq is None else Mode.CACHE
+        if known is None and backend is None and self.mode is not best:
             warnings.warn(f"{self.name} runs in mode '{self.mode.value}'. {self.capability.reason}", stacklevel=3)
 
     @classmethod
@@ -106,7 +106,7 @@ class Model:
         not finite, or it cannot run on that backend.
         """
         where, backend = options(dtype=dtype, device=device, backend=backend)
-        config = read_config(source, trust_remote_code=trust_remote_code)
+        config = read_config(source, trust_remote_code=trust_remote_code, seq2seq=True)
         first, *others = _dtypes(dtype, where, config.architectures if backend in (None, NATIVE) else None)
         hf = load_weights(source, config, first, trust_remote_code=trust_remote_code)
         try:
@@ -140,7 +140,7 @@ class Model:
     @property
     def eos(self) -> frozenset[int]:
         """Return the end-of-text ids of the checkpoint's generation settings."""
-        return _eos_ids(self.hf)[0]
+        return eos_ids(self.hf)[0]
 
     @property
     def cost(self) -> Cost:
@@ -176,6 +176,10 @@ class Model:
         earlier text of the same tenant began so and left the hidden states of `layers`; always fewer than there are.
         """
         return self.backend.open(id, capacity, tokens, tenant, layers)
+
+    def encode(self, id: int, source: List[int]) -> None:
+        """Run the encoder of an encoder-decoder over the source of an open sequence, before its first read."""
+        cast("Encodes", self.backend).encode(id, source)
 
     @property
     def cache_tokens(self) -> int | None:
@@ -289,12 +293,3 @@ def _dtypes(dtype: str | torch.dtype, device: torch.device, kinds: List[str] | N
     if dtype == "auto":
         return usual(kinds) if device.type == "cpu" else ["auto"]
     return [DTYPES[dtype] if isinstance(dtype, str) else dtype]
-
-
-def _eos_ids(hf: PreTrainedModel) -> tuple[frozenset[int], list[Any]]:
-    """Return the end-of-text ids of the generation settings, or of the config, and the ids that are no tokens."""
-    eos = (hf.generation_config or hf.config).eos_token_id
-    ids = list(eos) if isinstance(eos, list | tuple | set | frozenset) else [] if eos is None else [eos]
-    vocab = hf.config.get_text_config().vocab_size
-    valid = [token for token in ids if type(token) is int and 0 <= token < vocab]
-    return frozenset(valid), [token for token in ids if token not in valid]

@@ -56,7 +56,7 @@ class Metrics:
         """Count one choice that ended, or that its client left."""
         stats, sequence, method = choice.sequence.stats, choice.sequence, answer.call.method
         if choice.index % answer.call.params.n == 0:
-            self._prompt.labels(self._model).inc(sequence.prompt)
+            self._prompt.labels(self._model).inc(len(sequence.given))
         self._generated.labels(self._model).inc(choice.tokens)
         self._success.labels(self._model, choice.finish_reason if choice.ended else "abort").inc()
         self._drafts.labels(self._model, method).inc(stats.drafting_rounds)

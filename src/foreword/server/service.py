@@ -62,6 +62,14 @@ class Service:
         """Tokens. Most of a prompt with its answer."""
         return min(self.llm.target.context, self.settings.context or self.llm.target.context)
 
+    def room(self, prompt: int) -> int:
+        """Return the most tokens of an answer to a prompt of this many tokens; below 1, there is none.
+
+        The decoder of an encoder-decoder does not read the prompt, but the encoder's context is the same.
+        """
+        rules = self.llm.target.seq2seq
+        return self.context - (prompt if rules is None or prompt > self.context else len(rules.start))
+
     async def in_texts(self, function: Callable[..., T], *args: Any) -> T:
         """Run a function that renders or tokenizes in the thread of texts."""
         return await asyncio.get_running_loop().run_in_executor(self._texts, partial(function, *args))
@@ -93,6 +101,8 @@ class Service:
         """Whether requests may name this method: it needs no draft, or has one."""
         kind = find_method(name)
         has_draft = self._bundled and shipped(kind, name) is not None
+        if self.llm.target.seq2seq is not None and not kind.seq2seq:
+            return False
         return not kind.needs or has_draft or name == self.llm.method
 
     @asynccontextmanager

@@ -18,7 +18,7 @@ from foreword.draft.self_speculative.layers import Mask, save, skipped
 from foreword.errors import InvalidRequest
 from foreword.files import check_writable
 from foreword.llm import LLM
-from foreword.model import Tokenizer
+from foreword.model import Tokenizer, check_decoder_only
 from foreword.tune.cost import Prices, timed
 from foreword.tune.final import FinalComparison, compare_finalists
 from foreword.tune.journal import TrialsFile
@@ -122,6 +122,7 @@ def tune(
     splits = split_prompts(prompts, options.prompts, options.seed)
     how = {name: getattr(options, name) for name in ("dtype", "device", "trust_remote_code")}
     llm = LLM(options.target, method=PLAIN, **how)
+    check_decoder_only(llm.target, "tune its layers")
     layers = llm.target.hf.config.get_text_config().num_hidden_layers
     MaskReplay(llm.target, [])  # raises if the target's layers cannot be left out
     file = TrialsFile(options.journal, _about(options, llm, prompts))

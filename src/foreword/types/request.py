@@ -76,6 +76,10 @@ class Sequence:
     """params.prediction as token ids."""
     grammar: TokenGrammar | None = None
     """Set if `params.structured`."""
+    source: tuple[int, ...] = ()
+    """Token ids that the encoder of an encoder-decoder reads: the request's prompt. `tokens` are the decoder's."""
+    forced_end: int | None = None
+    """The token that takes the last place of an answer of max_tokens."""
     cached: int = 0
     """Tokens in the target's KV cache: 0 <= cached < len(tokens). The other tokens are *pending*."""
     rounds: int = 0
@@ -103,6 +107,22 @@ class Sequence:
     def room(self) -> int:
         """Tokens that may still be emitted."""
         return self.params.max_tokens - self.produced
+
+    @property
+    def given(self) -> list[int]:
+        """Token ids of the request's prompt."""
+        return list(self.source) or self.tokens[: self.prompt]
+
+    @property
+    def copyable(self) -> list[int]:
+        """Tokens that draft tokens may be copied from: source, prompt and everything committed."""
+        return [*self.source, *self.tokens] if self.source else self.tokens
+
+    def with_end(self, emitted: list[int]) -> list[int]:
+        """Return emitted tokens with the forced end in its place, if they reach it."""
+        if self.forced_end is None or len(emitted) < self.room:
+            return emitted
+        return [*emitted[: self.room - 1], self.forced_end]
 
 
 @runtime_checkable

@@ -143,3 +143,11 @@ def test_release_forgets_the_text() -> None:
 def test_sizes_that_make_no_sense_are_refused(largest: int, smallest: int) -> None:
     with pytest.raises(InvalidRequest, match="min_ngram"):
         NgramDrafter(max_ngram=largest, min_ngram=smallest)
+
+
+def test_the_source_of_an_encoder_decoder_is_copied_from_too():
+    drafter = NgramDrafter()
+    one = Sequence(0, [0, 7, 5], 1, SamplingParams(), 0, source=(4, 5, 6, 7, 2))
+    assert propose(drafter, one, 3) == [6, 7, 2]
+    one.tokens += [6]
+    assert propose(drafter, one, 2) == [7, 2]

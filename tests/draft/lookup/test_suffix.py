@@ -367,3 +367,14 @@ def test_a_history_that_cannot_be_is_refused(tmp_path: Path) -> None:
         SuffixDrafter.load(tmp_path / "past", target(), None)
     with pytest.raises(InvalidRequest, match="there is no path"):
         SuffixDrafter(AnswerStore(VOCAB)).save()
+
+
+@pytest.mark.parametrize("ask", [PlainCountsFactory(), pytest.param(None, id="usual")])
+def test_the_source_of_an_encoder_decoder_is_copied_from_too(ask):
+    made = SuffixDrafter(AnswerStore(VOCAB), ask=ask)
+    one = Sequence(0, [0, 7, 5], 1, SamplingParams(), 0, source=(4, 5, 6, 7, 2))
+    assert made.propose(batch(one, trees=False), [3]).trees[0].tokens == [6, 7, 2]
+    one.tokens += [6]
+    assert made.propose(batch(one, trees=False), [2]).trees[0].tokens == [7, 2]
+    made.release(one)
+    assert len(made.archive) == len([7, 5, 6]) + 1  # and a gap

@@ -2,14 +2,7 @@
 
 import pytest
 import torch
-from transformers import (
-    AutoModelForCausalLM,
-    BertConfig,
-    LlamaConfig,
-    RobertaConfig,
-    T5Config,
-    T5ForConditionalGeneration,
-)
+from transformers import AutoModelForCausalLM, BertConfig, LlamaConfig, RobertaConfig
 
 import tiny_models
 from foreword.errors import ModelError
@@ -45,10 +38,3 @@ def test_a_causal_kind_that_is_told_to_look_both_ways_is_refused():
 @pytest.mark.filterwarnings("ignore:.*runs in mode")
 def test_models_that_write_are_taken_in_bfloat16(name):
     assert Model(tiny_models.build(name).to(torch.bfloat16)).vocab == tiny_models.VOCAB
-
-
-def test_an_encoder_decoder_is_named_as_one(tmp_path):
-    config = T5Config(vocab_size=320, d_model=64, d_kv=16, d_ff=96, num_layers=1, num_heads=4)
-    T5ForConditionalGeneration(config).save_pretrained(tmp_path)
-    with pytest.raises(ModelError, match=r"it is an encoder-decoder\. Use a decoder-only model"):
-        Model.load(tmp_path, device="cpu")

@@ -67,7 +67,7 @@ def test_a_model_that_is_driven_already_is_taken_as_it_is():
 def test_what_is_no_model_is_no_target(unchecked, target):
     target = AutoModel.from_pretrained(starter.draft()) if target == "base" else target
     with pytest.raises(
-        InvalidRequest, match=r"'target' must be a folder, a hub id or a causal|as 'target': it has no LM head"
+        InvalidRequest, match=r"'target' must be a folder, a hub id or a language model|as 'target': it has no LM head"
     ):
         LLM(target)
 

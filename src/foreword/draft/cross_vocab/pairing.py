@@ -14,7 +14,7 @@ from foreword.draft.base import Drafter, Source
 from foreword.draft.cross_vocab.token_map import TokenMap
 from foreword.draft.cross_vocab.vocabulary import Vocabulary
 from foreword.errors import InvalidRequest, VocabularyMismatch
-from foreword.model import Model, Read, Tokenizer, load_tokenizer
+from foreword.model import Model, Read, Tokenizer, check_decoder_only, load_tokenizer
 from foreword.types import Batch, Draft, Scores, Sequence, Verdict
 
 ENOUGH = 0.6
@@ -58,6 +58,8 @@ def load_pair(source: Source, target: Model, tokenizer: Tokenizer | None) -> Voc
     trusted = target.trust_remote_code
     theirs = load_tokenizer(source, trust_remote_code=trusted)
     model = Model.load(source, dtype=target.dtype, device=str(target.device), trust_remote_code=trusted)
+    for one in (target, model):
+        check_decoder_only(one, "translate draft tokens")
     model.quantize_int8()
     vocabularies = Vocabulary(tokenizer, target.vocab), Vocabulary(theirs, model.vocab)
     return VocabularyPair(model, *vocabularies, TokenMap.between(*vocabularies))

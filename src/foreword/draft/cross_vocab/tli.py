@@ -16,6 +16,7 @@ class IntersectionDrafter(LanguageModelDrafter):
     """
 
     summary = "a smaller model with another tokenizer, in shared tokens"
+    seq2seq = False
     takes, needs = MODEL, True
     learns = False  # its own logits are of another vocabulary
 

@@ -57,6 +57,10 @@ class MethodSpec:
         return any(part.draws for _, part in self.parts)
 
     @property
+    def seq2seq(self) -> bool:
+        return all(part.seq2seq for _, part in self.parts)
+
+    @property
     def learns(self) -> bool:
         return any(part.learns for _, part in self.parts)
 

@@ -21,6 +21,7 @@ class NgramDrafter(Drafter):
     """
 
     summary = "copies what followed the last few tokens earlier in the text"
+    seq2seq = True
 
     def __init__(self, max_ngram: int = 4, min_ngram: int = 1) -> None:
         """Look for n-grams of `max_ngram` down to `min_ngram` tokens. Raises InvalidRequest unless 1 <= min <= max."""
@@ -44,7 +45,7 @@ class NgramDrafter(Drafter):
         index = self._indexes.get(sequence.id)
         if index is None:
             index = self._indexes[sequence.id] = NgramIndex(self._sizes)
-        tokens = sequence.tokens
+        tokens = sequence.copyable
         index.read(tokens)
         start = index.find(tokens)
         if start is None:

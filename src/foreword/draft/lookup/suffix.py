@@ -45,7 +45,7 @@ class SuffixDrafter(Drafter):
     """
 
     summary = "counts what followed the last tokens in the text and past answers"
-    takes = "a file of past answers"
+    takes, seq2seq = "a file of past answers", True
 
     def __init__(self, archive: AnswerStore, path: Path | None = None, ask: CountsFactory | None = None) -> None:
         """`archive` holds past answers; it is saved to `path`, if there is one, as it grows.
@@ -121,8 +121,9 @@ class SuffixDrafter(Drafter):
         if budget <= 0:
             return DraftTree()
         text = self._texts.setdefault(sequence.id, _Text())
-        text.read(sequence.tokens)
-        past, context = self.archive[sequence.params.tenant], sequence.tokens[-SIZES[0] :]
+        tokens = sequence.copyable
+        text.read(tokens)
+        past, context = self.archive[sequence.params.tenant], tokens[-SIZES[0] :]
         length, greedy = min(budget, batch.reach(sequence)), sequence.params.greedy
         text.counts = self._count(text.index, past, context, length, greedy=greedy)
         return text.counts.grown(Bounds(budget, batch.floor, sequence.eos, batch.trees))

@@ -19,7 +19,7 @@ class SelfDrafter(LanguageModelDrafter):
     """
 
     summary = "the target, read in a cheaper way"
-    takes, needs = "", False
+    takes, needs, seq2seq = "", False, False
 
     def __init__(self, view: Model, *, shares: bool = True) -> None:
         """Take a `view` from `foreword.model.view`; `shares` = it uses the target's KV cache."""

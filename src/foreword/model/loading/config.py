@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from transformers import AutoConfig, PreTrainedConfig
+from transformers.models.auto.modeling_auto import MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
 
 from foreword.errors import ModelError, named, words
 from foreword.model.loading import hub
@@ -68,8 +69,11 @@ ROPE: tuple[Check, ...] = (
 """Checks of values that are present; null counts as absent."""
 
 
-def read_config(source: str | Path, *, trust_remote_code: bool = False) -> PreTrainedConfig:
-    """Return the config of a checkpoint. Raises ModelError where there is none, or a value is invalid."""
+def read_config(source: str | Path, *, trust_remote_code: bool = False, seq2seq: bool = False) -> PreTrainedConfig:
+    """Return the config of a checkpoint; of an encoder-decoder, only with `seq2seq`.
+
+    Raises ModelError where there is none, or a value is invalid.
+    """
     if hub.lost(source):
         raise ModelError(
             f"cannot load a model from {str(source)!r}: there is no such folder. Give one that holds {CONFIG}"
@@ -88,7 +92,13 @@ def read_config(source: str | Path, *, trust_remote_code: bool = False) -> PreTr
     except Exception as error:
         raise unloadable(source, error, values) from error
     if getattr(config, "is_encoder_decoder", False):
-        raise ModelError(f"cannot run {source}: it is an encoder-decoder. Use a decoder-only model")
+        if not seq2seq:
+            raise ModelError(f"cannot use {source} here: it is an encoder-decoder. Use a decoder-only model")
+        if type(config) not in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING:
+            raise ModelError(
+                f"cannot run {source}: it is an encoder-decoder of the kind {config.model_type}, which transformers "
+                "loads with no AutoModelForSeq2SeqLM. Use one that reads text"
+            )
     return config
 
 

@@ -57,7 +57,7 @@ def check_model(option: str, model: object) -> None:
         )
     if not isinstance(model, PreTrainedModel | Model):
         raise InvalidRequest(
-            f"'{option}' must be a folder, a hub id or a causal language model of transformers, got {_kind(model)}"
+            f"'{option}' must be a folder, a hub id or a language model of transformers, got {_kind(model)}"
         )
 
 
@@ -68,7 +68,7 @@ def opened(target: Given, tokenizer: Tokenizer | str | Path | None = None, **how
     twin does not follow later training.
     """
     if isinstance(target, str | Path):
-        read_config(target, trust_remote_code=how["trust_remote_code"])
+        read_config(target, trust_remote_code=how["trust_remote_code"], seq2seq=True)
     if not isinstance(tokenizer, PreTrainedTokenizerBase):  # first: a missing tokenizer is found at once
         tokenizer = load_tokenizer(tokenizer or _home(target), trust_remote_code=how["trust_remote_code"])
     if isinstance(target, Model):

@@ -9,6 +9,7 @@ import pickle
 import warnings
 from pathlib import Path
 from threading import Lock
+from typing import Any
 
 import torch
 from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel
@@ -74,3 +75,12 @@ def _generation(source: str | Path, config: PreTrainedConfig) -> GenerationConfi
     except Exception as error:  # noqa: BLE001 - whatever transformers raises on the file
         warnings.warn(f"cannot read {GENERATION} of {source}: {words(error)}. It is ignored", stacklevel=5)
         return GenerationConfig.from_model_config(config)
+
+
+def eos_ids(hf: PreTrainedModel) -> tuple[frozenset[int], list[Any]]:
+    """Return the end-of-text ids of the generation settings, or of the config, and the ids that are no tokens."""
+    eos = (hf.generation_config or hf.config).eos_token_id
+    ids = list(eos) if isinstance(eos, list | tuple | set | frozenset) else [] if eos is None else [eos]
+    vocab = hf.config.get_text_config().vocab_size
+    valid = [token for token in ids if type(token) is int and 0 <= token < vocab]
+    return frozenset(valid), [token for token in ids if token not in valid]

@@ -9,17 +9,23 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from foreword.model.pool.hooks import layers_of
+from foreword.model.seq2seq import is_seq2seq
 
 SMALL = 250_000_000
 """Parameters. Up to this size, all layers are taken."""
 
 
 def excerpt(model: PreTrainedModel) -> PreTrainedModel | None:
-    """Return the fewest first layers that include every kind of layer; None where the layers cannot be found."""
+    """Return the fewest first layers that include every kind of layer; None where the layers cannot be found.
+
+    An encoder-decoder is taken whole, or not at all.
+    """
     try:
         layers, config = layers_of(model), model.config.get_text_config()
         count = len(layers)
         small = sum(part.numel() for part in model.parameters()) <= SMALL
+        if is_seq2seq(model.config) and not small:
+            return None
         kept = count if small else _enough(layers, config)
         memo: dict[int, Any] = {}
         if kept < count:

@@ -22,14 +22,15 @@ from foreword.model.pool.backend import PoolBackend
 from foreword.model.pool.hooks import layers_of
 from foreword.model.pool.packed_linear import Swap, swap_in, swap_out, tile_experts
 from foreword.model.probe.trial import Trial
+from foreword.model.seq2seq import Seq2SeqBackend, is_seq2seq
 
-NATIVE, PLAIN, WHOLE = "native", "plain", "plain (whole texts)"
+NATIVE, CACHE, PLAIN, WHOLE = "native", "cache", "plain", "plain (whole texts)"
 BACKENDS = {
     NATIVE: Mode.TREE,
     cuda_backend.GRAPH: Mode.TREE,
     "pool": Mode.TREE,
     "pool (chains)": Mode.CHAIN,
-    "cache": Mode.CACHE,
+    CACHE: Mode.CACHE,
 }
 """The backends and the mode of each, best first; PLAIN is the fallback when all of them fail."""
 
@@ -110,7 +111,7 @@ def choose(
     for name, mode in (*BACKENDS.items(), (PLAIN, Mode.PLAIN), (WHOLE, Mode.PLAIN)):
         if only not in (None, name.partition(" ")[0]):
             continue
-        if reason := REFUSED.get(name, lambda _: None)(model):
+        if reason := _refusal(model, name):
             why_not.append((name, reason))
             continue
         if isinstance(backend, cpu_backend.CpuBackend) and owned:
@@ -145,17 +146,25 @@ def build_backend(model: PreTrainedModel, known: Capability, swaps: list[Swap]) 
     return _make(model, known.backend, known.mode, swaps, model.config._attn_implementation or "eager")
 
 
+def _refusal(model: PreTrainedModel, backend: str) -> str | None:
+    """Return why a backend cannot run a model, before anything is tried; None if it may."""
+    if is_seq2seq(model.config) and backend not in (CACHE, PLAIN, WHOLE):
+        return "it runs no encoder"
+    return REFUSED.get(backend, lambda _: None)(model)
+
+
 def _make(model: PreTrainedModel, backend: str, mode: Mode, swaps: list[Swap], own: str) -> Backend:
     """Build a backend, and modify the model as it needs."""
     if backend == NATIVE:
         return recurrent.drive(model)
-    if backend in ("cache", PLAIN, WHOLE):
+    if backend in (CACHE, PLAIN, WHOLE):
         swap_out(swaps)  # some models compute with a layer's weight themselves
         swaps.clear()
         model.set_attn_implementation(own)
-        if backend == "cache":
+        if backend == CACHE:
             swaps.extend(tile_experts(model))
-        return CacheBackend(model, mode, cache=backend != WHOLE)
+        kind = Seq2SeqBackend if is_seq2seq(model.config) else CacheBackend
+        return kind(model, mode, cache=backend != WHOLE)
     swaps.extend(swap_in(model))
     model.set_attn_implementation(NAME)
     return cuda_backend.CudaGraphBackend(model) if backend == cuda_backend.GRAPH else PoolBackend(model, mode)

@@ -10,12 +10,13 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from foreword.errors import named
-from foreword.model.backend import Backend, Mode
+from foreword.model.backend import Backend, Encodes, Mode
 from foreword.model.cache_backend import CacheBackend
 from foreword.model.cpu import experts
 from foreword.model.pool.backend import PoolBackend
 from foreword.model.pool.plan import Read
 from foreword.model.probe.excerpt import excerpt
+from foreword.model.seq2seq import own_logits
 
 Make = Callable[[PreTrainedModel, str, Mode], Backend]
 """(model, name, mode) -> backend."""
@@ -84,14 +85,19 @@ def _split(tokens: list[int]) -> tuple[list[int], list[int], list[int]]:
     return tokens[:9], tokens[9 : 9 + len(PARENTS)], tokens[9 + len(PARENTS) :]
 
 
+def _open(backend: Backend, id: int) -> None:
+    backend.open(id, 64)
+    if isinstance(backend, Encodes):
+        backend.encode(id, backend.probe_source)
+
+
 @torch.inference_mode()
 def _reference(model: PreTrainedModel, mode: Mode) -> Float[Tensor, "scored vocab"]:
     """Return the model's own scores without a cache: of every draft token, then of two tokens after a branch."""
     prompt, draft_tokens, after = _split(_tokens(model))
 
     def scores(text: list[int], last: int) -> Tensor:
-        ids = torch.tensor([text], device=next(model.parameters()).device)
-        return model(input_ids=ids, use_cache=False).logits[0, -last:].float()
+        return own_logits(model, torch.tensor([text]))[0, -last:].float()
 
     if mode is not Mode.TREE:
         return torch.cat(
@@ -110,7 +116,7 @@ def _reference(model: PreTrainedModel, mode: Mode) -> Float[Tensor, "scored voca
 def _score(backend: Backend, tokens: list[int], mode: Mode) -> Float[Tensor, "scored vocab"]:
     """Return the same scores by a backend: prompt in two chunks, draft tokens in one forward, rollback, two more."""
     prompt, draft_tokens, after = _split(tokens)
-    backend.open(0, 64)
+    _open(backend, 0)
     try:
         backend.read([Read(0, 0, prompt[:4], keep=0)])
         parents = PARENTS if mode is Mode.TREE else None
@@ -126,7 +132,7 @@ def _batch_invariant(backend: Backend, tokens: list[int], mode: Mode) -> bool:
     """Return whether scores are bit-identical token by token, and batched in chunks with rejected draft tokens."""
     prompt, right = tokens[:9], tokens[9:]
     for name in (0, 1, 2):
-        backend.open(name, 64)
+        _open(backend, name)
     try:
         alone = [backend.read([Read(0, 0, prompt, keep=1)])]
         alone += [backend.read([Read(0, 9 + index, [token], keep=1)]) for index, token in enumerate(right)]
@@ -156,7 +162,7 @@ def _index_invariant(backend: Backend, tokens: list[int]) -> bool:
     text = (tokens * 3)[:48]
     for name in (0, 1):
         backend.close(name)
-        backend.open(name, 64)
+        _open(backend, name)
     whole = backend.read([Read(0, 0, text, keep=len(text))])
     first = backend.read([Read(2, 0, tokens[:5], keep=1), Read(1, 0, text[:17], keep=17)])[1:]
     rest = backend.read([Read(2, 5, tokens[:2], keep=1), Read(1, 17, text[17:], keep=len(text) - 17)])[1:]

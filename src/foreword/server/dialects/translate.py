@@ -164,7 +164,7 @@ class Translator:
         name, suffix = self._service.resolve(body.model)
         drafting = speculation(body.speculative, suffix, body.prediction is not None)
         longest = max(map(len, prompts))
-        room = self._service.context - longest
+        room = self._service.room(longest)
         if room < 1:
             raise ContextExceeded(
                 f"cannot run this request: the prompt has {longest} tokens and this server's context is "

@@ -1,0 +1,161 @@
+"""Provides encoder-decoder targets: how their texts begin and end, and the backend that runs the encoder.
+
+A prompt is the source, which the encoder reads once. The text of a sequence is what the decoder reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as List
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from transformers import DynamicCache, EncoderDecoderCache, PreTrainedConfig, PreTrainedModel
+from transformers.generation.logits_process import SuppressTokensAtBeginLogitsProcessor
+
+from foreword.errors import InvalidRequest, ModelError
+from foreword.model.cache_backend import CacheBackend
+from foreword.native.openmp import all_threads
+from foreword.types import SamplingParams
+
+SOURCE = 11
+"""Tokens. Length of the source under which backends are checked and timed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seq2Seq:
+    """The tokens that the generation settings of an encoder-decoder force or forbid."""
+
+    start: tuple[int, ...]
+    """Ids that the decoder reads before the answer: the start token, then a forced first token, if there is one."""
+    end: int | None = None
+    """Id of the last token of an answer that reaches `max_tokens`; None = the one the model gives."""
+    forbidden: tuple[tuple[int, ...], ...] = ()
+    """Words, as token ids, that no answer holds."""
+    not_first: tuple[int, ...] = ()
+    """Ids that do not follow `start`."""
+
+    @classmethod
+    def of(cls, model: PreTrainedModel, name: str) -> Seq2Seq | None:
+        """Return the rules of an encoder-decoder; None for another model.
+
+        Raises ModelError where its settings name no start token, or a list of tokens where one is needed.
+        """
+        if not is_seq2seq(model.config):
+            return None
+        settings, vocab = model.generation_config, model.config.get_text_config().vocab_size
+        if (theirs := getattr(model.config, "decoder_vocab_size", None) or vocab) != vocab:
+            raise ModelError(
+                f"cannot run {name}: its encoder has {vocab} tokens and its decoder {theirs}. Use a model whose "
+                "encoder and decoder share one vocabulary"
+            )
+        start = _token(settings, "decoder_start_token_id", name)
+        start = _token(settings, "bos_token_id", name) if start is None else start
+        if start is None:
+            raise ModelError(
+                f"cannot run {name}: its generation settings name no token that the decoder starts with. Set "
+                "decoder_start_token_id in generation_config.json"
+            )
+        first, eos = _token(settings, "forced_bos_token_id", name), getattr(settings, "eos_token_id", None)
+        ends = [[token] for token in (eos if isinstance(eos, list) else [eos])]
+        words = [word for word in getattr(settings, "bad_words_ids", None) or [] if word not in ends]
+        words += [[token] for token in getattr(settings, "suppress_tokens", None) or []]
+        rules = cls(
+            (start,) if first is None else (start, first),
+            _token(settings, "forced_eos_token_id", name),
+            tuple(map(tuple, words)),
+            tuple(getattr(settings, "begin_suppress_tokens", None) or ()),
+        )
+        named = [*rules.start, *rules.not_first, *(token for word in rules.forbidden for token in word)]
+        if wrong := [token for token in named if not 0 <= token < vocab]:
+            raise ModelError(
+                f"cannot run {name}: its generation settings name the ids {wrong[:5]}, and it has {vocab} tokens. "
+                "Correct generation_config.json"
+            )
+        return rules
+
+    def applied(self, params: SamplingParams) -> SamplingParams:
+        """Return the parameters of a request that forbids these tokens too."""
+        if self.forbidden:
+            params = replace(params, bad_word_ids=params.bad_word_ids + self.forbidden)
+        if self.not_first:
+            first = SuppressTokensAtBeginLogitsProcessor(list(self.not_first), len(self.start))
+            params = replace(params, processors=(first, *params.processors))
+        return params
+
+    def last(self, params: SamplingParams) -> int | None:
+        """Return the token that ends an answer at `max_tokens`; None where the request asks for another end."""
+        return None if params.ignore_eos or params.structured else self.end
+
+
+class Seq2SeqBackend(CacheBackend):
+    """A backend that runs the encoder once a sequence, and its decoder as CacheBackend does.
+
+    Keys and values of the source are computed by the first forward and shared by all later ones.
+    """
+
+    @property
+    def probe_source(self) -> list[int]:
+        """The source under which it is checked and timed."""
+        return probe_source(self._model.config.get_text_config().vocab_size)
+
+    def encode(self, id: int, source: List[int]) -> None:
+        """Run the encoder over the source of an open sequence, before its first read."""
+        state = self._states[id]
+        with torch.inference_mode(), all_threads():
+            states = self._model.get_encoder()(input_ids=torch.tensor([source], device=self._device), return_dict=True)
+        state.inputs = {"encoder_outputs": states}
+        # Without the config, whose number of layers is the encoder's in some kinds.
+        state.beginning = 0, EncoderDecoderCache(DynamicCache(), DynamicCache()) if self._cache else None
+        state.marks = [state.beginning]
+
+    def _ids(self, ids: Int[Tensor, "1 rows"]) -> dict[str, Any]:
+        return {"decoder_input_ids": ids}
+
+
+def is_seq2seq(config: PreTrainedConfig) -> bool:
+    """Return whether a config is of an encoder-decoder."""
+    return bool(getattr(config, "is_encoder_decoder", False))
+
+
+def own_logits(model: PreTrainedModel, texts: Int[Tensor, "batch tokens"]) -> Float[Tensor, "batch tokens vocab"]:
+    """Return the model's own logits of these texts, without a cache; after `probe_source` for an encoder-decoder."""
+    texts = texts.to(next(model.parameters()).device)
+    inputs: dict[str, Any] = {"input_ids": texts}
+    if is_seq2seq(model.config):
+        source = torch.tensor([probe_source(model.config.get_text_config().vocab_size)], device=texts.device)
+        inputs = {"input_ids": source.expand(len(texts), -1), "decoder_input_ids": texts}
+    return model(**inputs, use_cache=False).logits
+
+
+def probe_source(vocab: int) -> list[int]:
+    """Return the source under which an encoder-decoder is checked and timed."""
+    return torch.randint(vocab // 8, vocab, (SOURCE,), generator=torch.Generator().manual_seed(2)).tolist()
+
+
+@runtime_checkable
+class HasSeq2Seq(Protocol):
+    """A model that may be an encoder-decoder."""
+
+    name: str
+    seq2seq: Seq2Seq | None
+
+
+def check_decoder_only(model: HasSeq2Seq, action: str) -> None:
+    """Raise InvalidRequest for an encoder-decoder, with which `action` does not work."""
+    if model.seq2seq is not None:
+        raise InvalidRequest(f"cannot {action}: {model.name} is an encoder-decoder. Use a decoder-only model")
+
+
+def _token(settings: Any, name: str, model: str) -> int | None:
+    value = getattr(settings, name, None)
+    if isinstance(value, list) and len(value) == 1:
+        value = value[0]
+    if value is not None and type(value) is not int:
+        raise ModelError(
+            f"cannot run {model}: {name} of its generation settings is {value!r}, and only one token is supported. "
+            "Set it to one id, or to null"
+        )
+    return value

@@ -1,0 +1,122 @@
+"""Encoder-decoders: greedy text is that of transformers' `generate`, and drafts change no token of a sampled one."""
+
+import weakref
+from functools import cache
+
+import pytest
+import torch
+
+import tiny_seq2seq
+from foreword import LLM, SamplingParams
+from foreword.model import Mode, Model
+
+FAMILIES = list(tiny_seq2seq.FAMILIES)
+LENGTHS = (1, 7, 13, 40)
+NEW = 30
+
+
+@cache
+def target(name: str) -> Model:
+    return Model(tiny_seq2seq.build(name), name)
+
+
+@cache
+def llm(name: str, method: str) -> LLM:
+    draft = Model(tiny_seq2seq.build(name), name) if "lm" in method else None
+    return LLM(target(name), tokenizer=tiny_seq2seq.tokenizer(name), method=method, draft=draft, nodes=4)
+
+
+@cache
+def sources() -> list[list[int]]:
+    """Random tokens, said twice, so that there is something to copy."""
+    noise = torch.Generator().manual_seed(5)
+    return [torch.randint(60, 310, (length,), generator=noise).tolist() * 2 for length in LENGTHS]
+
+
+@cache
+def wanted(name: str) -> list[list[int]]:
+    """What transformers writes for each source, greedily."""
+    model = tiny_seq2seq.build(name)
+    options = dict(num_beams=1, do_sample=False, max_new_tokens=NEW)
+    return [model.generate(torch.tensor([source]), **options)[0].tolist() for source in sources()]
+
+
+def params(name: str, **more) -> SamplingParams:
+    """`generate` counts a forced first token as a new one."""
+    return SamplingParams(max_tokens=NEW + 1 - len(target(name).seq2seq.start), **more)
+
+
+@pytest.mark.parametrize("method", ["none", "ngram", "lm"])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_greedy_text_is_that_of_generate(name, method):
+    one, greedy = llm(name, method), params(name, temperature=0)
+    assert one.target.mode is Mode.CACHE
+    together = one.generate(sources(), greedy)
+    start = list(target(name).seq2seq.start)
+    assert [[*start, *answer.tokens] for answer in together] == wanted(name)
+    alone = [one.generate(source, greedy)[0].tokens for source in sources()]
+    assert alone == [answer.tokens for answer in together]
+    assert [answer.prompt_tokens for answer in together] == sources()
+
+
+@pytest.mark.parametrize("method", ["ngram", "suffix", "lm", "cascade(suffix, lm)"])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_drafts_change_no_token_of_a_sampled_text(name, method):
+    asked = [params(name, temperature=1.0, seed=seed, ignore_eos=True) for seed in range(len(LENGTHS))]
+    plain = llm(name, "none").generate(sources(), asked)
+    drafted = llm(name, method).generate(sources(), asked)
+    assert [one.tokens for one in drafted] == [one.tokens for one in plain]
+    assert [one.undrafted for one in drafted] == [None] * len(drafted)
+    assert sum(one.stats.drafted for one in drafted) > 0
+    if "lm" in method:
+        assert sum(one.stats.accepted for one in drafted) > 40
+
+
+@pytest.mark.parametrize("name", ["bart", "m2m100"])
+def test_a_text_may_fill_the_context(name):
+    source = (sources()[-1] * 2)[: target(name).context]
+    room = target(name).context - len(target(name).seq2seq.start)
+    whole = SamplingParams(temperature=0, max_tokens=room, ignore_eos=True)
+    free = tiny_seq2seq.build(name)
+    free.generation_config.update(eos_token_id=None, forced_eos_token_id=None)
+    new = room + len(target(name).seq2seq.start) - 1
+    expected = free.generate(torch.tensor([source]), num_beams=1, do_sample=False, max_new_tokens=new)[0].tolist()
+    for method in ("none", "lm"):
+        assert llm(name, method).generate(source, whole)[0].tokens == expected[-room:]
+
+
+def test_a_cut_text_ends_as_the_settings_say_and_says_that_it_was_cut():
+    asked = params("bart", temperature=0)
+    ends = [[answer] for answer in llm("bart", "none").generate(sources(), asked)]
+    for (answer,) in ends:
+        assert (answer.tokens[-1], answer.finish_reason, len(answer.tokens)) == (2, "length", asked.max_tokens)
+    whole = llm("bart", "none").generate(sources(), params("bart", temperature=0, ignore_eos=True))
+    assert [one.tokens[:-1] for one in whole] == [one.tokens[:-1] for (one,) in ends]
+    assert 2 not in {one.tokens[-1] for one in whole}
+
+
+def test_an_answer_follows_an_expression():
+    asked = SamplingParams(regex="(ab|cd)+", max_tokens=12, seed=1)
+    plain, drafted = (llm("bart", method).generate("Say it.", asked)[0] for method in ("none", "lm"))
+    assert set(plain.text) <= set("abcd")
+    assert plain.text == drafted.text != ""
+
+
+@pytest.mark.parametrize("method", ["ngram", "lm"])
+def test_the_encoder_runs_once_a_text_and_its_states_are_freed(method):
+    one = llm("pegasus", method)
+    states: list[weakref.ref] = []
+    models = [one.target, *([one.engine.drafter.model] if method == "lm" else [])]
+    hooks = [
+        model.hf.get_encoder().register_forward_hook(lambda *call: states.append(weakref.ref(call[-1][0])))
+        for model in models
+    ]
+    answers = one.stream(sources()[2], params("pegasus", seed=1, ignore_eos=True))
+    next(answers)
+    assert [state() is None for state in states] == [False] * len(models)
+    assert sum(len(delta.tokens) for delta in answers) > 10
+    one.generate(sources(), params("pegasus", seed=1, ignore_eos=True))
+    for hook in hooks:
+        hook.remove()
+    assert len(states) == len(models) * (1 + len(LENGTHS))
+    assert [state() for state in states] == [None] * len(states)

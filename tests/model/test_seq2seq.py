@@ -1,0 +1,131 @@
+"""Encoder-decoders from folders: what their settings force, and what is refused by name."""
+
+import json
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForSeq2SeqLM, WhisperConfig, WhisperForConditionalGeneration
+
+import starter
+import tiny_seq2seq
+from foreword import LLM, InvalidRequest, ModelError, SamplingParams
+from foreword.draft.lm import LanguageModelDrafter
+from foreword.errors import ContextExceeded
+from foreword.model import Model
+from foreword.model.cost import measured
+from foreword.model.loading.config import read_config
+
+GREEDY = SamplingParams(temperature=0, max_tokens=20)
+
+
+@cache
+def llm() -> LLM:
+    return LLM(Model(tiny_seq2seq.build("marian"), "marian"), tokenizer=tiny_seq2seq.tokenizer("marian"))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tiny_seq2seq.saved("marian", tmp_path)
+
+
+def edited(folder: Path, **settings) -> Path:
+    file = folder / "generation_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | settings))
+    return folder
+
+
+def test_a_folder_is_a_target_whose_prompt_is_the_source(folder):
+    one = LLM(folder, dtype="float32")
+    assert (one.method, one.target.capability.backend) == ("ngram", "cache")
+    answer = one.generate("A text.", GREEDY)[0]
+    source = one.tokenizer("A text.")["input_ids"]
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder, dtype=torch.float32)
+    expected = model.generate(torch.tensor([source]), max_new_tokens=20, num_beams=1, do_sample=False)[0].tolist()
+    assert [*one.target.seq2seq.start, *answer.tokens] == expected
+    assert answer.prompt_tokens == source
+    assert answer.text == one.tokenizer.decode(answer.tokens, skip_special_tokens=True)
+    assert LLM(folder, draft=folder, dtype="float32").generate("A text.", GREEDY)[0].tokens == answer.tokens
+
+
+@pytest.mark.parametrize("name", ["t5", "bart"])
+def test_folders_run_in_bfloat16(tmp_path, name):
+    one = LLM(tiny_seq2seq.saved(name, tmp_path), dtype="bfloat16")
+    asked = SamplingParams(max_tokens=16, seed=1)
+    assert one.target.capability.backend == "cache"
+    plain, drafted = (
+        one.generate("one one one", SamplingParams(max_tokens=16, seed=1, method=m)) for m in ("none", None)
+    )
+    assert plain[0].tokens == drafted[0].tokens == one.generate("one one one", asked)[0].tokens
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (dict(decoder_start_token_id=None, bos_token_id=None), "name no token that the decoder starts with"),
+        (dict(forced_bos_token_id=[4, 5]), r"forced_bos_token_id of its generation settings is \[4, 5\]"),
+        (dict(forced_bos_token_id=5000), r"name the ids \[5000\], and it has 320 tokens"),
+    ],
+)
+def test_settings_that_cannot_be_followed_are_refused(folder, settings, said):
+    with pytest.raises(ModelError, match=said):
+        Model.load(edited(folder, **settings), dtype="float32")
+
+
+def test_two_vocabularies_are_refused():
+    model = tiny_seq2seq.build("marian")
+    model.config.decoder_vocab_size = 100
+    with pytest.raises(ModelError, match="its encoder has 320 tokens and its decoder 100"):
+        Model(model, "marian")
+
+
+def test_an_encoder_of_sound_is_refused(tmp_path):
+    sizes = dict(d_model=32, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2, decoder_attention_heads=2)
+    config = WhisperConfig(**sizes, vocab_size=320, encoder_ffn_dim=32, decoder_ffn_dim=32, pad_token_id=0)
+    config.update(dict(bos_token_id=1, eos_token_id=2, decoder_start_token_id=1))
+    WhisperForConditionalGeneration(config).save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match="an encoder-decoder of the kind whisper"):
+        Model.load(tmp_path)
+
+
+def test_a_reader_of_configs_that_wants_a_decoder_gets_none_other(folder):
+    with pytest.raises(ModelError, match=r"it is an encoder-decoder\. Use a decoder-only model"):
+        read_config(folder)
+
+
+@pytest.mark.parametrize(
+    "method", ["layers", "quantized", "recycle", "lookahead", "predicted", "tli", "slem", "fuse(suffix, recycle)"]
+)
+def test_other_methods_are_refused_with_those_that_work(method):
+    with pytest.raises(InvalidRequest, match=r"is an encoder-decoder\. Use one of none, ngram, suffix, lm"):
+        llm().generate("A text.", SamplingParams(method=method, max_tokens=8))
+
+
+def test_both_models_of_a_pair_are_of_one_kind(folder):
+    with pytest.raises(InvalidRequest, match="needs an encoder-decoder as draft model"):
+        LanguageModelDrafter.load(Model.load(starter.draft()), llm().target, None)
+    with pytest.raises(InvalidRequest, match="needs a decoder-only model as draft model"):
+        LanguageModelDrafter.load(Model.load(folder), Model.load(starter.draft()), None)
+
+
+def test_what_reads_the_prompt_itself_is_refused():
+    with pytest.raises(InvalidRequest, match="cannot score a prompt: marian is an encoder-decoder"):
+        llm().score("A text.")
+    with pytest.raises(InvalidRequest, match="has no chat template"):
+        llm().chat([{"role": "user", "content": "A text."}])
+    with pytest.raises(InvalidRequest, match="cannot learn from answers: marian is an encoder-decoder"):
+        LLM(llm().target, tokenizer=llm().tokenizer, draft=tiny_seq2seq.build("marian"), learn=True)
+
+
+def test_source_and_answer_have_a_context_each():
+    context = llm().target.context
+    with pytest.raises(ContextExceeded, match=f"has {context + 1} tokens, the limit is {context}"):
+        llm().generate([50] * (context + 1), GREEDY)
+    with pytest.raises(ContextExceeded, match=f"Use at most {context - 1}"):
+        llm().generate([50], SamplingParams(max_tokens=context))
+    assert llm().generate([50] * context, SamplingParams(max_tokens=2, ignore_eos=True))[0].finish_reason == "length"
+
+
+def test_a_cost_is_measured_within_a_short_context():
+    assert measured(llm().target).seconds[1] > 0

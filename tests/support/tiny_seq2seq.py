@@ -1,0 +1,88 @@
+"""Tiny random encoder-decoders of each family, and a tokenizer for them. Test code.
+
+Weights are float32 and a function of the name alone; nothing is downloaded.
+"""
+
+import zlib
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers as hf
+from tokenizers import Tokenizer as RawTokenizer
+from tokenizers.decoders import ByteLevel as ByteLevelDecoder
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel
+from tokenizers.processors import TemplateProcessing
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+)
+
+from tiny_models import disturb
+
+VOCAB = 320
+_BART: dict[str, Any] = dict(
+    d_model=64, encoder_layers=2, decoder_layers=3, encoder_attention_heads=4, decoder_attention_heads=4,
+    encoder_ffn_dim=96, decoder_ffn_dim=96, max_position_embeddings=96, init_std=0.3,
+)  # fmt: skip
+_PADS: dict[str, Any] = dict(pad_token_id=0, eos_token_id=1)
+_T5: dict[str, Any] = dict(_PADS, d_model=64, d_kv=16, d_ff=96, num_layers=2, num_heads=4, decoder_start_token_id=0)
+_ENDS: dict[str, Any] = dict(pad_token_id=1, bos_token_id=0, eos_token_id=2, decoder_start_token_id=2)
+
+Rules = dict[str, Any]
+FAMILIES: dict[str, tuple[type[PreTrainedConfig], dict[str, Any], Rules]] = {
+    "t5": (hf.T5Config, _T5, {}),
+    "flan-t5": (hf.T5Config, _T5 | dict(feed_forward_proj="gated-gelu", tie_word_embeddings=False), {}),
+    "mt5": (hf.MT5Config, _T5, {}),
+    "bart": (hf.BartConfig, _BART | _ENDS, dict(forced_bos_token_id=0, forced_eos_token_id=2)),
+    "mbart": (hf.MBartConfig, _BART | _ENDS, dict(forced_bos_token_id=9, forced_eos_token_id=2)),
+    "pegasus": (hf.PegasusConfig, _BART | dict(_PADS, decoder_start_token_id=0), dict(forced_eos_token_id=1)),
+    "marian": (
+        hf.MarianConfig,
+        _BART | dict(pad_token_id=VOCAB - 1, eos_token_id=0, decoder_start_token_id=VOCAB - 1),
+        dict(forced_eos_token_id=0, bad_words_ids=[[VOCAB - 1], [30, 31]], suppress_tokens=[40]),
+    ),
+    "m2m100": (hf.M2M100Config, _BART | _ENDS, dict(forced_bos_token_id=7, begin_suppress_tokens=[50, 60])),
+}
+"""Config, its settings, and the generation settings that force or forbid tokens."""
+
+
+def build(name: str) -> PreTrainedModel:
+    """Return the model called `name` in FAMILIES: float32, CPU, eval mode.
+
+    Its LM head is not tied: a random model with tied weights repeats its last token for ever.
+    """
+    kind, options, rules = FAMILIES[name]
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(zlib.crc32(name.encode()))
+        model = AutoModelForSeq2SeqLM.from_config(kind(vocab_size=VOCAB, **options), dtype=torch.float32)
+        disturb(model)
+        model.lm_head.weight = torch.nn.Parameter(torch.randn(VOCAB, 64) * 0.3)
+    model.generation_config.update(**rules)
+    return model.eval()
+
+
+def tokenizer(name: str) -> PreTrainedTokenizerBase:
+    """Return a tokenizer for a family: bytes are tokens, and a source ends with the end of text."""
+    _, options, _ = FAMILIES[name]
+    places = [place for place in range(VOCAB) if place not in (options["pad_token_id"], options["eos_token_id"])]
+    words = {f"<{place}>": place for place in range(VOCAB)}
+    for letter, place in zip(sorted(ByteLevel.alphabet()), places[20:], strict=False):
+        del words[f"<{place}>"]
+        words[letter] = place
+    raw = RawTokenizer(BPE(words, []))
+    raw.pre_tokenizer, raw.decoder = ByteLevel(add_prefix_space=False), ByteLevelDecoder()
+    eos = f"<{options['eos_token_id']}>"
+    raw.post_processor = TemplateProcessing(f"$A {eos}", special_tokens=[(eos, options["eos_token_id"])])
+    return PreTrainedTokenizerFast(tokenizer_object=raw, eos_token=eos, pad_token=f"<{options['pad_token_id']}>")
+
+
+def saved(name: str, folder: Path) -> Path:
+    """Return the folder with the model and its tokenizer."""
+    build(name).save_pretrained(folder)
+    tokenizer(name).save_pretrained(folder)
+    return folder
