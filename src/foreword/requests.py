@@ -120,7 +120,7 @@ class Requests:
                 f"cannot run this request: the prompt holds ids outside the vocabulary of {vocab} tokens"
             )
         rules = self._target.seq2seq
-        longest = context - 1 if rules is None else context
+        longest = context - 1 if rules is None else rules.longest or context
         if len(tokens) > longest:
             raise ContextExceeded(
                 f"cannot run this request: the prompt has {len(tokens)} tokens, the limit is {longest}. Shorten it"

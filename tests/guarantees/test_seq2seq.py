@@ -72,6 +72,19 @@ def test_drafts_change_no_token_of_a_sampled_text(name, method):
         assert sum(one.stats.accepted for one in drafted) > 40
 
 
+@pytest.mark.parametrize("rule", ["suppress_tokens", "begin_suppress_tokens", "bad_words_ids"])
+def test_what_the_settings_forbid_is_not_written(rule):
+    free = llm("t5", "none").generate(sources()[1], params("t5", temperature=0))[0].tokens
+    chosen = {"suppress_tokens": [free[2]], "begin_suppress_tokens": [free[0]], "bad_words_ids": [free[3:5]]}
+    model = tiny_seq2seq.build("t5")
+    model.generation_config.update(**{rule: chosen[rule]})
+    options = dict(num_beams=1, do_sample=False, max_new_tokens=NEW)
+    expected = model.generate(torch.tensor([sources()[1]]), **options)[0, 1:].tolist()
+    with LLM(model, tokenizer=tiny_seq2seq.tokenizer("t5"), draft=model, nodes=4) as one:
+        found = one.generate(sources()[1], [params("t5", temperature=0)])[0].tokens
+    assert found == expected != free
+
+
 @pytest.mark.parametrize("name", ["bart", "m2m100"])
 def test_a_text_may_fill_the_context(name):
     source = (sources()[-1] * 2)[: target(name).context]

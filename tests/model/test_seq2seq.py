@@ -127,5 +127,13 @@ def test_source_and_answer_have_a_context_each():
     assert llm().generate([50] * context, SamplingParams(max_tokens=2, ignore_eos=True))[0].finish_reason == "length"
 
 
+def test_an_encoder_may_have_a_longer_context():
+    led = LLM(Model(tiny_seq2seq.build("led"), "led"), tokenizer=tiny_seq2seq.tokenizer("led"))
+    assert led.target.context == 96
+    assert len(led.generate([50] * 128, GREEDY)[0].prompt_tokens) == 128
+    with pytest.raises(ContextExceeded, match="has 129 tokens, the limit is 128"):
+        led.generate([50] * 129, GREEDY)
+
+
 def test_a_cost_is_measured_within_a_short_context():
     assert measured(llm().target).seconds[1] > 0

@@ -46,6 +46,12 @@ FAMILIES: dict[str, tuple[type[PreTrainedConfig], dict[str, Any], Rules]] = {
         _BART | dict(pad_token_id=VOCAB - 1, eos_token_id=0, decoder_start_token_id=VOCAB - 1),
         dict(forced_eos_token_id=0, bad_words_ids=[[VOCAB - 1], [30, 31]], suppress_tokens=[40]),
     ),
+    "led": (
+        hf.LEDConfig,
+        {name: size for name, size in (_BART | _ENDS).items() if name != "max_position_embeddings"}
+        | dict(attention_window=8, max_encoder_position_embeddings=128, max_decoder_position_embeddings=96),
+        {},
+    ),
     "m2m100": (hf.M2M100Config, _BART | _ENDS, dict(forced_bos_token_id=7, begin_suppress_tokens=[50, 60])),
 }
 """Config, its settings, and the generation settings that force or forbid tokens."""

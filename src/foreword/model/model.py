@@ -34,6 +34,8 @@ from foreword.native.tree import GrownTree, TreeRequest
 
 NO_LIMIT = 2**31
 """Tokens. Context length of a model whose config gives none."""
+CONTEXT = ("max_position_embeddings", "max_decoder_position_embeddings")
+"""Names of the context length in a config."""
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -76,7 +78,8 @@ class Model:
         """Layer numbers that `check_hidden_states` has accepted."""
         config = hf.config.get_text_config()
         self.vocab: int = config.vocab_size
-        self.context: int = getattr(config, "max_position_embeddings", None) or NO_LIMIT
+        limits = (getattr(config, name, None) for name in CONTEXT)
+        self.context: int = next(filter(None, limits), NO_LIMIT)
         if known is None and swaps is None and (invalid := eos_ids(hf)[1]):
             warnings.warn(
                 f"ignoring the end-of-text ids {invalid}: {self.name} has {self.vocab} tokens, none with these ids",

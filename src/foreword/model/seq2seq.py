@@ -36,6 +36,8 @@ class Seq2Seq:
     """Words, as token ids, that no answer holds."""
     not_first: tuple[int, ...] = ()
     """Ids that do not follow `start`."""
+    longest: int | None = None
+    """Tokens. Longest source; None = the context of the decoder."""
 
     @classmethod
     def of(cls, model: PreTrainedModel, name: str) -> Seq2Seq | None:
@@ -67,6 +69,7 @@ class Seq2Seq:
             _token(settings, "forced_eos_token_id", name),
             tuple(map(tuple, words)),
             tuple(getattr(settings, "begin_suppress_tokens", None) or ()),
+            getattr(model.config, "max_encoder_position_embeddings", None),
         )
         named = [*rules.start, *rules.not_first, *(token for word in rules.forbidden for token in word)]
         if wrong := [token for token in named if not 0 <= token < vocab]:

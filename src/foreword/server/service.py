@@ -63,12 +63,9 @@ class Service:
         return min(self.llm.target.context, self.settings.context or self.llm.target.context)
 
     def room(self, prompt: int) -> int:
-        """Return the most tokens of an answer to a prompt of this many tokens; below 1, there is none.
-
-        The decoder of an encoder-decoder does not read the prompt, but the encoder's context is the same.
-        """
+        """Return the most tokens of an answer to a prompt of this many tokens; below 1, there is none."""
         rules = self.llm.target.seq2seq
-        return self.context - (prompt if rules is None or prompt > self.context else len(rules.start))
+        return self.context - (prompt if rules is None else len(rules.start))
 
     async def in_texts(self, function: Callable[..., T], *args: Any) -> T:
         """Run a function that renders or tokenizes in the thread of texts."""
