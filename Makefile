@@ -33,7 +33,7 @@ $(KERNELS): $(STAMP)
 
 # The tests of the page need Chromium. Without one, and without the right to install Debian's, they are skipped.
 $(BROWSER): $(STAMP)
-	@command -v chromium chromium-browser google-chrome >/dev/null \
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null \
 		|| { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium >/dev/null; } \
 		|| echo "no Chromium here: install one to run the tests of the page"
 	@touch $(BROWSER)
