@@ -73,6 +73,20 @@ def test_losses_in_a_large_batch_do_not_stop_drafting_for_one_sequence():
     assert any(play(budget, alone, 10, kept=1.0))
 
 
+def test_what_a_batch_may_lose_is_counted_in_rounds_of_one_sequence():
+    budget, batch, lost, seconds = AdaptiveBudget(LONG_ROUNDS), [sequence(number) for number in range(32)], [], 0.0
+    for _ in range(100):
+        counts = [budget.nodes(one, 31) for one in batch]
+        clock = Clock(propose=0.2 * sum(counts), score=8.0 + sum(counts) / 32, verify=0.01)
+        budget.on_timing(32 + sum(counts), clock)
+        for one, count in zip(batch, counts, strict=True):
+            budget.learn(one, RoundResult(count, count, 0, clock.propose, clock.total))
+        lost.append(clock.total - 8.01)
+        seconds += clock.total
+    assert sum(lost) > 0, "it tries"
+    assert sum(lost) <= LOSS_BUDGET + SHARE * 1.01 * seconds + 2 * max(lost)  # a plain round of one takes 1 second
+
+
 def test_fixed_is_fixed():
     assert [FixedBudget(3).nodes(sequence(), others) for others in range(3)] == [3, 3, 3]
 
