@@ -7,7 +7,7 @@ from collections.abc import Sequence as List
 from jaxtyping import Float
 from torch import Tensor
 
-from foreword.model import Model
+from foreword.model import Model, source_id
 from foreword.scheduler import ScheduledSequence
 from foreword.types import Load, Sequence
 from foreword.types.params import NODES
@@ -53,6 +53,7 @@ class KVCache:
         if pool is None or pool.limit is None or not running:
             return True
         needed = [pool.lacking(one.id, self._rows(one)) for one in (*running, sequence)]
+        needed += [pool.lacking(source_id(one.id), len(one.source)) for one in (*running, sequence)]
         shared = pool.prefixes.shared(sequence.tokens, sequence.params.tenant, layers)
         return sum(needed) - shared <= pool.limit - pool.used
 

@@ -133,7 +133,7 @@ class Requests:
             )
         pool = self._target.backend.pool
         if pool is not None and pool.limit is not None:
-            needed = pool.room(len(tokens) + params.max_tokens + NODES)
+            needed = pool.room(begun + params.max_tokens + NODES) + (0 if rules is None else pool.room(len(tokens)))
             if needed > pool.limit:
                 raise InvalidRequest(
                     f"cannot run this request: a prompt of {len(tokens)} tokens, max_tokens={params.max_tokens} and "

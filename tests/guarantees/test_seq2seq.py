@@ -50,7 +50,7 @@ def params(name: str, **more) -> SamplingParams:
 @pytest.mark.parametrize("name", FAMILIES)
 def test_greedy_text_is_that_of_generate(name, method):
     one, greedy = llm(name, method), params(name, temperature=0)
-    assert one.target.mode is Mode.CACHE
+    assert one.target.mode is (Mode.CACHE if name == "led" else Mode.TREE)
     together = one.generate(sources(), greedy)
     start = list(target(name).seq2seq.start)
     assert [[*start, *answer.tokens] for answer in together] == wanted(name)

@@ -6,6 +6,7 @@ from foreword.model.backend import Mode
 from foreword.model.cost import measure
 from foreword.model.model import Model, borrow, options
 from foreword.model.pool.plan import Read
+from foreword.model.pool.seq2seq import source_id
 from foreword.model.probe.probe import Capability
 from foreword.model.seq2seq import check_decoder_only
 from foreword.model.tokenizer import Tokenizer, check_same, load_tokenizer
@@ -23,4 +24,5 @@ __all__ = [
     "load_tokenizer",
     "measure",
     "options",
+    "source_id",
 ]

@@ -85,8 +85,8 @@ class Model:
                 f"ignoring the end-of-text ids {invalid}: {self.name} has {self.vocab} tokens, none with these ids",
                 stacklevel=3,
             )
-        best = Mode.TREE if self.seq2seq is None else Mode.CACHE
-        if known is None and backend is None and self.mode is not best:
+        good = (Mode.TREE,) if self.seq2seq is None else (Mode.TREE, Mode.CACHE)
+        if known is None and backend is None and self.mode not in good:
             warnings.warn(f"{self.name} runs in mode '{self.mode.value}'. {self.capability.reason}", stacklevel=3)
 
     @classmethod

@@ -108,14 +108,18 @@ class Seq2SeqBackend(CacheBackend):
         """Run the encoder over the source of an open sequence, before its first read."""
         state = self._states[id]
         with torch.inference_mode(), all_threads():
-            states = self._model.get_encoder()(input_ids=torch.tensor([source], device=self._device), return_dict=True)
-        state.inputs = {"encoder_outputs": states}
+            state.inputs = {"encoder_outputs": encoder_states(self._model, source)}
         # Without the config, whose number of layers is the encoder's in some kinds.
         state.beginning = 0, EncoderDecoderCache(DynamicCache(), DynamicCache()) if self._cache else None
         state.marks = [state.beginning]
 
     def _ids(self, ids: Int[Tensor, "1 rows"]) -> dict[str, Any]:
         return {"decoder_input_ids": ids}
+
+
+def encoder_states(model: PreTrainedModel, source: List[int]) -> Any:
+    """Run the encoder over one source, unpadded; return its output, which the model's forward takes again."""
+    return model.get_encoder()(input_ids=torch.tensor([source], device=model.device), return_dict=True)
 
 
 def is_seq2seq(config: PreTrainedConfig) -> bool:

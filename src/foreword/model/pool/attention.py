@@ -6,10 +6,11 @@ A model's own code is not changed.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
@@ -29,8 +30,8 @@ BLOCK = 96
 def attend(
     module: nn.Module,
     query: Float[Tensor, "1 heads rows dim"],
-    key: Float[Tensor, "1 kv_heads rows dim"],
-    value: Float[Tensor, "1 kv_heads rows value_dim"],
+    key: Float[Tensor, "1 kv_heads keys dim"],
+    value: Float[Tensor, "1 kv_heads keys value_dim"],
     attention_mask: Tensor | None,
     *,
     scaling: float | None = None,
@@ -39,33 +40,39 @@ def attend(
     sliding_window: int | None = None,
     softcap: float | None = None,
     s_aux: Tensor | None = None,
+    position_bias: Tensor | None = None,
     **_: object,
 ) -> tuple[Float[Tensor, "1 rows heads value_dim"], None]:
     """Compute attention of one layer in one packed forward, in the signature of transformers' AttentionInterface.
 
     Writes the new keys and values into the pool, then attends span by span, so that a sequence's result never depends
-    on the other sequences. Rows that belong to no span (padding of the forward) return zero. Raises ModelError without
-    a plan.
+    on the other sequences. Cross-attention (`Plan.cross`) attends to the keys of the source of each span. Rows that
+    belong to no span (padding of the forward) return zero. Raises ModelError without a plan.
     """
     if plan is None:
         raise ModelError(
             "cannot run this model directly: Foreword loaded it, and it reads through a pool. Use foreword.LLM, or "
             "call model.set_attn_implementation('sdpa') first"
         )
-    layer = int(module.layer_idx)  # type: ignore[arg-type]
-    plan.windows[layer] = sliding_window
-    keys, values = plan.pool.write(layer, key[0].transpose(0, 1), value[0].transpose(0, 1), plan.rows)
-    heads, kv_heads = query.shape[1], key.shape[1]
+    layer, heads, kv_heads = int(module.layer_idx), query.shape[1], key.shape[1]  # type: ignore[arg-type]
+    if source := layer < len(plan.cross) and key is plan.cross[layer]:
+        keys, values = plan.pool.layer(layer)
+        seen = _Seen(heads // kv_heads, source=True)
+    else:
+        plan.windows[layer] = sliding_window
+        keys, values = plan.pool.write(layer, key[0].transpose(0, 1), value[0].transpose(0, 1), plan.rows)
+        table = None if position_bias is None else _bias_table(plan, module, layer)
+        seen = _Seen(heads // kv_heads, sliding_window, table)
     out = value.new_zeros(1, query.shape[2], heads, value.shape[-1])
     sinks = s_aux if s_aux is not None else getattr(module, "sinks", None)
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     fused = softcap is None and sinks is None and key.shape[-1] == value.shape[-1]
     for span in plan.spans:
-        k, v = (taken(part, plan.place(span)).transpose(0, 1)[None] for part in (keys, values))
+        k, v = (taken(part, plan.place(span, source=source)).transpose(0, 1)[None] for part in (keys, values))
         for start in range(span.start, span.stop, BLOCK):
             stop = min(start + BLOCK, span.stop)
             q = _fold(query[0, :, start:stop], kv_heads)
-            mask = _mask(plan, span, (start, stop), sliding_window, heads // kv_heads)
+            mask = _mask(plan, span, (start, stop), seen)
             if fused:
                 result = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
             else:
@@ -98,16 +105,55 @@ def _fold_sinks(
     return F.pad(folded, (0, query.shape[2] - folded.shape[1]))
 
 
-def _mask(
-    plan: Plan, span: Span, block: tuple[int, int], window: int | None, groups: int
-) -> Bool[Tensor, "1 1 padded keys"]:
-    """Return the folded, padded mask of a block, cached per forward and window and shared by the layers."""
-    folded = plan.masks.get((block[0], window, groups))
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What decides, beside the rows, on the mask of a layer."""
+
+    groups: int
+    """Query heads per key head."""
+    window: int | None = None
+    table: int | None = None
+    """Layer whose table of position biases is added; None = there is none."""
+    source: bool = False
+    """Whether the keys are those of the source."""
+
+
+def _mask(plan: Plan, span: Span, block: tuple[int, int], seen: _Seen) -> Shaped[Tensor, "1 groups padded keys"]:
+    """Return the folded, padded mask of a block, cached per forward and kind of layer and shared by the layers.
+
+    It is boolean, or what is added to the scores.
+    """
+    folded = plan.masks.get((block[0], seen))
     if folded is None:
-        mask = span.visible(window, plan.rows.device)[block[0] - span.start : block[1] - span.start].repeat(groups, 1)
-        folded = F.pad(mask, (0, 0, 0, -mask.shape[0] % ROWS), value=True)[None, None]
-        plan.masks[block[0], window, groups] = folded
+        rows, device = slice(block[0] - span.start, block[1] - span.start), plan.rows.device
+        if seen.source and span.source is not None:
+            mask = span.source.visible(block[1] - block[0], device)
+        else:
+            mask = span.visible(seen.window, device)[rows]
+        if seen.table is None:
+            mask = mask.repeat(seen.groups, 1)
+            folded = F.pad(mask, (0, 0, 0, -mask.shape[0] % ROWS), value=True)[None, None]
+        else:
+            bias = plan.biases[seen.table]
+            bias = bias[:, span.distances(device)[rows].clamp(min=0)].masked_fill(~mask, float("-inf"))
+            folded = _fold(bias, bias.shape[0] // seen.groups)
+        plan.masks[block[0], seen] = folded
     return folded
+
+
+def _bias_table(plan: Plan, module: Any, layer: int) -> int:
+    """Return the layer whose table of biases this one uses: its own, or that of the last one before that has one.
+
+    The biases of all distances of a forward are computed by the module's own code, up to a multiple of what the
+    processor computes at once, so that their bits do not depend on the longest text.
+    """
+    if getattr(module, "relative_attention_bias", None) is not None and layer not in plan.biases:
+        most = max(span.padded for span in plan.spans)
+        biases = module.compute_bias(1, most, device=plan.rows.device, past_seen_tokens=most - 1)
+        plan.biases[layer] = biases[0, :, 0].flip(-1)
+    if not plan.biases:
+        raise ModelError(f"cannot compute the position biases of layer {layer}: it has no table of them")
+    return max(plan.biases)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +168,7 @@ def _eager(
     query: Float[Tensor, "1 kv_heads padded dim"],
     key: Float[Tensor, "1 kv_heads keys dim"],
     value: Float[Tensor, "1 kv_heads keys value_dim"],
-    mask: Bool[Tensor, "1 1 padded keys"],
+    mask: Shaped[Tensor, "1 groups padded keys"],
     scale: float,
     extras: _Extras,
 ) -> Float[Tensor, "1 kv_heads padded value_dim"]:
@@ -130,7 +176,7 @@ def _eager(
     scores = (query @ key.transpose(-1, -2)).float() * scale
     if extras.softcap is not None:
         scores = extras.softcap * torch.tanh(scores / extras.softcap)
-    scores = scores.masked_fill(~mask, float("-inf"))
+    scores = scores.masked_fill(~mask, float("-inf")) if mask.dtype is torch.bool else scores + mask
     if extras.sinks is not None:
         scores = torch.cat([scores, extras.sinks.float()[None, :, :, None]], dim=-1)
     weights = scores.softmax(dim=-1)[..., : key.shape[2]].to(value.dtype)

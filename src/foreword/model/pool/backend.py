@@ -6,7 +6,7 @@ from collections.abc import Sequence as List
 from contextlib import nullcontext
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -15,7 +15,7 @@ from foreword.model.pool.dynamic_rope import dynamic_rope_of
 from foreword.model.pool.hooks import CapturesHiddenStates
 from foreword.model.pool.packed_linear import MIN_ROWS, Tiles, unpacked
 from foreword.model.pool.packing import Packing
-from foreword.model.pool.plan import Read
+from foreword.model.pool.plan import Plan, Read
 from foreword.native.openmp import all_threads
 
 EVEN = 32
@@ -61,13 +61,18 @@ class PoolBackend(Packing, CapturesHiddenStates):
         if self._rope is not None:
             self._rope.forget()
         with Tiles() if self._tiled else nullcontext():
-            output = self._model(
-                input_ids=packed[:1],
-                position_ids=packed[1:],
-                use_cache=False,
-                logits_to_keep=torch.tensor(kept, device=self._device),
-                plan=rows.plan,
-            )
+            logits = self._logits(packed, kept, rows.plan)
         self.windows = rows.plan.windows
         self._note(reads)
-        return output.logits[0, :count]
+        return logits[:count]
+
+    def _logits(self, packed: Int[Tensor, "2 rows"], kept: list[int], plan: Plan) -> Float[Tensor, "kept vocab"]:
+        """Run the model over the tokens and positions; return the logits of the kept rows."""
+        output = self._model(
+            input_ids=packed[:1],
+            position_ids=packed[1:],
+            use_cache=False,
+            logits_to_keep=torch.tensor(kept, device=self._device),
+            plan=plan,
+        )
+        return output.logits[0]

@@ -11,16 +11,25 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from foreword.errors import ModelError
 from foreword.model.pool.plan import Read
 from foreword.native.openmp import all_threads
 
+LAYERS = ("num_decoder_layers", "decoder_layers", "num_hidden_layers")
+"""Names of the number of decoder layers in a config; the first that there is."""
+
+
+def layer_count(config: PreTrainedConfig) -> int:
+    """Return the number of layers of the model's decoder."""
+    text = config.get_text_config()
+    return next(count for name in LAYERS if (count := getattr(text, name, None)) is not None)
+
 
 def layers_of(model: PreTrainedModel) -> List[nn.Module]:
     """Return the decoder layers in order, without vision layers. Raises ModelError where they cannot be found."""
-    count = model.config.get_text_config().num_hidden_layers
+    count = layer_count(model.config)
     lists = [m for m in model.get_decoder().modules() if isinstance(m, nn.ModuleList) and len(m) == count]
     if not lists:
         raise ModelError(

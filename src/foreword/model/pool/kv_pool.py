@@ -57,6 +57,10 @@ class KVPool(PagePool):
         values[rows] = value[: rows.numel()]
         return keys, values
 
+    def layer(self, layer: int) -> tuple[Float[Tensor, "pool heads dim"], Float[Tensor, "pool heads value_dim"]]:
+        """Return all keys and values of a layer that has been written."""
+        return self._layers[layer]
+
     def where(self, table: PageTable, length: int, padded: int) -> slice | list[int]:
         """Return where the first `padded` rows of a sequence lie, of which it has `length`: for `taken`.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from foreword.model.pool.kv_pool import KVPool
@@ -68,6 +68,18 @@ class Read:
 
 
 @dataclass(frozen=True, slots=True)
+class Source:
+    """The keys and values of a sequence's source, which the decoder of an encoder-decoder reads in every layer."""
+
+    table: PageTable
+    length: int
+
+    def visible(self, count: int, device: torch.device) -> Bool[Tensor, "rows keys"]:
+        """Return the mask of keys for so many rows: each attends to the whole source."""
+        return (torch.arange(whole(self.length), device=device) < self.length).repeat(count, 1)
+
+
+@dataclass(frozen=True, slots=True)
 class Span:
     """The rows of one sequence in a packed forward."""
 
@@ -75,6 +87,7 @@ class Span:
     stop: int
     table: PageTable
     read: Read
+    source: Source | None = None
 
     @property
     def length(self) -> int:
@@ -95,11 +108,15 @@ class Span:
         if self.read.parents is not None:
             mask &= self._ancestors(keys, self.read.parents)
         if window is not None:
-            whole_tree = replace(self.read, tokens=[0] * self.read.held + self.read.tokens, held=0)
-            positions = keys.clone()
-            positions[self.read.past : self.length] = torch.tensor(whole_tree.depths, device=device) + self.read.past
-            mask &= positions[None, :] > positions[self.read.start : self.length, None] - window
+            mask &= self.distances(device) < window
         return mask
+
+    def distances(self, device: torch.device) -> Int[Tensor, "rows keys"]:
+        """Return how many positions each key is before each row; a draft token's position is its depth in the tree."""
+        whole_tree = replace(self.read, tokens=[0] * self.read.held + self.read.tokens, held=0)
+        positions = torch.arange(self.padded, device=device)
+        positions[self.read.past : self.length] = torch.tensor(whole_tree.depths, device=device) + self.read.past
+        return positions[self.read.start : self.length, None] - positions[None, :]
 
     def _ancestors(self, keys: Int[Tensor, "keys"], parents: list[int]) -> Bool[Tensor, "rows keys"]:
         past, held = self.read.past, self.read.held
@@ -123,13 +140,18 @@ class Plan:
     """Row of the pool where each packed row is written."""
     windows: dict[int, int | None] = field(default_factory=dict)
     """The sliding window that each layer passed to attention; the probe compares it with the model's config."""
-    masks: dict[tuple[int, int | None, int], Tensor] = field(default_factory=dict)
-    """Cached masks by (first row, window, query heads per key head), shared by the layers of a forward."""
-    places: dict[int, slice | list[int]] = field(default_factory=dict)
-    """Cached `place` of each span, by its first row."""
+    masks: dict[tuple[object, ...], Tensor] = field(default_factory=dict)
+    """Cached masks by (first row, kind of layer), shared by the layers of a forward."""
+    places: dict[tuple[int, bool], slice | list[int]] = field(default_factory=dict)
+    """Cached `place` of each span and of its source, by its first row."""
+    cross: tuple[Tensor, ...] = ()
+    """By layer, the keys that its cross-attention passes: they stand for those of each span's source."""
+    biases: dict[int, Float[Tensor, "heads distances"]] = field(default_factory=dict)
+    """Bias of a score by the distance of its key, by the layer that has the table."""
 
-    def place(self, span: Span) -> slice | list[int]:
-        """Return where the padded keys of a span lie in the pool."""
-        if span.start not in self.places:
-            self.places[span.start] = self.pool.where(span.table, span.length, span.padded)
-        return self.places[span.start]
+    def place(self, span: Span, *, source: bool = False) -> slice | list[int]:
+        """Return where the padded keys of a span, or of its source, lie in the pool."""
+        if (span.start, source) not in self.places:
+            of = span.source if source and span.source is not None else span
+            self.places[span.start, source] = self.pool.where(of.table, of.length, whole(of.length))
+        return self.places[span.start, source]

@@ -21,6 +21,7 @@ from foreword.model.pool.attention import NAME
 from foreword.model.pool.backend import PoolBackend
 from foreword.model.pool.hooks import layers_of
 from foreword.model.pool.packed_linear import Swap, swap_in, swap_out, tile_experts
+from foreword.model.pool.seq2seq import Seq2SeqPoolBackend
 from foreword.model.probe.trial import Trial
 from foreword.model.seq2seq import Seq2SeqBackend, is_seq2seq
 
@@ -148,8 +149,10 @@ def build_backend(model: PreTrainedModel, known: Capability, swaps: list[Swap]) 
 
 def _refusal(model: PreTrainedModel, backend: str) -> str | None:
     """Return why a backend cannot run a model, before anything is tried; None if it may."""
-    if is_seq2seq(model.config) and backend not in (CACHE, PLAIN, WHOLE):
+    if is_seq2seq(model.config) and backend in FAST:
         return "it runs no encoder"
+    if is_seq2seq(model.config) and backend.startswith("pool") and not model._can_set_attn_implementation():
+        return "its attention cannot be replaced: it is not called through transformers' AttentionInterface"
     return REFUSED.get(backend, lambda _: None)(model)
 
 
@@ -167,4 +170,6 @@ def _make(model: PreTrainedModel, backend: str, mode: Mode, swaps: list[Swap], o
         return kind(model, mode, cache=backend != WHOLE)
     swaps.extend(swap_in(model))
     model.set_attn_implementation(NAME)
-    return cuda_backend.CudaGraphBackend(model) if backend == cuda_backend.GRAPH else PoolBackend(model, mode)
+    if backend == cuda_backend.GRAPH:
+        return cuda_backend.CudaGraphBackend(model)
+    return Seq2SeqPoolBackend(model, mode, own=own) if is_seq2seq(model.config) else PoolBackend(model, mode)

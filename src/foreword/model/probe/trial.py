@@ -15,6 +15,7 @@ from foreword.model.cache_backend import CacheBackend
 from foreword.model.cpu import experts
 from foreword.model.pool.backend import PoolBackend
 from foreword.model.pool.plan import Read
+from foreword.model.pool.seq2seq import Seq2SeqPoolBackend
 from foreword.model.probe.excerpt import excerpt
 from foreword.model.seq2seq import own_logits
 
@@ -66,7 +67,7 @@ class Trial:
         """Return why scores may depend on the batch; None if every bit is independent of it."""
         if isinstance(backend, PoolBackend) and (reason := _missing_window(self._model, backend)):
             return reason
-        if not isinstance(backend, CacheBackend) and type(backend) is not PoolBackend:
+        if not isinstance(backend, CacheBackend) and type(backend) not in (PoolBackend, Seq2SeqPoolBackend):
             return None  # the tests of these backends compare every bit
         return (
             None

@@ -1,0 +1,123 @@
+"""Provides the pool backend of encoder-decoders: decoders packed in one forward, each with the keys of its own source.
+
+The encoder runs once a sequence, alone and unpadded, by the model's own attention. The keys and values that the
+decoder makes of its states lie in pages of the same pool, in the rows of the layer that reads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from collections.abc import Sequence as List
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from transformers import Cache, DynamicCache, EncoderDecoderCache, PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutput
+
+from foreword.model.backend import Mode
+from foreword.model.pool.attention import NAME
+from foreword.model.pool.backend import PoolBackend
+from foreword.model.pool.packing import Packed
+from foreword.model.pool.plan import Plan, Read, Source
+from foreword.model.pool.positions import placing
+from foreword.model.seq2seq import encoder_states, probe_source
+from foreword.native.openmp import all_threads
+
+
+class Seq2SeqPoolBackend(PoolBackend):
+    """A pool backend whose sequences are what the decoder reads; each is opened, and then gets its source."""
+
+    def __init__(self, model: PreTrainedModel, mode: Mode = Mode.TREE, *, own: str) -> None:
+        """`own`: the model's own attention, under which the encoder runs."""
+        super().__init__(model, mode)
+        self._own = own
+        self._sources: dict[int, Source] = {}
+        self._cross: tuple[Tensor, ...] = ()
+        """One key a layer, which stands for those of all sources."""
+        self._options: dict[str, Any] = {}
+        """The encoder's output and the cache of every forward. The cache stores nothing and holds `_cross`."""
+
+    @property
+    def probe_source(self) -> list[int]:
+        """The source under which it is checked and timed."""
+        return probe_source(self._model.config.get_text_config().vocab_size)
+
+    def open(self, id: int, capacity: int, tokens: List[int] = (), tenant: str = "", layers: List[int] = ()) -> int:
+        """Begin a sequence, without the pages of earlier ones: what a decoder makes of a text depends on its source."""
+        self.close(id)
+        return super().open(id, capacity)
+
+    def close(self, id: int) -> None:
+        super().close(id)
+        super().close(source_id(id))
+        self._sources.pop(id, None)
+
+    @torch.inference_mode()
+    def encode(self, id: int, source: List[int]) -> None:
+        """Run the encoder over the source of an open sequence, before its first read."""
+        cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
+        with all_threads(), self._own_attention():
+            states = encoder_states(self._model, source)
+            first = torch.zeros(1, 1, dtype=torch.long, device=self._device)  # any token
+            self._model(encoder_outputs=states, decoder_input_ids=first, past_key_values=cache, use_cache=True)
+        made: list[Any] = list(cache.cross_attention_cache.layers)
+        length = made[0].keys.shape[2]
+        self.pool.open(source_id(id), length)
+        table = self.pool.extend(source_id(id), 0, length)
+        rows = torch.tensor(table.rows(0, length), device=self._device)
+        for number, layer in enumerate(made):
+            self.pool.write(number, layer.keys[0].transpose(0, 1), layer.values[0].transpose(0, 1), rows)
+        self._sources[id] = Source(table, length)
+        if not self._options:
+            self._stand_in(states, made)
+
+    def _stand_in(self, states: Any, made: List[Any]) -> None:
+        """Keep what every forward is given in place of the encoder's output and of a cache."""
+        cross = DynamicCache()
+        pairs = [
+            cross.update(one.keys[:, :, :1].clone(), one.values[:, :, :1].clone(), i) for i, one in enumerate(made)
+        ]
+        self._cross = tuple(key for key, _ in pairs)
+        self._options = {
+            "encoder_outputs": BaseModelOutput(last_hidden_state=states[0][:, :1].clone()),
+            "past_key_values": EncoderDecoderCache(_NoCache(), cross),
+        }
+
+    def _pack(self, reads: List[Read]) -> Packed:
+        rows = super()._pack(reads)
+        spans = tuple(replace(span, source=self._sources[span.read.id]) for span in rows.plan.spans)
+        return replace(rows, plan=replace(rows.plan, spans=spans, cross=self._cross))
+
+    def _logits(self, packed: Int[Tensor, "2 rows"], kept: list[int], plan: Plan) -> Float[Tensor, "kept vocab"]:
+        with placing(self._model, packed[1]) as options:
+            output = self._model(decoder_input_ids=packed[:1], use_cache=False, plan=plan, **self._options, **options)
+        return output.logits[0, kept]
+
+    @contextmanager
+    def _own_attention(self) -> Iterator[None]:
+        self._model.set_attn_implementation(self._own)
+        try:
+            yield
+        finally:
+            self._model.set_attn_implementation(NAME)
+
+
+def source_id(id: int) -> int:
+    """Return the id under which the pool holds the source of a sequence; no sequence has it."""
+    return -3 - id
+
+
+class _NoCache(Cache):
+    """A cache that returns the keys and values it is given: attention itself stores them."""
+
+    def __init__(self) -> None:
+        super().__init__(layers=[])
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
+    ) -> tuple[Tensor, Tensor]:
+        return key_states, value_states
