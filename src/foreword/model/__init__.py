@@ -8,7 +8,7 @@ from foreword.model.model import Model, borrow, options
 from foreword.model.pool.plan import Read
 from foreword.model.probe.probe import Capability
 from foreword.model.seq2seq import check_decoder_only
-from foreword.model.tokenizer import Tokenizer, check_same, load_tokenizer
+from foreword.model.tokenizer import Tokenizer, check_same, load_tokenizer, need_tokenizer
 
 __all__ = [
     "Capability",
@@ -22,5 +22,6 @@ __all__ = [
     "check_same",
     "load_tokenizer",
     "measure",
+    "need_tokenizer",
     "options",
 ]
