@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from collections.abc import Sequence as List
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,8 +20,8 @@ from foreword.draft.online.learner import Learning, OnlineLearner, teaching
 from foreword.draft.online.trainer import Progress
 from foreword.engine import Engine
 from foreword.errors import InvalidRequest
-from foreword.model import Tokenizer, load_tokenizer
-from foreword.model.loading.given import Given, check_given, opened
+from foreword.model import Tokenizer, load_tokenizer, need_tokenizer
+from foreword.model.loading.given import Given, GivenTokenizer, check_given, opened
 from foreword.model.weights import save
 from foreword.prompts import Prompt, listed, per_prompt
 from foreword.requests import Requests, completed
@@ -47,15 +47,14 @@ class LLM:
     rule: verification rule. "match" gives the same text as plain decoding with the same seed, the others the same
         distribution. Or a guarantee, "same-text" or "same-distribution", for the fastest rule that gives it.
     budget: policy for the number of draft tokens (docs/budgets.md).  nodes: instead, a fixed number per round.
-    learn: distil the draft model from the target's output between rounds (docs/online.md): True, or Learning with its
-        share of the time. The text does not depend on it.
-    dtype, device, backend, trust_remote_code: see `Model.load`.  tokenizer: default, that of the target's folder.
+    learn: distil the draft model between rounds (docs/online.md): True, or Learning with its share of the time.
+    dtype, device, backend, trust_remote_code: see `Model.load`.
+    tokenizer: default, that of the target's folder; False for token ids alone, without text (docs/targets.md).
     slots: sequences that run at a time.  chunk: prompt tokens read in one round.
     cache_tokens: most tokens of keys and values held, a quarter of the free memory by default (docs/kv-cache.md).
 
     Requests may set their own method, rule and budget (`SamplingParams`). If several methods need a source, `draft`
     maps method names to sources, {"lm": folder, …}; the first is the default method.
-
     Threads may share one LLM: their requests share rounds. An error of one request ends only that request.
     """
 
@@ -63,7 +62,7 @@ class LLM:
         self,
         target: Given | None = None,
         *,
-        tokenizer: Tokenizer | str | Path | None = None,
+        tokenizer: GivenTokenizer = None,
         draft: Sources = None,
         method: str | None = None,
         rule: str = "match",
@@ -90,23 +89,21 @@ class LLM:
         check_given(target, draft, tokenizer, **options)
         self.method = default_method(draft) if method is None else method
         drafter = find_method(self.method)
-        for name in draft if isinstance(draft, Mapping) else ():
-            find_method(name)
         source = source_of(draft, self.method, drafter)
         if drafter.needs and source is None and not is_bundled:
             raise InvalidRequest(
                 f"cannot use method {self.method!r}: it needs {drafter.takes}. Give draft='folder or hub id'"
             )
         settings = teaching(learn, drafter, self.method)
-        if drafter.takes == MODEL and isinstance(source, str | Path):
+        if drafter.takes == MODEL and isinstance(source, str | Path) and tokenizer is not False:
             load_tokenizer(source, trust_remote_code=trust_remote_code)  # fail now if its files are missing
-        self.target, self.tokenizer = opened(target, tokenizer, **options)
+        self.target, self._tokenizer = opened(target, tokenizer, **options)
         self.target.cache_tokens = cache_tokens
         self._speculators = Speculators(
-            self.target, self.tokenizer, draft, method=self.method, rule=rule, decides=make_budget, bundled=is_bundled
+            self.target, self._tokenizer, draft, method=self.method, rule=rule, decides=make_budget, bundled=is_bundled
         )
         self.engine = Engine(self.target, *self._speculators.usual(settings, anyhow=method is None), scheduler)
-        self._requests, self._lock = Requests(self.target, self.tokenizer), RLock()
+        self._requests, self._lock = Requests(self.target, self._tokenizer), RLock()
         self._running: dict[int, Sequence] = {}
         self._process, self._closed = os.getpid(), False
 
@@ -120,16 +117,14 @@ class LLM:
         parameter cannot be served.
         """
         sequences = [one for prompt, own in per_prompt(listed(prompts), params) for one in self.prepare(prompt, own)]
-        deltas: dict[int, list[Delta]] = {}
         try:
             for sequence in sequences:
                 self.begin(sequence)
-            for sequence in sequences:
-                deltas[sequence.id] = list(self._deltas(sequence))
+            deltas = [list(self._deltas(sequence)) for sequence in sequences]
         finally:
             for sequence in sequences:
                 self.forget(sequence)
-        return [self.completion(sequence, deltas[sequence.id]) for sequence in sequences]
+        return [self.completion(*answered) for answered in zip(sequences, deltas, strict=True)]
 
     def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[Delta]:
         """Complete one prompt and yield a delta per round. Closing the iterator aborts the request."""
@@ -181,7 +176,12 @@ class LLM:
         if model is None:
             raise InvalidRequest(f"cannot save a draft model: the method {self.method} has none that learns")
         with self._locked():
-            save(model, Path(folder), self.tokenizer)
+            save(model, Path(folder), self._tokenizer)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The target's tokenizer. Raises InvalidRequest where there is none."""
+        return need_tokenizer(self._tokenizer)
 
     @property
     def progress(self) -> Progress | None:

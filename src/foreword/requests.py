@@ -25,7 +25,7 @@ from foreword.chats import (
 )
 from foreword.detokenizer import Detokenizer
 from foreword.errors import ContextExceeded, InvalidRequest, check_unicode
-from foreword.model import Model, Tokenizer
+from foreword.model import Model, Tokenizer, need_tokenizer
 from foreword.prompts import Prompt, token_ids
 from foreword.structured.compiler import Grammars
 from foreword.types import Completion, Delta, SamplingParams, Sequence
@@ -36,12 +36,20 @@ SEEDS = 2**63
 
 
 class Requests:
-    """Builder of sequences for one target. Not thread-safe, because tokenizers are not."""
+    """Builder of sequences for one target. Not thread-safe, because tokenizers are not.
 
-    def __init__(self, target: Model, tokenizer: Tokenizer) -> None:
-        self._target, self.tokenizer = target, tokenizer
+    Without a tokenizer, sequences are token ids alone, and whatever needs text raises InvalidRequest.
+    """
+
+    def __init__(self, target: Model, tokenizer: Tokenizer | None) -> None:
+        self._target, self._tokenizer = target, tokenizer
         self._ids = count(1)
         self._grammars = Grammars(tokenizer, target.vocab, self._eos)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The target's tokenizer. Raises InvalidRequest where there is none."""
+        return need_tokenizer(self._tokenizer)
 
     def compile(self, params: SamplingParams | None) -> None:
         """Compile what an answer must follow, if anything, and cache it. Thread-safe. Raises InvalidRequest."""
@@ -73,7 +81,7 @@ class Requests:
         sequences = []
         for number in range(params.n):
             seed = secrets.randbits(63) if params.seed is None else (params.seed + number) % SEEDS
-            reader = Detokenizer(self.tokenizer, tokens, params.stop, params.skip_special_tokens)
+            reader = self._reader(tokens, params)
             ids = list(tokens)
             follows = self._grammars.answer(grammar, params, len(ids)) if grammar else None
             sequences.append(
@@ -110,6 +118,11 @@ class Requests:
         raise InvalidRequest(
             f"cannot render this chat: the chat template of {self._target.name} refuses these messages: {errors[0]}"
         ) from errors[0]
+
+    def _reader(self, tokens: list[int], params: SamplingParams) -> Detokenizer | None:
+        if self._tokenizer is None and not params.stop:
+            return None
+        return Detokenizer(self.tokenizer, tokens, params.stop, params.skip_special_tokens)
 
     def _check(self, tokens: list[int], params: SamplingParams) -> None:
         context, vocab = self._target.context, self._target.vocab
@@ -148,13 +161,13 @@ class Requests:
             )
 
     def _prediction(self, prediction: str | tuple[int, ...]) -> tuple[int, ...]:
-        if isinstance(prediction, str):
+        if isinstance(prediction, str) and prediction:
             prediction = tuple(self.tokenizer(prediction, add_special_tokens=False)["input_ids"])
-        return tuple(token for token in prediction if token < self._target.vocab)
+        return tuple(token for token in prediction or () if token < self._target.vocab)
 
     @property
     def _eos(self) -> frozenset[int]:
-        token = self.tokenizer.eos_token_id
+        token = getattr(self._tokenizer, "eos_token_id", None)
         return self._target.eos or (frozenset([token]) if isinstance(token, int) else frozenset())
 
     def _bad_word_ids(self, words: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:

@@ -32,7 +32,7 @@ class Speculators:
     def __init__(
         self,
         target: Model,
-        tokenizer: Tokenizer,
+        tokenizer: Tokenizer | None,
         sources: Sources,
         *,
         method: str,
@@ -114,9 +114,14 @@ class Speculators:
 
 
 def source_of(sources: Sources, name: str, kind: type[Drafter] | MethodSpec) -> Sources:
-    """Return the source of one method; for an ensemble, the sources of its members by name."""
+    """Return the source of one method; for an ensemble, the sources of its members by name.
+
+    Raises UnknownMethod for a source of no method.
+    """
     if not isinstance(sources, Mapping):
         return sources
+    for one in sources:
+        find_method(one)
     if isinstance(kind, MethodSpec):
         members = [member for member, _ in kind.parts]
         return {name: source for name, source in sources.items() if name in members} or None

@@ -9,7 +9,7 @@ from foreword.model.pool.plan import Read
 from foreword.model.pool.seq2seq import source_id
 from foreword.model.probe.probe import Capability
 from foreword.model.seq2seq import check_decoder_only, is_seq2seq
-from foreword.model.tokenizer import Tokenizer, check_same, load_tokenizer
+from foreword.model.tokenizer import Tokenizer, check_same, load_tokenizer, need_tokenizer
 
 __all__ = [
     "Capability",
@@ -24,6 +24,7 @@ __all__ = [
     "is_seq2seq",
     "load_tokenizer",
     "measure",
+    "need_tokenizer",
     "options",
     "source_id",
 ]

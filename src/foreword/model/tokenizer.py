@@ -6,7 +6,7 @@ from pathlib import Path
 
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from foreword.errors import ModelError, VocabularyMismatch, words
+from foreword.errors import InvalidRequest, ModelError, VocabularyMismatch, words
 from foreword.model.loading import hub
 from foreword.model.loading.config import CONFIG, read_json, untrusted
 
@@ -36,6 +36,16 @@ def load_tokenizer(source: str | Path, *, trust_remote_code: bool = False) -> To
         if refused := untrusted(source, error, {**(read_json(source, CONFIG) or {}), **(config or {})}):
             raise refused from error
         raise ModelError(f"cannot load a tokenizer from {source}: {words(error)}") from error
+
+
+def need_tokenizer(tokenizer: Tokenizer | None) -> Tokenizer:
+    """Return the tokenizer. Raises InvalidRequest where there is none."""
+    if tokenizer is None:
+        raise InvalidRequest(
+            "cannot read or write text: this model runs without a tokenizer (tokenizer=False). Give token ids: as the "
+            "prompt, in 'stop_token_ids' and 'bad_word_ids'"
+        )
+    return tokenizer
 
 
 def check_same(target: Tokenizer, draft: Tokenizer) -> None:

@@ -77,8 +77,8 @@ def replace(model: Model, by: PreTrainedModel) -> None:
         model.backend.pool.prefixes.clear()  # computed with the weights before
 
 
-def save(model: Model, folder: Path, tokenizer: Tokenizer) -> None:
-    """Write the weights of a model as a checkpoint of transformers, in its dtype.
+def save(model: Model, folder: Path, tokenizer: Tokenizer | None) -> None:
+    """Write the weights of a model as a checkpoint of transformers, in its dtype, with the tokenizer if there is one.
 
     The folder appears complete or not at all. Raises InvalidRequest where the path exists already.
     """
@@ -86,7 +86,8 @@ def save(model: Model, folder: Path, tokenizer: Tokenizer) -> None:
         stored: Any = nn.Module.to(copied(model), model.dtype)
         stored.generation_config = model.hf.generation_config
         stored.save_pretrained(partial)
-        tokenizer.save_pretrained(partial)
+        if tokenizer is not None:
+            tokenizer.save_pretrained(partial)
 
 
 def _repack(backend: CpuBackend, by: PreTrainedModel) -> None:

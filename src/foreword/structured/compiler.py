@@ -9,6 +9,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from foreword.errors import InvalidRequest, words
+from foreword.model import need_tokenizer
 from foreword.structured.matcher import AnswerGrammar
 from foreword.structured.schema import check_regex, check_schema
 from foreword.types import SamplingParams
@@ -32,8 +33,11 @@ class Grammars:
     Special tokens of the tokenizer are no text, so grammars never allow them; only structural tags may name them.
     """
 
-    def __init__(self, tokenizer: Tokenizer, vocab: int, eos: frozenset[int]) -> None:
-        """`vocab`: tokens of the target; those beyond the tokenizer's are never allowed.  `eos`: its end-of-text."""
+    def __init__(self, tokenizer: Tokenizer | None, vocab: int, eos: frozenset[int]) -> None:
+        """`vocab`: tokens of the target; those beyond the tokenizer's are never allowed.  `eos`: its end-of-text.
+
+        Without a tokenizer every grammar is refused.
+        """
         self._tokenizer, self._vocab, self._eos = tokenizer, vocab, eos
         self._lock = Lock()
         self._vocabularies: tuple[_Vocabulary, _Vocabulary] | None = None
@@ -74,6 +78,7 @@ class Grammars:
 
     def _prepared(self) -> tuple[_Vocabulary, _Vocabulary]:
         """Read the tokenizer's vocabulary. The end of the text is a token of its own, one beyond the vocabulary."""
+        tokenizer = need_tokenizer(self._tokenizer)
         try:
             from xgrammar import GrammarCompiler, TokenizerInfo, VocabType
         except ImportError as error:
@@ -81,7 +86,7 @@ class Grammars:
                 f"cannot follow a grammar: xgrammar is missing ({error}). Run: pip install 'foreword[structured]'"
             ) from None
         end = self._vocab
-        read = TokenizerInfo.from_huggingface(self._tokenizer, vocab_size=end + 1, stop_token_ids=[end])
+        read = TokenizerInfo.from_huggingface(tokenizer, vocab_size=end + 1, stop_token_ids=[end])
         text, spaced = read.decoded_vocab, read.add_prefix_space
 
         def vocabulary(without: set[int]) -> _Vocabulary:
@@ -91,7 +96,7 @@ class Grammars:
             )
             return _Vocabulary(pieces[:end], GrammarCompiler(info, cache_limit_bytes=CACHE))
 
-        return vocabulary({*self._eos, *self._tokenizer.all_special_ids}), vocabulary(set(self._eos))
+        return vocabulary({*self._eos, *tokenizer.all_special_ids}), vocabulary(set(self._eos))
 
 
 @dataclass(frozen=True, slots=True)

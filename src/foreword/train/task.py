@@ -22,7 +22,8 @@ class TrainContext:
     source: str | Path
     """The target's folder or hub id."""
     target: HFModel
-    tokenizer: Tokenizer
+    tokenizer: Tokenizer | None
+    """None for a target whose tokens are no text."""
     eos: frozenset[int]
     """Ids that end a text."""
     loss: Loss

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from copy import deepcopy
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -20,6 +20,8 @@ from foreword.model.tokenizer import Tokenizer, load_tokenizer
 
 Given = str | Path | PreTrainedModel | Model
 """A model, or its folder or hub id."""
+GivenTokenizer = Tokenizer | str | Path | Literal[False] | None
+"""A tokenizer, or its folder or hub id; None = the target's own; False = none, for tokens that are no text."""
 
 
 def check_given(target: object, draft: object, tokenizer: object, **how: Any) -> None:
@@ -32,8 +34,11 @@ def check_given(target: object, draft: object, tokenizer: object, **how: Any) ->
     for part, source in draft.items() if isinstance(draft, Mapping) else [("", draft)]:
         if source is not None:
             check_model(f"draft[{part!r}]" if part else "draft", source)
-    if not isinstance(tokenizer, str | Path | PreTrainedTokenizerBase | None):
-        raise InvalidRequest(f"'tokenizer' must be a tokenizer of transformers, or its folder, got {_kind(tokenizer)}")
+    if tokenizer is not False and not isinstance(tokenizer, str | Path | PreTrainedTokenizerBase | None):
+        raise InvalidRequest(
+            "'tokenizer' must be a tokenizer of transformers, or its folder, or False for token ids alone, "
+            f"got {_kind(tokenizer)}"
+        )
     if isinstance(target, str | Path):
         return
     if (how["dtype"], how["device"]) != ("auto", "auto"):
@@ -42,7 +47,8 @@ def check_given(target: object, draft: object, tokenizer: object, **how: Any) ->
         )
     if tokenizer is None and not _home(target):
         raise InvalidRequest(
-            "cannot find the tokenizer of this model: it was not loaded from a folder. Give tokenizer=..."
+            "cannot find the tokenizer of this model: it was not loaded from a folder. Give tokenizer=..., or "
+            "tokenizer=False if prompts are token ids"
         )
 
 
@@ -61,15 +67,19 @@ def check_model(option: str, model: object) -> None:
         )
 
 
-def opened(target: Given, tokenizer: Tokenizer | str | Path | None = None, **how: Any) -> tuple[Model, Tokenizer]:
-    """Return a target and its tokenizer: the given one, else that of its folder or hub id. `how` as for `Model.load`.
+def opened(target: Given, tokenizer: GivenTokenizer = None, **how: Any) -> tuple[Model, Tokenizer | None]:
+    """Return a target and its tokenizer: the given one, else that of its folder or hub id, and None for False.
+
+    `how` as for `Model.load`.
 
     A model in memory stays unchanged and usable: a twin runs, which shares its weights until a backend packs them. The
     twin does not follow later training.
     """
     if isinstance(target, str | Path):
         read_config(target, trust_remote_code=how["trust_remote_code"], seq2seq=True)
-    if not isinstance(tokenizer, PreTrainedTokenizerBase):  # first: a missing tokenizer is found at once
+    if tokenizer is False:
+        tokenizer = None
+    elif not isinstance(tokenizer, PreTrainedTokenizerBase):  # first: a missing tokenizer is found at once
         tokenizer = load_tokenizer(tokenizer or _home(target), trust_remote_code=how["trust_remote_code"])
     if isinstance(target, Model):
         return target, tokenizer

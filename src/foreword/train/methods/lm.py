@@ -66,12 +66,13 @@ class Distillation:
         return self.module.num_parameters()
 
     def save(self, folder: Path) -> None:
-        """Write the draft as transformers does, in the dtype of the target's checkpoint, with its tokenizer."""
+        """Write the draft as transformers does, in the dtype of the target's checkpoint, with its tokenizer, if any."""
         stored = copy.deepcopy(self.module)
         nn.Module.to(stored, self.target.dtype)
         stored.generation_config = self.target.generation_config
         stored.save_pretrained(folder)
-        self._tokenizer.save_pretrained(folder)
+        if self._tokenizer is not None:
+            self._tokenizer.save_pretrained(folder)
 
     def to(self, device: torch.device) -> None:
         nn.Module.to(self.target, device)
@@ -130,7 +131,8 @@ def _initial_model(context: TrainContext, options: LmOptions) -> HFModel:
     if options.draft is None:
         sizes = {"layers": options.layers, "hidden": options.hidden, "seed": context.seed}
         return new(context.source, **sizes, trusted=context.trusted)
-    check_same(context.tokenizer, load_tokenizer(options.draft, trust_remote_code=context.trusted))
+    if context.tokenizer is not None:
+        check_same(context.tokenizer, load_tokenizer(options.draft, trust_remote_code=context.trusted))
     return load(options.draft, torch.float32, trusted=context.trusted)
 
 

@@ -127,5 +127,6 @@ def target_layers(depth: int, count: int) -> tuple[int, ...]:
 
 def mask_of(context: TrainContext) -> int:
     """Return the tokenizer's mask token; else one that never precedes another: padding, or end of text."""
-    candidates = (context.tokenizer.mask_token_id, context.tokenizer.pad_token_id, *sorted(context.eos))
+    own = (getattr(context.tokenizer, name, None) for name in ("mask_token_id", "pad_token_id"))
+    candidates = (*own, *sorted(context.eos))
     return next((int(token) for token in candidates if isinstance(token, int)), 0)
