@@ -1,6 +1,7 @@
 """Encoder-decoders: greedy text is that of transformers' `generate`, and drafts change no token of a sampled one."""
 
 import weakref
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 
 import tiny_seq2seq
 from foreword import LLM, SamplingParams
+from foreword.draft.lookup.datastore import build
 from foreword.model import Mode, Model
 
 FAMILIES = list(tiny_seq2seq.FAMILIES)
@@ -24,6 +26,14 @@ def target(name: str) -> Model:
 def llm(name: str, method: str) -> LLM:
     draft = Model(tiny_seq2seq.build(name), name) if "lm" in method else None
     return LLM(target(name), tokenizer=tiny_seq2seq.tokenizer(name), method=method, draft=draft, nodes=4)
+
+
+@cache
+def sure(name: str, method: str) -> LLM:
+    """A target whose logits are 30 times as large: it repeats itself at temperature 1, too."""
+    model = tiny_seq2seq.build(name)
+    model.lm_head.weight.data *= 30
+    return LLM(model, tokenizer=tiny_seq2seq.tokenizer(name), method=method, nodes=4)
 
 
 @cache
@@ -70,6 +80,34 @@ def test_drafts_change_no_token_of_a_sampled_text(name, method):
     assert sum(one.stats.drafted for one in drafted) > 0
     if "lm" in method:
         assert sum(one.stats.accepted for one in drafted) > 40
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("method", ["ngram", "suffix", "recycle", "lookahead", "predicted"])
+@pytest.mark.parametrize("name", ["t5", "m2m100"])
+def test_lookups_change_no_token_of_a_text_that_repeats_itself(name, method, temperature):
+    plain, drafted = sure(name, "none"), sure(name, method)
+    asked = [params(name, temperature=temperature, seed=seed, ignore_eos=True) for seed in range(len(LENGTHS))]
+    expected = plain.generate(sources(), asked)
+    if method == "predicted":  # what it copies without one is in tests/draft
+        asked = [replace(one, prediction=tuple(answer.tokens[5:])) for one, answer in zip(asked, expected, strict=True)]
+    found = drafted.generate(sources(), asked)
+    assert [one.tokens for one in found] == [one.tokens for one in expected]
+    assert [one.undrafted for one in found] == [None] * len(found)
+    assert sum(one.stats.accepted for one in found) >= 10
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_datastore_serves_an_encoder_decoder(temperature, tmp_path):
+    one = llm("bart", "none")
+    letters = dict.fromkeys(one.tokenizer("abcdefgh")["input_ids"][:-1], 50.0)
+    asked = [params("bart", temperature=temperature, seed=seed, logit_bias=letters) for seed in range(len(LENGTHS))]
+    expected = one.generate(sources(), asked)
+    build([("answers", answer.text) for answer in expected], one.tokenizer, tmp_path / "store")
+    with LLM(one.target, tokenizer=one.tokenizer, method="retrieval", draft=tmp_path / "store", nodes=4) as looks:
+        found = looks.generate(sources(), asked)
+    assert [answer.tokens for answer in found] == [answer.tokens for answer in expected]
+    assert sum(answer.stats.accepted for answer in found) > 40
 
 
 @pytest.mark.parametrize("rule", ["suppress_tokens", "begin_suppress_tokens", "bad_words_ids"])

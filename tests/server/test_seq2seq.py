@@ -34,7 +34,17 @@ def test_a_completion_is_of_its_source(server, llm):
     whole = server.post("/v1/completions", **asked, max_tokens=1000)  # more than there is room for
     assert whole["usage"]["completion_tokens"] == llm.target.context - 1
     names = {one["id"] for one in server.http.get("/v1/models").json()["data"]}
-    able = ("none", "ngram", "suffix", "lm", "fuse", "cascade")  # `running` calls every target the bundled one
+    able = (
+        "none",
+        "ngram",
+        "suffix",
+        "predicted",
+        "recycle",
+        "lookahead",
+        "lm",
+        "fuse",
+        "cascade",
+    )  # `running` calls every target the bundled one
     assert names == {"tiny", *(f"tiny:{method}" for method in able)}
     assert f'vllm:prompt_tokens_total{{model_name="tiny"}} {2 * found["usage"]["prompt_tokens"]}.0' in (
         server.http.get("/metrics").text
@@ -49,7 +59,7 @@ def test_a_completion_is_of_its_source(server, llm):
         ("/v1/responses", dict(input="A text."), "has no chat template"),
         ("/v1/completions", dict(prompt=SOURCE, max_tokens=0, echo=True, logprobs=1), "cannot score a prompt"),
         ("/v1/completions", dict(prompt="a" * 200, max_tokens=4), "the prompt has 201 tokens"),
-        ("/v1/completions", dict(prompt=SOURCE, speculative=dict(method="recycle")), "is an encoder-decoder"),
+        ("/v1/completions", dict(prompt=SOURCE, speculative=dict(method="layers")), "is an encoder-decoder"),
     ],
 )
 def test_what_it_cannot_do_is_said(server, path, body, said):

@@ -163,3 +163,11 @@ def test_nothing_is_copied_after_the_end_of_text():
 
 def test_bfloat16_logits_are_learnt_from():
     assert rounds_of(LookaheadDrafter(), Markov(noisy(200).bfloat16()), 1.0) > 1.3
+
+
+def test_the_source_of_an_encoder_decoder_is_copied_from_too():
+    target, drafter = Markov(noisy(20), trees=False), LookaheadDrafter()
+    one = target.sequence([0, 7, 5], temperature=0)
+    one.source = (4, 5, 6, 8, 2)
+    draft = drafter.propose(target.batch(one), [3])
+    assert draft.tokens[0].tolist() == [6, 8, 2]

@@ -156,3 +156,11 @@ def test_finishing_leaves_nothing_behind() -> None:
     by = drafter("predicted")
     finish(engine(target(), by, 3), [Request(prompts()[3], SamplingParams(max_tokens=4, seed=1))])
     assert by._copies == {}
+
+
+def test_the_source_of_an_encoder_decoder_is_expected_from_its_start() -> None:
+    by, params = PredictedDrafter(), SamplingParams(temperature=0)
+    one = Sequence(0, [0, 1], 2, params, 0, source=(4, 5, 6, 7, 2))
+    assert propose(one, 3, by) == [4, 5, 6]
+    one.tokens += [9, 6]
+    assert propose(one, 3, by) == [7, 2]

@@ -175,3 +175,11 @@ def test_a_chance_is_learnt_and_starts_at_what_the_share_says():
         calibration.learn(0.9, 0, fresh=True, accepted=turn % 4 == 0)
     assert calibration.probability(0.9, 0, fresh=True) == pytest.approx(0.25, abs=0.03)
     assert calibration.probability(0.9, 0, fresh=False) == before
+
+
+def test_the_source_of_an_encoder_decoder_is_read_for_what_follows_each_token():
+    target, drafter = Markov(noisy(20)), RecyclingDrafter()
+    one = target.sequence([0], temperature=0)
+    one.source = (13, 14, 15)
+    target.round(drafter, [one], 4)
+    assert drafter._memories[""].adjacency.read(13)[0] == [14]

@@ -150,6 +150,7 @@ class LookaheadDrafter(Drafter):
     """
 
     summary = "refines tokens for later positions round by round"
+    seq2seq = True
 
     def __init__(self) -> None:
         self._texts: dict[int, _Text] = {}
@@ -183,20 +184,21 @@ class LookaheadDrafter(Drafter):
         text.scored = None
         if most <= 0:
             return DraftTree()
-        text.prefill(sequence.tokens)
+        tokens = sequence.copyable
+        text.prefill(tokens)
         branches = _Branches(most)
         deep, width = min(most, batch.reach(sequence)), 0
         if batch.trees:  # a column is GRAM - 1 nodes, the first one less; the last one ends GRAM - 3 + width deep
             width = max(0, min((int(SHARE * most) + 1) // (GRAM - 1), deep - GRAM + 3))
-        window = text.columns(sequence.tokens, width)
+        window = text.columns(tokens, width)
         reserved = width * (GRAM - 1) - 1 if width else 0
-        for copy in text.pool.after(sequence.tokens[-1]) if batch.trees else ():
+        for copy in text.pool.after(tokens[-1]) if batch.trees else ():
             branches.add(self._until_end(copy[:deep], sequence), spare=reserved)
         first, ends = -1, []
         for number, column in enumerate(window.columns):
             first = branches.add(column[:1], first) if number else first
             ends.append(branches.add(column[1:], first))
-        branches.add(self._until_end(text.pool.continued(sequence.tokens, deep), sequence))
+        branches.add(self._until_end(text.pool.continued(tokens, deep), sequence))
         text.scored = _ScoredWindow(window, ends, len(branches.tree.tokens))
         return branches.unweighted()
 

@@ -29,6 +29,7 @@ class PredictedDrafter(Drafter):
     """
 
     summary = "copies from an answer that the caller expects (prediction=), or from the prompt"
+    seq2seq = True
 
     def __init__(self) -> None:
         self._copies: dict[int, Copy] = {}
@@ -92,9 +93,9 @@ class Copy:
 
     @classmethod
     def of(cls, sequence: Sequence) -> Copy:
-        """Return a copy of a sequence's prediction from its start, or of its prompt once a run matches."""
-        if sequence.prediction:
-            return cls(sequence.prediction, start=sequence.prompt, read=sequence.prompt)
+        """Return a copy of a sequence's prediction or source from its start, or of its prompt once a run matches."""
+        if expected := sequence.prediction or sequence.source:
+            return cls(expected, start=sequence.prompt, read=sequence.prompt)
         prompt = tuple(sequence.tokens[: sequence.prompt])
         return cls(prompt, start=0, read=len(prompt) - 1, place=len(prompt))
 

@@ -174,6 +174,7 @@ class RecyclingDrafter(Drafter):
     """
 
     summary = "reuses the target's earlier likeliest successors of each token"
+    seq2seq = True
 
     def __init__(self) -> None:
         self._memories: dict[str, _Memory] = {}
@@ -190,7 +191,7 @@ class RecyclingDrafter(Drafter):
         ]
         for row, (sequence, memory) in enumerate(zip(batch.sequences, memories, strict=True)):
             if sequence.rounds == 0:
-                memory.adjacency.copy(sequence.tokens, sequence.id)
+                memory.adjacency.copy(sequence.copyable, sequence.id)
             _successors(batch, sequence, len(emitted[row]), memory).learn(emitted[row])
         for row, (sequence, memory) in enumerate(zip(batch.sequences, memories, strict=True)):
             logits = scores.logits[row].float()

@@ -27,7 +27,7 @@ class RetrievalDrafter(Drafter):
     """
 
     summary = "looks up the last tokens in a datastore made by `foreword index`"
-    takes, needs = "a datastore", True
+    takes, needs, seq2seq = "a datastore", True, True
 
     def __init__(self, datastore: Datastore, *, occurrences: int = 64, min_match: int = 1) -> None:
         """Use at most `occurrences` corpus positions that match `min_match` tokens or more.
