@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -75,6 +76,8 @@ class Span:
     stop: int
     table: PageTable
     read: Read
+    mutual: Mapping[bool, tuple[tuple[int, int], ...]] | None = None
+    """By whether a layer has a window: parts of the sequence whose tokens attend to each other's later ones too."""
 
     @property
     def length(self) -> int:
@@ -99,6 +102,8 @@ class Span:
             positions = keys.clone()
             positions[self.read.past : self.length] = torch.tensor(whole_tree.depths, device=device) + self.read.past
             mask &= positions[None, :] > positions[self.read.start : self.length, None] - window
+        for start, stop in () if self.mutual is None else self.mutual[window is not None]:
+            mask[max(0, start - self.read.start) : max(0, stop - self.read.start), start:stop] = True
         return mask
 
     def _ancestors(self, keys: Int[Tensor, "keys"], parents: list[int]) -> Bool[Tensor, "rows keys"]:
