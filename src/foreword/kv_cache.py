@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as List
+from typing import cast
 
 from jaxtyping import Float
 from torch import Tensor
 
 from foreword.model import Model, source_id
+from foreword.model.backend import SeesImages
 from foreword.scheduler import ScheduledSequence
 from foreword.types import Load, Sequence
 from foreword.types.params import NODES
@@ -31,7 +33,9 @@ class KVCache:
         read, None if there are none.
         """
         room, tenant = sequence.prompt + sequence.params.max_tokens + NODES, sequence.params.tenant
-        sequence.cached = self._target.open(sequence.id, room, sequence.tokens, tenant, layers)
+        sequence.cached = self._target.open(sequence.id, room, sequence.keys, tenant, layers)
+        if sequence.images is not None:
+            cast("SeesImages", self._target.backend).see(sequence.id, sequence.images)
         if sequence.source:
             self._target.encode(sequence.id, sequence.source)
         if not sequence.rounds:
@@ -54,7 +58,7 @@ class KVCache:
             return True
         needed = [pool.lacking(one.id, self._rows(one)) for one in (*running, sequence)]
         needed += [pool.lacking(source_id(one.id), len(one.source)) for one in (*running, sequence)]
-        shared = pool.prefixes.shared(sequence.tokens, sequence.params.tenant, layers)
+        shared = pool.prefixes.shared(sequence.keys, sequence.params.tenant, layers)
         return sum(needed) - shared <= pool.limit - pool.used
 
     def lacks(self, scheduled: List[ScheduledSequence]) -> bool:

@@ -12,7 +12,7 @@ from types import TracebackType
 
 from foreword import bundled
 from foreword.budget import DraftBudget, policy
-from foreword.chats import Message, Options, Tool
+from foreword.chats import Message, Options, Tool, image_reader
 from foreword.draft import MODEL, WITH_DRAFT
 from foreword.draft import method as find_method
 from foreword.draft.ensemble.recipe import Sources, shipped
@@ -103,7 +103,7 @@ class LLM:
             self.target, self._tokenizer, draft, method=self.method, rule=rule, decides=make_budget, bundled=is_bundled
         )
         self.engine = Engine(self.target, *self._speculators.usual(settings, anyhow=method is None), scheduler)
-        self._requests, self._lock = Requests(self.target, self._tokenizer), RLock()
+        self._requests, self._lock = Requests(self.target, self._tokenizer, image_reader), RLock()
         self._running: dict[int, Sequence] = {}
         self._process, self._closed = os.getpid(), False
 

@@ -23,6 +23,18 @@ P = TypeVar("P")
 """Parameters of a prompt, or None."""
 
 
+class ImagePrompt(list[int]):
+    """Token ids of a prompt with images, and what the model is given of these.
+
+    tensors: by argument of the model.  placeholder: id of the tokens in whose place images stand.
+    digest: names the images.
+    """
+
+    def __init__(self, tokens: List[int], tensors: Mapping[str, Tensor], placeholder: int, digest: bytes) -> None:
+        super().__init__(tokens)
+        self.tensors, self.placeholder, self.digest = tensors, placeholder, digest
+
+
 def listed(prompts: Prompt | List[Prompt]) -> List[Prompt]:
     """Return a list of prompts, also for a single prompt without a list."""
     prompts = cast("Prompt | List[Prompt]", _lists(prompts))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
 from collections.abc import Sequence as List
 from dataclasses import replace
+from functools import partial
 from itertools import count
-from typing import Any, cast
-
-from transformers import BatchEncoding
+from typing import Any
 
 from foreword.chats import (
     Message,
@@ -18,6 +18,8 @@ from foreword.chats import (
     check_roles,
     conversation,
     functions_of,
+    images_of,
+    in_parts,
     instructed,
     knows_tools,
     readings,
@@ -26,7 +28,8 @@ from foreword.chats import (
 from foreword.detokenizer import Detokenizer
 from foreword.errors import ContextExceeded, InvalidRequest, check_unicode
 from foreword.model import Model, Tokenizer, need_tokenizer
-from foreword.prompts import Prompt, token_ids
+from foreword.model.vision.processor import Vision, reads_images
+from foreword.prompts import ImagePrompt, Prompt, token_ids
 from foreword.structured.compiler import Grammars
 from foreword.types import Completion, Delta, SamplingParams, Sequence
 from foreword.types.params import NODES
@@ -41,8 +44,12 @@ class Requests:
     Without a tokenizer, sequences are token ids alone, and whatever needs text raises InvalidRequest.
     """
 
-    def __init__(self, target: Model, tokenizer: Tokenizer | None) -> None:
-        self._target, self._tokenizer = target, tokenizer
+    def __init__(
+        self, target: Model, tokenizer: Tokenizer | None, images: Callable[[], Callable[[object], Any]] | None = None
+    ) -> None:
+        """`images` makes the reader of one chat's images (`image_reader`); without it, they are refused."""
+        self._target, self._tokenizer, self._readers = target, tokenizer, images
+        self._vision: Vision | None = None
         self._ids = count(1)
         self._grammars = Grammars(tokenizer, target.vocab, self._eos)
 
@@ -71,6 +78,7 @@ class Requests:
             else token_ids(prompt)
         )
         self._check(tokens, params)
+        images = self._sight.rows(prompt) if isinstance(prompt, ImagePrompt) else None
         source: tuple[int, ...] = ()
         if (rules := self._target.seq2seq) is not None:
             source, tokens, params = tuple(tokens), list(rules.start), rules.applied(params)
@@ -86,9 +94,10 @@ class Requests:
             follows = self._grammars.answer(grammar, params, len(ids)) if grammar else None
             sequences.append(
                 Sequence(
-                    next(self._ids), ids, len(ids), params, seed, self._eos, reader, prediction, follows, source, end
+                    next(self._ids), ids, len(ids), params, seed, self._eos, reader, prediction, follows, source,
+                    images, end,
                 )
-            )
+            )  # fmt: skip
         return sequences
 
     def render(
@@ -99,20 +108,23 @@ class Requests:
         A template that knows no tools gets them, and calls and results, as text. `template_options` are the template's
         own. Raises InvalidRequest if a message, a tool or an option is wrong, or if the template refuses the messages.
         """
-        functions, options, turns = functions_of(tools), check_options(template_options), conversation(messages)
+        functions, options = functions_of(tools), check_options(template_options)
+        turns = conversation(messages, self._image_reader())
         shown: list[Any] | None = [dict(function.tool) for function in functions] or None
-        if not self.tokenizer.chat_template:
+        apply, encode, templates = self._rendering(images_of(turns))
+        if not templates:
             raise InvalidRequest(
                 f"cannot render a chat: {self._target.name} has no chat template. Use generate with a text prompt"
             )
-        template = template_of(self.tokenizer.chat_template, tools=shown is not None)
+        template, errors = template_of(templates, tools=shown is not None), list[Exception]()
         if not knows_tools(template):
             turns, shown = instructed(turns, functions), None
-        apply, errors = self.tokenizer.apply_chat_template, list[Exception]()
         for form in readings(turns, template):
             check_roles(form, template, apply)
             try:
-                return list(cast("BatchEncoding", apply(form, tools=shown, return_dict=True, **options))["input_ids"])
+                return encode(in_parts(form, apply) if "type" in template else form, tools=shown, **options)
+            except InvalidRequest:
+                raise
             except Exception as error:  # noqa: BLE001 - a template can raise anything
                 errors.append(error)
         raise InvalidRequest(
@@ -123,6 +135,48 @@ class Requests:
         if self._tokenizer is None and not params.stop:
             return None
         return Detokenizer(self.tokenizer, tokens, params.stop, params.skip_special_tokens)
+
+    def with_images(self, text: str, images: List[object]) -> list[int]:
+        """Return the prompt of a text and its images. Raises InvalidRequest if it cannot be served."""
+        read = self._image_reader()
+        if read is None:
+            raise InvalidRequest("cannot read images here: only text is served. Leave the images out")
+        return self._sight.prompt(check_unicode("a prompt", text), [read(image) for image in images])
+
+    @property
+    def _sight(self) -> Vision:
+        """Return what reads images; loaded when it is first needed. Raises InvalidRequest where there is none."""
+        if self._vision is None:
+            self._vision = Vision.of(self._target, self.tokenizer)
+        return self._vision
+
+    def _image_reader(self) -> Callable[[object], Any] | None:
+        if self._readers is None:
+            return None
+        read = self._readers()
+
+        def image(part: object) -> Any:
+            _ = self._sight  # refuses a model that reads text only, before anything is read
+            return read(part)
+
+        return image
+
+    def _rendering(self, images: int) -> tuple[Callable[..., Any], Callable[..., list[int]], object]:
+        """Return how a chat becomes text and how it becomes tokens, and the chat template."""
+        own = self.tokenizer
+        if images or (not own.chat_template and reads_images(self._target)):
+            sight = self._sight
+            return sight.apply, partial(sight.encode, images), sight.template
+        return own.apply_chat_template, self._encode, own.chat_template
+
+    def _encode(self, turns: List[Any], **options: Any) -> list[int]:
+        """Return the token ids of a chat without images."""
+        own: Any = self.tokenizer
+        if not reads_images(self._target):
+            return list(own.apply_chat_template(turns, return_dict=True, **options)["input_ids"])
+        text = own.apply_chat_template(turns, tokenize=False, **options)
+        begun = own.bos_token is not None and text.startswith(own.bos_token)
+        return list(own(text, add_special_tokens=not begun)["input_ids"])  # as processors do
 
     def _check(self, tokens: list[int], params: SamplingParams) -> None:
         context, vocab = self._target.context, self._target.vocab

@@ -70,10 +70,10 @@ class Scheduler:
             if not sequence.cached and (left or len(sequence.tokens) == 1):
                 begin(sequence)
             pending = len(sequence.tokens) - sequence.cached
-            read = pending if pending == 1 else min(pending, left)
+            read = pending if pending == 1 else _uncut(sequence, min(pending, left), full=left == self.chunk)
             if read:
                 scheduled.append(ScheduledSequence(sequence, read, writes=read == pending))
-                left -= read if pending > 1 else 0
+                left = max(0, left - read) if pending > 1 else left
         return scheduled
 
     def preempt(self) -> Sequence:
@@ -108,3 +108,15 @@ class Scheduler:
 
     def _rank(self, sequence: Sequence) -> tuple[float, int]:
         return self._ranks[sequence.id]
+
+
+def _uncut(sequence: Sequence, read: int, *, full: bool) -> int:
+    """Return how many pending tokens to read so that no part that must be read whole is cut.
+
+    Up to the part, or to its end where nothing else is read in this round and nothing comes before it.
+    """
+    end = sequence.cached + read
+    for start, stop in () if sequence.images is None else sequence.images.whole:
+        if start < end < stop:
+            return stop - sequence.cached if full and start <= sequence.cached else max(0, start - sequence.cached)
+    return read

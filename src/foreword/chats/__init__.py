@@ -1,8 +1,9 @@
 """Chats: messages and tools as clients send them, made ready for a chat template."""
 
+from foreword.chats.images import image_of, image_reader
 from foreword.chats.instruction import instructed, instruction
-from foreword.chats.messages import Message, conversation
-from foreword.chats.templates import Options, check_options, check_roles, knows_tools, readings, template_of
+from foreword.chats.messages import Message, conversation, images_of
+from foreword.chats.templates import Options, check_options, check_roles, in_parts, knows_tools, readings, template_of
 from foreword.chats.tools import Function, Tool, functions_of
 
 __all__ = [
@@ -14,6 +15,10 @@ __all__ = [
     "check_roles",
     "conversation",
     "functions_of",
+    "image_of",
+    "image_reader",
+    "images_of",
+    "in_parts",
     "instructed",
     "instruction",
     "knows_tools",

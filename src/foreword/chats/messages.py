@@ -4,22 +4,30 @@ from __future__ import annotations
 
 import json
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as List
 from typing import Any, cast
 
+from foreword.chats.images import is_image
 from foreword.errors import InvalidRequest
 from foreword.prompts import check_texts, is_list
 
 Message = Mapping[str, object]
-"""{"role": "user", "content": "…"}, as OpenAI's chat API has it; content may be a list of text parts."""
+"""{"role": "user", "content": "…"}, as OpenAI's chat API has it; content may be a list of parts."""
 Turn = dict[str, Any]
-"""A checked message: content is a string, arguments of calls are dicts."""
+"""A checked message: content is a string, or a list of parts if it has images; arguments of calls are dicts."""
 SYSTEM = ("system", "developer")
 
 
-def conversation(messages: object) -> list[Turn]:
-    """Return a copy of a conversation's messages, checked. Raises InvalidRequest with the number of a wrong one."""
+ImageReader = Callable[[object], object]
+"""A part of a message that is an image -> the picture."""
+
+
+def conversation(messages: object, image: ImageReader | None = None) -> list[Turn]:
+    """Return a copy of a conversation's messages, checked. Raises InvalidRequest with the number of a wrong one.
+
+    With `image`, users' messages may hold images: their content is then a list of parts.
+    """
     if not is_list(messages) or not messages or not all(isinstance(message, Mapping) for message in messages):
         shown = reprlib.repr(messages)
         raise InvalidRequest(
@@ -28,7 +36,7 @@ def conversation(messages: object) -> list[Turn]:
     turns: list[Turn] = []
     names: dict[object, str] = {}
     for number, message in enumerate(cast("List[Message]", messages), 1):
-        turn: Turn = {**message, "content": _content(number, message)}
+        turn: Turn = {**message, "content": _content(number, message, image)}
         if not isinstance(message.get("role"), str):
             raise InvalidRequest(f"cannot render message {number}: role must be a string, such as 'user'")
         check_texts("a message", message)
@@ -53,7 +61,13 @@ def system_first(turns: List[Turn], more: List[str] = ()) -> list[Turn]:
     return [{"role": "system", "content": "\n\n".join(filter(None, texts))}, *rest] if texts else rest
 
 
-def _content(number: int, message: Message) -> str:
+def images_of(turns: List[Turn]) -> int:
+    """Return the number of images in a conversation."""
+    parts = [part for turn in turns if isinstance(turn["content"], list) for part in turn["content"]]
+    return sum(part["type"] == "image" for part in parts)
+
+
+def _content(number: int, message: Message, image: ImageReader | None) -> str | list[dict[str, object]]:
     """Return the text of a message. An assistant's may have none: it called a tool, refused, or was cut off."""
     content = message.get("content")
     if content is None and message.get("role") == "assistant":
@@ -65,7 +79,17 @@ def _content(number: int, message: Message) -> str:
             f"cannot render message {number}: content must be a string, not {reprlib.repr(content)}. "
             "A list of text parts is allowed too"
         )
-    return "\n".join(_part(number, part) for part in content)
+    if image is None or not any(map(is_image, content)):
+        return "\n".join(_part(number, part) for part in content)
+    if message.get("role") != "user":
+        raise InvalidRequest(
+            f"cannot render message {number}: a message of the role {message.get('role')!r} holds no images here. Put "
+            "them into a user's message"
+        )
+    return [
+        {"type": "image", "image": image(part)} if is_image(part) else {"type": "text", "text": _part(number, part)}
+        for part in content
+    ]
 
 
 def _part(number: int, part: object) -> str:

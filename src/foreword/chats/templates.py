@@ -96,6 +96,20 @@ def check_roles(turns: List[Turn], template: str, render: Callable[..., object])
         warnings.warn(f"the chat template does not name the role {role!r}; it knows {names}", stacklevel=4)
 
 
+def in_parts(turns: List[Turn], render: Callable[..., object]) -> list[Turn]:
+    """Return the turns as a template takes them: it may leave out a text that is not in a list of parts.
+
+    `render` is `apply_chat_template`.
+    """
+    try:
+        if MARK in str(render([{"role": "user", "content": MARK}], tokenize=False)):
+            return [*turns]
+    except Exception:  # noqa: BLE001 - a template can raise anything
+        return [*turns]
+    texts = ({"content": [{"type": "text", "text": turn["content"]}]} for turn in turns)
+    return [turn if isinstance(turn["content"], list) else turn | text for turn, text in zip(turns, texts, strict=True)]
+
+
 def _known_role(turn: Turn, template: str) -> Turn:
     """Return the turn; a developer's is the system's where the template does not name developers."""
     if turn["role"] == "developer" and "developer" not in named_roles(template):

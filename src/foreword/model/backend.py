@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as List
 from enum import Enum
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from jaxtyping import Float
 from torch import Tensor
@@ -87,6 +87,15 @@ class Encodes(Protocol):
     @property
     def probe_source(self) -> List[int]:
         """The source under which it is checked and timed."""
+        ...
+
+
+@runtime_checkable
+class SeesImages(Protocol):
+    """A backend that reads prompts with images."""
+
+    def see(self, id: int, images: Any) -> None:
+        """Set the images of an open sequence (vision/rows.py), before its first read."""
         ...
 
 

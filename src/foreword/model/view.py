@@ -145,7 +145,7 @@ class PooledView(PoolBackend):
         self.guest = shares
         self.mode, self.windows = base.mode, base.windows
         self._model, self._device, self._rope = base._model, base._device, base._rope
-        self._tiled = base._tiled
+        self._tiled, self._images = base._tiled, base._images if shares else {}
         self.pool = base.pool if shares else KVPool(adjacent=base.pool.adjacent)
         self._skip = skip
 

@@ -56,6 +56,21 @@ class TokenGrammar(Protocol):
         ...
 
 
+@runtime_checkable
+class PromptImages(Protocol):
+    """What a model sees of the images in a prompt; model/vision/rows.py implements it."""
+
+    @property
+    def keys(self) -> list[int]:
+        """Tokens of the prompt for the comparison with other texts: a placeholder names its images."""
+        ...
+
+    @property
+    def whole(self) -> tuple[tuple[int, int], ...]:
+        """Parts of the prompt that must be read in one forward: (first token, token after the last)."""
+        ...
+
+
 @dataclass(slots=True, eq=False)
 class Sequence:
     """A running request. The only mutable type; the engine and commit.py write to it."""
@@ -78,6 +93,8 @@ class Sequence:
     """Set if `params.structured`."""
     source: tuple[int, ...] = ()
     """Token ids that the encoder of an encoder-decoder reads: the request's prompt. `tokens` are the decoder's."""
+    images: PromptImages | None = None
+    """Set if there are images in the prompt."""
     forced_end: int | None = None
     """The token that takes the last place of an answer of max_tokens."""
     cached: int = 0
@@ -112,6 +129,11 @@ class Sequence:
     def given(self) -> list[int]:
         """Token ids of the request's prompt."""
         return list(self.source) or self.tokens[: self.prompt]
+
+    @property
+    def keys(self) -> list[int]:
+        """Tokens for the comparison with other texts."""
+        return self.tokens if self.images is None else [*self.images.keys, *self.tokens[self.prompt :]]
 
     @property
     def copyable(self) -> list[int]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from collections.abc import Sequence as List
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from jaxtyping import Float, Int
@@ -15,7 +16,8 @@ from foreword.model.pool.dynamic_rope import dynamic_rope_of
 from foreword.model.pool.hooks import CapturesHiddenStates
 from foreword.model.pool.packed_linear import MIN_ROWS, Tiles, unpacked
 from foreword.model.pool.packing import Packing
-from foreword.model.pool.plan import Plan, Read
+from foreword.model.pool.plan import Plan, Read, Span
+from foreword.model.vision.rows import ImageRows, Placed, shown
 from foreword.native.openmp import all_threads
 
 EVEN = 32
@@ -36,8 +38,17 @@ class PoolBackend(Packing, CapturesHiddenStates):
         self.mode = mode
         self._model = model
         self._tiled = unpacked(model)
+        self._images: dict[int, ImageRows] = {}
         self.windows: dict[int, int | None] = {}
         """Sliding window that each layer passed to attention in the last forward."""
+
+    def see(self, id: int, images: ImageRows) -> None:
+        """Set the images of an open sequence, before its first read."""
+        self._images[id] = images
+
+    def close(self, id: int) -> None:
+        super().close(id)
+        self._images.pop(id, None)
 
     def read(self, reads: List[Read]) -> Float[Tensor, "kept vocab"]:
         with all_threads():
@@ -60,7 +71,7 @@ class PoolBackend(Packing, CapturesHiddenStates):
         packed = torch.tensor([tokens, positions], device=self._device)
         if self._rope is not None:
             self._rope.forget()
-        with Tiles() if self._tiled else nullcontext():
+        with Tiles() if self._tiled else nullcontext(), self._shown(rows.plan.spans, len(tokens)):
             logits = self._logits(packed, kept, rows.plan)
         self.windows = rows.plan.windows
         self._note(reads)
@@ -76,3 +87,33 @@ class PoolBackend(Packing, CapturesHiddenStates):
             plan=plan,
         )
         return output.logits[0]
+
+    def _shown(self, spans: List[Span], rows: int) -> AbstractContextManager[None]:
+        """Put the images of these sequences into a forward of so many rows."""
+        images = {span.start: self._images[span.read.id] for span in spans if span.read.id in self._images}
+        if not images:
+            return nullcontext()
+        parts = [
+            Placed(images[span.start], span.start, span.read.start, span.length)
+            for span in spans
+            if span.start in images
+        ]
+        axes = next((len(one.positions) for one in images.values() if one.positions is not None), 0)
+        if not axes:
+            return shown(self._model, parts, None)
+        placed = [
+            images[span.start].placed(place) if span.start in images else [place] * axes
+            for span in spans
+            for place in (span.read.past + depth for depth in span.read.depths)
+        ]
+        placed += placed[-1:] * (rows - len(placed))
+        return shown(self._model, parts, torch.tensor(placed, device=self._device).T[:, None])
+
+    def _mutual(self, id: int) -> Mapping[bool, tuple[tuple[int, int], ...]] | None:
+        return self._images[id].mutual if id in self._images else None
+
+    def _keys(self, read: Read) -> list[int]:
+        if read.id not in self._images:
+            return read.tokens
+        known = self._images[read.id].keys[read.start : read.start + len(read.tokens)]
+        return [*known, *read.tokens[len(known) :]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from collections.abc import Sequence as List
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -64,14 +65,23 @@ class Paged(Generic[Pool]):
         for read, stop in zip(reads, stops, strict=True):
             start = spans[-1].stop if spans else 0
             table = self.pool.extend(read.id, read.start, stop)
-            spans.append(Span(start, start + len(read.tokens), table, read))
+            spans.append(Span(start, start + len(read.tokens), table, read, mutual=self._mutual(read.id)))
         return tuple(spans)
+
+    def _mutual(self, id: int) -> Mapping[bool, tuple[tuple[int, int], ...]] | None:
+        """Return the parts of a sequence whose tokens attend to each other's later ones too; see `Span.mutual`."""
+        return None
 
     def _note(self, reads: List[Read]) -> None:
         """Note that these were read, so that later texts that begin alike can use the rows."""
         if not self.guest:
             for read in reads:
-                self.pool.note(read.id, read.start, read.tokens, read.linked, len(read.tokens) - read.drafted)
+                final = len(read.tokens) - read.drafted
+                self.pool.note(read.id, read.start, self._keys(read), read.linked, final)
+
+    def _keys(self, read: Read) -> list[int]:
+        """Return the tokens of a read as later texts are compared with them."""
+        return read.tokens
 
 
 class Packing(Paged[KVPool]):

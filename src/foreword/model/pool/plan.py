@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -88,6 +89,8 @@ class Span:
     table: PageTable
     read: Read
     source: Source | None = None
+    mutual: Mapping[bool, tuple[tuple[int, int], ...]] | None = None
+    """By whether a layer has a window: parts of the sequence whose tokens attend to each other's later ones too."""
 
     @property
     def length(self) -> int:
@@ -109,6 +112,8 @@ class Span:
             mask &= self._ancestors(keys, self.read.parents)
         if window is not None:
             mask &= self.distances(device) < window
+        for start, stop in () if self.mutual is None else self.mutual[window is not None]:
+            mask[max(0, start - self.read.start) : max(0, stop - self.read.start), start:stop] = True
         return mask
 
     def distances(self, device: torch.device) -> Int[Tensor, "rows keys"]:

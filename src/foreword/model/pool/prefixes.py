@@ -6,7 +6,7 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Sequence as List
 from dataclasses import dataclass, field
-from itertools import takewhile
+from itertools import count, takewhile
 
 from torch import Tensor
 
@@ -31,6 +31,10 @@ class Prefix:
     """Hidden states of its tokens, [PAGE, size], by the layer after which they are read, as far as drafters did."""
 
 
+MOST_IMAGES = 4096
+"""Sets of images that have a number; beyond, the oldest loses its own, and its pages are not found again."""
+
+
 class PrefixTree:
     """Pages of earlier texts by their tokens, compared exactly and apart for each tenant; the oldest are dropped first.
 
@@ -48,6 +52,8 @@ class PrefixTree:
         """Tokens of texts that were looked up."""
         self.hits = 0
         """Tokens of them that were found."""
+        self._images: OrderedDict[bytes, int] = OrderedDict()  # by digest, oldest first
+        self._numbers = count(1)
 
     def __len__(self) -> int:
         """Return the number of pages that no sequence uses."""
@@ -74,6 +80,14 @@ class PrefixTree:
         for root in path[:1]:
             root.users -= 1
             self._drop_root(root)
+
+    def number(self, digest: bytes) -> int:
+        """Return a number below 0, no other images' and no token's, that stands for images in the key of a text."""
+        if digest not in self._images:
+            self._images[digest] = -next(self._numbers)
+            if len(self._images) > MOST_IMAGES:
+                self._images.popitem(last=False)
+        return self._images[digest]
 
     def shared(self, tokens: List[int], tenant: str, layers: List[int] = ()) -> int:
         """Return the tokens at the beginning of a text whose pages open sequences use."""

@@ -12,6 +12,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from foreword.errors import InvalidRequest, ModelError, named
+from foreword.model.architectures import body
 from foreword.model.backend import Backend, Mode
 from foreword.model.cache_backend import CacheBackend
 from foreword.model.cpu import backend as cpu_backend
@@ -169,7 +170,8 @@ def _make(model: PreTrainedModel, backend: str, mode: Mode, swaps: list[Swap], o
         kind = Seq2SeqBackend if is_seq2seq(model.config) else CacheBackend
         return kind(model, mode, cache=backend != WHOLE)
     swaps.extend(swap_in(model))
-    model.set_attn_implementation(NAME)
-    if backend == cuda_backend.GRAPH:
-        return cuda_backend.CudaGraphBackend(model)
-    return Seq2SeqPoolBackend(model, mode, own=own) if is_seq2seq(model.config) else PoolBackend(model, mode)
+    if is_seq2seq(model.config):
+        model.set_attn_implementation(NAME)
+        return Seq2SeqPoolBackend(model, mode, own=own)
+    body(model).set_attn_implementation(NAME)  # vision parts keep their own
+    return cuda_backend.CudaGraphBackend(model) if backend == cuda_backend.GRAPH else PoolBackend(model, mode)

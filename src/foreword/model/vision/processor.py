@@ -1,0 +1,181 @@
+"""Provides the processor of a vision-language model: from a chat with images to token ids and tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Sequence as List
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import (
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
+    AutoImageProcessor,
+    AutoProcessor,
+    PreTrainedConfig,
+    PreTrainedTokenizerBase,
+    ProcessorMixin,
+)
+from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
+from transformers.utils.import_utils import is_torchvision_available
+
+from foreword.errors import InvalidRequest, ModelError, words
+from foreword.model.backend import SeesImages
+from foreword.model.loading import hub
+from foreword.model.model import Model
+from foreword.model.vision.rows import ImageRows, image_rows
+from foreword.native.openmp import all_threads
+from foreword.prompts import ImagePrompt
+
+TEXT = ("input_ids", "attention_mask")
+"""Entries of a processor's output that say nothing of an image."""
+
+
+class NoVideo(dict[str, object]):
+    """A stand-in for the video processor, which needs torchvision; without it, images are still read."""
+
+    model_input_names: List[str] = ()
+
+
+def _without_video(kind: Any) -> Any:
+    """Return a class of processors that takes the stand-in."""
+
+    class WithoutVideo(kind):
+        def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> Any:
+            if isinstance(argument, NoVideo):
+                return NoVideo
+            return super().check_argument_for_proper_class(argument_name, argument)
+
+    return WithoutVideo
+
+
+def load_processor(
+    source: str | Path, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, *, trust_remote_code: bool = False
+) -> ProcessorMixin:
+    """Return the processor of a vision-language checkpoint, with this tokenizer.
+
+    Raises ModelError where it has none, or a part of it needs torchvision, which is missing.
+    """
+    options: dict[str, Any] = {"trust_remote_code": trust_remote_code, "local_files_only": hub.local_only(source)}
+    kind: Any = PROCESSOR_MAPPING.get(type(config), None)
+    try:
+        if is_torchvision_available() or kind is None or "video_processor" not in kind.get_attributes():
+            processor = AutoProcessor.from_pretrained(source, **options)
+        else:
+            settings, _ = kind.get_processor_dict(source, **options)
+            parts = {
+                "image_processor": lambda: AutoImageProcessor.from_pretrained(source, **options),
+                "tokenizer": lambda: tokenizer,
+                "video_processor": NoVideo,
+            }
+            processor = _without_video(kind).from_args_and_dict(
+                [parts[name]() for name in kind.get_attributes()], settings
+            )
+    except Exception as error:
+        hint = "Install it" if "orchvision" in str(error) else "Give a folder with preprocessor_config.json"
+        raise ModelError(f"cannot load the image processor of {source}: {words(error)}. {hint}") from error
+    if not hasattr(processor, "image_processor"):
+        raise ModelError(f"cannot read images with {source}: it has no image processor. Give one that has")
+    processor.tokenizer = tokenizer
+    return processor
+
+
+def reads_images(target: Model) -> bool:
+    """Return whether a model has a vision tower, whatever its backend."""
+    config = target.hf.config
+    return type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING and getattr(config, "image_token_id", None) is not None
+
+
+class Vision:
+    """The processor of one model, and the token id that stands for a piece of an image."""
+
+    def __init__(self, processor: Any, target: Model) -> None:
+        self._processor, self._target, self._name = processor, target, target.name
+        self.placeholder: int = target.hf.config.image_token_id
+
+    @classmethod
+    def of(cls, target: Model, tokenizer: PreTrainedTokenizerBase) -> Vision:
+        """Return what reads images for a model. Raises InvalidRequest where it reads text only, or its backend does."""
+        if not reads_images(target):
+            raise InvalidRequest(f"cannot read images with {target.name}: it reads text only. Use a model that sees")
+        if not isinstance(target.backend, SeesImages):
+            raise InvalidRequest(
+                f"cannot read images with {target.name} on backend '{target.capability.backend}': it reads text only. "
+                "Load the model with backend='pool'"
+            )
+        config = target.hf.config
+        source = config.name_or_path or tokenizer.name_or_path
+        processor = load_processor(source, config, tokenizer, trust_remote_code=target.trust_remote_code)
+        return cls(processor, target)
+
+    def rows(self, prompt: ImagePrompt) -> ImageRows:
+        """Run the vision tower over the images of a prompt."""
+        pool = self._target.backend.pool
+        key = 0 if pool is None else pool.prefixes.number(prompt.digest)
+        keys = [key if token == self.placeholder else token for token in prompt]
+        with all_threads():
+            return image_rows(self._target.hf, prompt, keys, prompt.tensors, self.placeholder)
+
+    @property
+    def template(self) -> object:
+        """Return the chat template, or several by name; None if there is none."""
+        return self._processor.chat_template or self._processor.tokenizer.chat_template
+
+    def apply(self, turns: List[Mapping[str, Any]], **options: Any) -> Any:
+        """Render a chat, as `apply_chat_template` of a tokenizer does."""
+        return self._processor.apply_chat_template(turns, chat_template=self._chosen(options.get("tools")), **options)
+
+    def encode(self, images: int, turns: List[Mapping[str, Any]], **options: Any) -> list[int]:
+        """Return the prompt token ids of a rendered chat; with images, an ImagePrompt.
+
+        Raises InvalidRequest where the processor refuses an image, or the chat template leaves images out.
+        """
+        self.apply(turns, **options)  # whatever the template raises is passed on
+        try:
+            out = dict(self.apply(turns, tokenize=True, return_dict=True, return_tensors="pt", **options))
+        except Exception as error:
+            raise InvalidRequest(
+                f"cannot process the images of this chat: the processor of {self._name} refuses them: {words(error)}. "
+                "Give other images"
+            ) from error
+        return self._prompt(out, images)
+
+    def prompt(self, text: str, images: List[Any]) -> list[int]:
+        """Return the prompt of a text that names its images as the processor's own texts do."""
+        try:
+            out = dict(self._processor(text=[text], images=[*images], return_tensors="pt"))
+        except Exception as error:
+            raise InvalidRequest(
+                f"cannot process this prompt: the processor of {self._name} refuses it: {words(error)}. "
+                f"Write {self._processor.image_token!r} once for each image"
+            ) from error
+        return self._prompt(out, len(images))
+
+    def _prompt(self, out: dict[str, Any], images: int) -> list[int]:
+        ids: list[int] = out["input_ids"][0].tolist()
+        if not images:
+            return ids
+        if self.placeholder not in ids:
+            raise InvalidRequest(
+                f"cannot render this chat: the chat template of {self._name} leaves out its images. Put them into a "
+                "message of another role"
+            )
+        tensors = {name: value for name, value in out.items() if isinstance(value, Tensor) and name not in TEXT}
+        return ImagePrompt(ids, tensors, self.placeholder, _digest(tensors))
+
+    def _chosen(self, tools: object) -> str | None:
+        templates = self.template
+        if not isinstance(templates, Mapping):
+            return None if templates is None else str(templates)
+        return str(templates["tool_use" if tools and "tool_use" in templates else "default"])
+
+
+def _digest(tensors: Mapping[str, Tensor]) -> bytes:
+    """Return a digest of what a model is given of its images."""
+    digest = blake2b(digest_size=32)
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} ".encode())
+        digest.update(tensor.flatten().view(torch.uint8).numpy().data)
+    return digest.digest()
