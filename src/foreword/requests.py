@@ -27,7 +27,7 @@ from foreword.chats import (
 )
 from foreword.detokenizer import Detokenizer
 from foreword.errors import ContextExceeded, InvalidRequest, check_unicode
-from foreword.model import Model, Tokenizer, need_tokenizer
+from foreword.model import Model, Seq2Seq, Tokenizer, need_tokenizer
 from foreword.model.vision.processor import Vision, reads_images
 from foreword.prompts import ImagePrompt, Prompt, token_ids
 from foreword.structured.compiler import Grammars
@@ -77,10 +77,11 @@ class Requests:
             if isinstance(prompt, str)
             else token_ids(prompt)
         )
-        self._check(tokens, params)
+        rules = self._rules(params.language)
+        self._check(tokens, params, rules)
         images = self._sight.rows(prompt) if isinstance(prompt, ImagePrompt) else None
         source: tuple[int, ...] = ()
-        if (rules := self._target.seq2seq) is not None:
+        if rules is not None:
             source, tokens, params = tuple(tokens), list(rules.start), rules.applied(params)
         end = None if rules is None else rules.last(params)
         if params.bad_words:
@@ -178,7 +179,26 @@ class Requests:
         begun = own.bos_token is not None and text.startswith(own.bos_token)
         return list(own(text, add_special_tokens=not begun)["input_ids"])  # as processors do
 
-    def _check(self, tokens: list[int], params: SamplingParams) -> None:
+    def _rules(self, language: str) -> Seq2Seq | None:
+        """Return the rules of an encoder-decoder whose answer begins as that language does, if one is given."""
+        rules, name = self._target.seq2seq, self._target.name
+        if not language:
+            return rules
+        if rules is None:
+            raise InvalidRequest(
+                f"cannot answer in language={language!r}: {name} is no encoder-decoder. Name the language in the prompt"
+            )
+        tokenizer: Any = self.tokenizer
+        codes = tokenizer.get_added_vocab()  # M2M100 writes __fr__
+        token = codes.get(language, codes.get(f"__{language}__"))
+        if token is None:
+            raise InvalidRequest(
+                f"cannot answer in language={language!r}: the tokenizer of {name} has no such special token. Give a "
+                "language code of this tokenizer"
+            )
+        return replace(rules, start=(rules.start[0], token))
+
+    def _check(self, tokens: list[int], params: SamplingParams, rules: Seq2Seq | None) -> None:
         context, vocab = self._target.context, self._target.vocab
         if not tokens:
             raise InvalidRequest("cannot run this request: the prompt is empty. Give at least one token")
@@ -186,7 +206,6 @@ class Requests:
             raise InvalidRequest(
                 f"cannot run this request: the prompt holds ids outside the vocabulary of {vocab} tokens"
             )
-        rules = self._target.seq2seq
         longest = context - 1 if rules is None else rules.longest or context
         if len(tokens) > longest:
             raise ContextExceeded(

@@ -242,3 +242,6 @@ def test_an_encoder_decoder_writes_after_its_source(here, tmp_path):
     refused = here("generate", "A text.", *words, "--chat")
     assert refused.returncode == 2
     assert "has no chat template" in refused.stderr
+    refused = here("generate", "A text.", *words, "--language", "fr")
+    assert refused.returncode == 2
+    assert "cannot answer in language='fr'" in refused.stderr

@@ -177,6 +177,7 @@ def test_the_language_is_that_of_the_call(name):
         dict(prefix_allowed_tokens_fn=lambda row, text: [(int(text[-1]) * 7 + row + k) % 320 for k in range(5)]),
         dict(stopping_criteria=StoppingCriteriaList([Sum()])),
         dict(attention_mask=None),
+        dict(do_sample=True, top_k=1, num_return_sequences=2),
         dict(use_cache=False),
         dict(eos_token_id=list(range(0, 320, 9))),
     ],

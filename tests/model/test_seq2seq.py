@@ -138,3 +138,36 @@ def test_an_encoder_may_have_a_longer_context():
 
 def test_a_cost_is_measured_within_a_short_context():
     assert measured(llm().target).seconds[1] > 0
+
+
+def multilingual() -> LLM:
+    """A model whose settings name no language, and a tokenizer with two."""
+    model = tiny_seq2seq.build("m2m100")
+    model.generation_config.update(forced_bos_token_id=None)
+    tokenizer = tiny_seq2seq.tokenizer("m2m100")
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<300>", "<301>"]})
+    vocab = tokenizer.get_vocab()
+    assert {"<300>", "<301>"} <= set(tokenizer.get_added_vocab())
+    assert vocab["<300>"] != vocab["<301>"]
+    return LLM(Model(model, "m2m100"), tokenizer=tokenizer, draft=Model(tiny_seq2seq.build("m2m100")), nodes=4)
+
+
+def test_a_request_chooses_the_language_of_its_answer():
+    model, one = tiny_seq2seq.build("m2m100"), multilingual()
+    source, texts = one.tokenizer("One two. One two.")["input_ids"], []
+    requests = [SamplingParams(temperature=0, max_tokens=20, language=language) for language in ("<300>", "<301>")]
+    for language, answer in zip(("<300>", "<301>"), one.generate([source] * 2, requests), strict=True):
+        begun = one.tokenizer.convert_tokens_to_ids(language)
+        options = dict(forced_bos_token_id=begun, max_new_tokens=21, num_beams=1, do_sample=False)
+        expected = model.generate(torch.tensor([source]), **options)[0].tolist()
+        assert [2, begun, *answer.tokens] == expected
+        assert answer.stats.accepted > 0
+        texts.append(answer.tokens)
+    assert texts[0] != texts[1]
+
+
+def test_a_language_that_is_none_of_the_model_is_refused():
+    with pytest.raises(InvalidRequest, match=r"cannot answer in language='One': the tokenizer of m2m100 has no such"):
+        multilingual().generate("One two.", SamplingParams(language="One"))
+    with pytest.raises(InvalidRequest, match=r"language='fr': .* is no encoder-decoder"):
+        LLM(starter.target()).generate("One two.", SamplingParams(language="fr"))

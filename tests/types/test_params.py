@@ -40,6 +40,7 @@ def test_none_is_nothing(name):
         ("max_tokens", (0, -1, 2.0, True, None, "8"), r"a whole number in \[1, 2\*\*31\]"),
         ("min_tokens", (-1, 2.0, False, None), r"a whole number in \[0, 2\*\*31\]"),
         ("ignore_eos", (1, None, "no"), "True or False"),
+        ("language", (5, None, ("fr",)), "a string"),
         ("skip_special_tokens", (0, None, "no"), "True or False"),
         ("logprobs", (True, False, -1, 101, 1.0, "2"), r"None or a whole number in \[0, 100\]"),
         ("seed", (True, False, -1, 2**63, 1.0, "2"), r"None or a whole number in \[0, 2\*\*63\)"),

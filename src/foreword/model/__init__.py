@@ -8,7 +8,7 @@ from foreword.model.model import Model, borrow, options
 from foreword.model.pool.plan import Read
 from foreword.model.pool.seq2seq import source_id
 from foreword.model.probe.probe import Capability
-from foreword.model.seq2seq import check_decoder_only, is_seq2seq
+from foreword.model.seq2seq import Seq2Seq, check_decoder_only, is_seq2seq
 from foreword.model.tokenizer import Tokenizer, check_same, load_tokenizer, need_tokenizer
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "Mode",
     "Model",
     "Read",
+    "Seq2Seq",
     "Tokenizer",
     "borrow",
     "check_decoder_only",

@@ -85,6 +85,8 @@ class SamplingParams:
     """The answer follows this structural tag of xgrammar: free text with parts that have a form."""
     prediction: str | tuple[int, ...] = ""
     """Text or token ids that the answer is likely to contain; drafters may copy it. Never changes the answer."""
+    language: str = ""
+    """Language of an encoder-decoder's answer, as its tokenizer writes it (`fra_Latn`, `fr`). Empty: its default."""
     tenant: str = ""
     """Owner of the request: stored answers, and keys and values, are never used again for another tenant."""
     priority: int = 0
@@ -277,6 +279,7 @@ _CHECKS: dict[str, Check] = {
     "grammar": constraint.text,
     "structural_tag": constraint.json_text,
     "prediction": _text_or_ids,
+    "language": _text,
     "tenant": _text,
     "priority": whole(-(2**31), 2**31, "[-2**31, 2**31]"),
     "method": _name,

@@ -120,6 +120,7 @@ class Sampling:
     stop: options.Stop = None
     ignore_eos: options.IgnoreEos = False
     seed: options.Seed = None
+    language: options.Language = ""
     tenant: options.Tenant = ""
     json_schema: options.JsonSchema = None
     json_object: options.JsonObject = False

@@ -149,6 +149,9 @@ BadWord = Annotated[
 ]
 MinTokens = Annotated[int, _option(SAMPLING, "--min-tokens", "Minimum number of new tokens.", "N")]
 IgnoreEos = Annotated[bool, _option(SAMPLING, "--ignore-eos", "No stop at the end-of-text token.")]
+Language = Annotated[
+    str, _option(SAMPLING, "--language", "Language of an encoder-decoder's answer, such as fra_Latn.", "CODE")
+]
 Tenant = Annotated[str, _option(DRAFTING, "--tenant", "Group of requests that share past answers.", "NAME")]
 MaxTokens = Annotated[
     int | None, _option(SAMPLING, "--max-tokens", "Maximum number of new tokens. Default: 256, or what fits.", "N")

@@ -102,13 +102,15 @@ class Sampled(Body):
     min_tokens: int | None = None
     bad_words: list[str] | None = None
     skip_special_tokens: bool | None = None
+    language: str | None = None
     priority: int | None = None
     prediction: Prediction | None = None
     speculative: Speculative | None = None
 
     PLAIN: ClassVar[tuple[str, ...]] = (
         "temperature", "top_p", "min_p", "typical_p", "repetition_penalty", "presence_penalty", "frequency_penalty",
-        "stop_token_ids", "ignore_eos", "min_tokens", "bad_words", "skip_special_tokens", "seed", "priority",
+        "stop_token_ids", "ignore_eos", "min_tokens", "bad_words", "skip_special_tokens", "seed", "language",
+        "priority",
     )  # fmt: skip
     """Fields that are sampling parameters of the same name."""
 
