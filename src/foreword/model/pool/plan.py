@@ -68,6 +68,10 @@ class Read:
         return len(self.tokens) - len(fresh) + next((i for i, one in enumerate(follows) if not one), len(fresh))
 
 
+Reach = Mapping[bool, Int[Tensor, "tokens 2"]]
+"""By whether a layer has a window: the first and the last key that each row attends to."""
+
+
 @dataclass(frozen=True, slots=True)
 class Span:
     """The rows of one sequence in a packed forward."""
@@ -76,8 +80,8 @@ class Span:
     stop: int
     table: PageTable
     read: Read
-    mutual: Mapping[bool, tuple[tuple[int, int], ...]] | None = None
-    """By whether a layer has a window: parts of the sequence whose tokens attend to each other's later ones too."""
+    reach: Reach = field(default_factory=dict)
+    """Where the first rows of the sequence attend otherwise than to those before them."""
 
     @property
     def length(self) -> int:
@@ -102,8 +106,9 @@ class Span:
             positions = keys.clone()
             positions[self.read.past : self.length] = torch.tensor(whole_tree.depths, device=device) + self.read.past
             mask &= positions[None, :] > positions[self.read.start : self.length, None] - window
-        for start, stop in () if self.mutual is None else self.mutual[window is not None]:
-            mask[max(0, start - self.read.start) : max(0, stop - self.read.start), start:stop] = True
+        if (window is not None) in self.reach:
+            ends = self.reach[window is not None][self.read.start : self.length].to(device)
+            mask[: len(ends)] = (keys[None, :] >= ends[:, :1]) & (keys[None, :] <= ends[:, 1:])
         return mask
 
     def _ancestors(self, keys: Int[Tensor, "keys"], parents: list[int]) -> Bool[Tensor, "rows keys"]:
