@@ -325,6 +325,9 @@ def build(name: str) -> PreTrainedModel:
         for module in model.modules():  # vision towers choose their own deviation
             if isinstance(module, torch.nn.Linear):
                 torch.nn.init.normal_(module.weight, std=0.15)
+        for weight in model.parameters():  # or an image would be all zeros
+            if not weight.any():
+                torch.nn.init.normal_(weight, std=0.3)
     return model.eval()
 
 
