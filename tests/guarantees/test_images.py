@@ -113,7 +113,8 @@ def test_images_of_one_size_share_no_pages_unless_they_are_the_same(name):
     before = [{"role": "user", "content": filler}]
     ids = llm.render(before + one)
     placeholder = ids.index(ids.placeholder)
-    assert placeholder % PAGE == PAGE - 14 and list(ids) == list(llm.render(before + other))
+    assert placeholder % PAGE == PAGE - 14
+    assert list(ids) == list(llm.render(before + other))
     alone = llm.chat(before + other, asked)
     llm = fresh(name)
     first = llm.chat(before + one, asked)

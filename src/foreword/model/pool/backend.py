@@ -104,7 +104,7 @@ class PoolBackend(Packing, CapturesHiddenStates):
         placed += placed[-1:] * (rows - len(placed))
         return shown(self._model, parts, torch.tensor(placed, device=self._device).T[:, None])
 
-    def _reach(self, id: int) -> Reach:
+    def _visible(self, id: int) -> Reach:
         return self._images[id].reach if id in self._images else {}
 
     def _keys(self, read: Read) -> list[int]:

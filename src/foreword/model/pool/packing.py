@@ -64,10 +64,10 @@ class Paged(Generic[Pool]):
         for read, stop in zip(reads, stops, strict=True):
             start = spans[-1].stop if spans else 0
             table = self.pool.extend(read.id, read.start, stop)
-            spans.append(Span(start, start + len(read.tokens), table, read, self._reach(read.id)))
+            spans.append(Span(start, start + len(read.tokens), table, read, self._visible(read.id)))
         return tuple(spans)
 
-    def _reach(self, id: int) -> Reach:
+    def _visible(self, id: int) -> Reach:
         """Return where the first rows of a sequence attend otherwise than to those before them."""
         return {}
 

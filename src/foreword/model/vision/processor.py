@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence as List
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -21,13 +21,19 @@ from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
 from transformers.utils.import_utils import is_torchvision_available
 
 from foreword.errors import InvalidRequest, ModelError, words
-from foreword.model.backend import SeesImages
+from foreword.model.architectures import body
+from foreword.model.backend import Backend, SeesImages
+from foreword.model.cuda.backend import GRAPH
 from foreword.model.loading import hub
 from foreword.model.model import Model
+from foreword.model.pool.plan import Read
+from foreword.model.probe.trial import EXACT, ROUNDED
 from foreword.model.vision.rows import ImageRows, image_rows
 from foreword.native.openmp import all_threads
 from foreword.prompts import ImagePrompt
 
+PROBE = -1
+"""Id of the sequence with which a backend is checked; those of requests begin at 1."""
 TEXT = ("input_ids", "attention_mask")
 """Entries of a processor's output that say nothing of an image."""
 
@@ -96,8 +102,10 @@ class Vision:
     def of(cls, target: Model, tokenizer: PreTrainedTokenizerBase) -> Vision:
         """Return what reads images for a model. Raises InvalidRequest where it reads text only, or its backend does."""
         if not reads_images(target):
-            raise InvalidRequest(f"cannot read images with {target.name}: it reads text only. Use a model that sees")
-        if not isinstance(target.backend, SeesImages):
+            raise InvalidRequest(
+                f"cannot read images with {target.name}: it reads text only. Use a vision-language model"
+            )
+        if not isinstance(target.backend, SeesImages) or target.capability.backend == GRAPH:
             raise InvalidRequest(
                 f"cannot read images with {target.name} on backend '{target.capability.backend}': it reads text only. "
                 "Load the model with backend='pool'"
@@ -105,7 +113,45 @@ class Vision:
         config = target.hf.config
         source = config.name_or_path or tokenizer.name_or_path
         processor = load_processor(source, config, tokenizer, trust_remote_code=target.trust_remote_code)
-        return cls(processor, target)
+        vision = cls(processor, target)
+        if (deviation := vision.deviation()) > (EXACT if target.dtype == torch.float32 else ROUNDED):
+            raise InvalidRequest(
+                f"cannot read images with {target.name} on backend '{target.capability.backend}': scores after an "
+                f"image deviate from the model's own by {deviation:.1e} standard deviations. Use text alone"
+            )
+        return vision
+
+    @torch.inference_mode()
+    def deviation(self) -> float:
+        """Return how far the scores of a chat with an image are from the model's own, in their standard deviations.
+
+        Of the middling row: where there are experts, single rows may ask another one. 0 without a chat template.
+        """
+        if not self.template:
+            return 0.0
+        picture = torch.randint(256, (48, 80, 3), generator=torch.Generator().manual_seed(0)).byte().numpy()
+        parts = [{"type": "image", "image": picture}, {"type": "text", "text": "What is this?"}]
+        options = {"add_generation_prompt": True}
+        prompt = cast("ImagePrompt", self.encode(1, [{"role": "user", "content": parts}], **options))
+        hf, backend, images = self._target.hf, cast("Backend", self._target.backend), self.rows(prompt)
+        backend.open(PROBE, len(prompt))
+        try:
+            cast("SeesImages", backend).see(PROBE, images)
+            backend.read([Read(PROBE, 0, prompt[: images.stop], keep=0)])
+            rest = prompt[images.stop :]
+            scores = backend.read([Read(PROBE, images.stop, rest, keep=len(rest))]).float()
+        finally:
+            backend.close(PROBE)
+        decoder: Any = body(hf)
+        ours = decoder.config._attn_implementation
+        try:
+            decoder.set_attn_implementation("eager")
+            ids = torch.tensor([prompt], device=hf.device)
+            given = {name: tensor.to(hf.device) for name, tensor in prompt.tensors.items()}
+            own = hf(input_ids=ids, **given, use_cache=False).logits[0, -len(rest) :].float()
+        finally:
+            decoder.set_attn_implementation(ours)
+        return float(((scores - own).abs().amax(-1) / own.std()).median())
 
     def rows(self, prompt: ImagePrompt) -> ImageRows:
         """Run the vision tower over the images of a prompt."""
