@@ -17,8 +17,8 @@ from foreword.errors import InvalidRequest, check_unicode
 
 DEPTH = 200
 """Levels of nesting in a message or a tool: far more than any has, and less than Python's stack."""
-Prompt = str | List[int]
-"""Text, or its token ids."""
+Prompt = str | List[int] | Mapping[str, object]
+"""Text, or its token ids, or {"prompt": text, "images": list}."""
 P = TypeVar("P")
 """Parameters of a prompt, or None."""
 
@@ -37,6 +37,8 @@ class ImagePrompt(list[int]):
 
 def listed(prompts: Prompt | List[Prompt]) -> List[Prompt]:
     """Return a list of prompts, also for a single prompt without a list."""
+    if has_images(prompts):
+        return [prompts]
     prompts = cast("Prompt | List[Prompt]", _lists(prompts))
     if isinstance(prompts, str):
         return [_text(prompts)]
@@ -45,6 +47,11 @@ def listed(prompts: Prompt | List[Prompt]) -> List[Prompt]:
     if not is_list(prompts):
         raise _invalid_prompt(prompts)
     return [_text(prompt) if isinstance(prompt, str) else prompt for prompt in cast("List[Prompt]", prompts)]
+
+
+def has_images(prompt: object) -> TypeGuard[Mapping[str, object]]:
+    """Return whether a prompt is {"prompt": text, "images": list}."""
+    return isinstance(prompt, Mapping) and "images" in prompt
 
 
 def per_prompt(prompts: List[Prompt], params: P | List[P]) -> list[tuple[Prompt, P]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as List
 from dataclasses import replace
 from functools import partial
@@ -29,7 +29,7 @@ from foreword.detokenizer import Detokenizer
 from foreword.errors import ContextExceeded, InvalidRequest, check_unicode
 from foreword.model import Model, Seq2Seq, Tokenizer, need_tokenizer
 from foreword.model.vision.processor import Vision, reads_images
-from foreword.prompts import ImagePrompt, Prompt, token_ids
+from foreword.prompts import ImagePrompt, Prompt, has_images, is_list, token_ids
 from foreword.structured.compiler import Grammars
 from foreword.types import Completion, Delta, SamplingParams, Sequence
 from foreword.types.params import NODES
@@ -72,6 +72,8 @@ class Requests:
         if not isinstance(params, SamplingParams):
             raise InvalidRequest(f"params must be SamplingParams, or a list with one for each prompt, got {params!r}")
         params = replace(params)  # the caller may go on changing them
+        if has_images(prompt):
+            prompt = self.with_images(prompt)
         tokens = (
             self.tokenizer(check_unicode("a prompt", prompt))["input_ids"]
             if isinstance(prompt, str)
@@ -137,9 +139,11 @@ class Requests:
             return None
         return Detokenizer(self.tokenizer, tokens, params.stop, params.skip_special_tokens)
 
-    def with_images(self, text: str, images: List[object]) -> list[int]:
-        """Return the prompt of a text and its images. Raises InvalidRequest if it cannot be served."""
-        read = self._image_reader()
+    def with_images(self, prompt: Mapping[str, object]) -> list[int]:
+        """Return the ids of {"prompt": text, "images": list}. Raises InvalidRequest if it cannot be served."""
+        text, images, read = prompt.get("prompt"), prompt["images"], self._image_reader()
+        if not isinstance(text, str) or not is_list(images) or not images:
+            raise InvalidRequest('cannot read this prompt: with images, it is {"prompt": text, "images": [image, …]}')
         if read is None:
             raise InvalidRequest("cannot read images here: only text is served. Leave the images out")
         return self._sight.prompt(check_unicode("a prompt", text), [read(image) for image in images])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from foreword.errors import InvalidRequest
 from foreword.model import Model, Read, check_decoder_only
 from foreword.sampling.draw import logprobs
 from foreword.types import Sequence, TokenLogprob
@@ -17,6 +18,8 @@ def score(target: Model, sequence: Sequence) -> list[TokenLogprob | None]:
     Raises InvalidRequest for an encoder-decoder, whose prompt is only read.
     """
     check_decoder_only(target, "score a prompt")
+    if sequence.images is not None:
+        raise InvalidRequest("cannot score a prompt: there are images in it. Score text alone")
     tokens, top = sequence.tokens, sequence.params.logprobs or 0
     scored: list[TokenLogprob | None] = [None]
     target.open(sequence.id, len(tokens))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
@@ -57,6 +58,7 @@ def chat(
     learn: options.Learn = None,
     sampling: Sampling,
     system: options.System = None,
+    image: options.Images = None,
     load: Load = None,
     color: options.Colour = None,
     stats: options.Statistics = True,
@@ -80,6 +82,7 @@ def chat(
             f"cannot chat with {llm.target.name}: it has no chat template. Use `foreword generate --raw`"
         )
     conversation = Conversation(llm, sampling, sampling.params(), system, render.use_colour(color), stats, history)
+    conversation.images = image or []
     conversation.run()
     if learn is not None:
         llm.save_draft(learn)
@@ -109,6 +112,8 @@ class Conversation:
     stats: bool
     history: list[dict[str, str]] = field(default_factory=list)
     last: Answer | None = None
+    images: list[Path] = field(default_factory=list)
+    """Images before the first question."""
 
     def run(self) -> None:
         """Read messages until the end of input or /exit."""
@@ -131,6 +136,15 @@ class Conversation:
     def messages(self) -> list[dict[str, str]]:
         """Return the history, after the system message if there is one."""
         return [*([{"role": "system", "content": self.system}] if self.system else []), *self.history]
+
+    @property
+    def shown(self) -> list[Mapping[str, object]]:
+        """Return the messages, with the images before the first question."""
+        first = next((place for place, turn in enumerate(self.messages) if turn["role"] == "user"), None)
+        return [
+            early.message(turn["content"], self.images) if place == first else turn
+            for place, turn in enumerate(self.messages)
+        ]
 
     def _run_command(self, command: str, argument: str) -> None:
         if command not in COMMANDS:
@@ -214,7 +228,7 @@ class Conversation:
 
         self.history.append({"role": "user", "content": text})
         try:
-            ids = self.llm.render(self.messages)
+            ids = self.llm.render(self.shown)
             params = self.sampling.fitting(self.llm, self.params, ids)
             writer = render.Writer(self.colour)
             answer = follow(self.llm, ids, params, writer)

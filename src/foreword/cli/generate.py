@@ -113,6 +113,7 @@ def generate(
     sampling: Sampling,
     prediction: Prediction = "",
     system: options.System = None,
+    image: options.Images = None,
     logprobs: Logprobs = None,
     record: Record = None,
     color: options.Colour = None,
@@ -130,27 +131,25 @@ def generate(
     """
     params = sampling.params()
     params = replace(params, logprobs=logprobs, prediction=prediction_text(prediction), trace=record is not None)
-    if system is not None and chat is False:
-        raise InvalidRequest("cannot use '--system' with '--raw': it needs the chat template. Leave one out")
+    if (system is not None or image) and chat is False:
+        raise InvalidRequest("cannot use '--system' or '--image' with '--raw': both need the chat template")
     if logprobs is not None and not (as_json or batch):
         raise InvalidRequest("cannot show '--logprobs': they are part of the JSON output. Add '--json'")
     if record is not None and (batch is not None or n > 1):
         raise InvalidRequest("cannot record several answers: '--record' writes one. Leave out '--batch' and '-n'")
     if batch is not None:
-        if prompt is not None or prompt_file is not None:
-            raise InvalidRequest("cannot read two inputs: a prompt and '--batch' are given. Give one, not both")
+        if prompt is not None or prompt_file is not None or image:
+            raise InvalidRequest("cannot read two inputs: '--batch' is given with a prompt or an image. Give only one")
         many = Many(batch, model, out, slots or SLOTS, n, quiet=as_json or quiet or not stats)
         _batch(many, sampling, params, (chat, system), partial(_load, model, loading, drafting))
         return
     if out is not None or slots is not None:
-        raise InvalidRequest(
-            "cannot use '--out' or '--slots' here: they go with '--batch'. Leave them out, or give a file of prompts"
-        )
+        raise InvalidRequest("cannot use '--out' or '--slots' here: they go with '--batch'. Leave them out")
     text = _prompt(prompt, prompt_file)
     if not text.whole.strip():
         raise InvalidRequest("cannot answer: the prompt is empty. Give some text")
     llm = _load(model, loading, drafting)
-    ids = read(llm, text, chat, system)
+    ids = read(llm, text, chat, system, image)
     output = Output(render.use_colour(color), stats, as_json, record)
     params = sampling.fitting(llm, params, ids)
     for seed in seeds(params.seed, n):
@@ -264,14 +263,14 @@ def _not_text(what: str, error: UnicodeDecodeError) -> InvalidRequest:
     )
 
 
-def read(llm: LLM, text: Text, chat: bool | None, system: str | None) -> list[int]:
+def read(llm: LLM, text: Text, chat: bool | None, system: str | None, images: list[Path] | None = None) -> list[int]:
     """Return the token ids of the prompt, in the chat template or unchanged."""
     if chat is None:
-        chat = system is not None or bool(llm.tokenizer.chat_template)
+        chat = system is not None or bool(images or llm.tokenizer.chat_template)
     if not chat:
         return llm.tokenizer(text.whole)["input_ids"]
     opening = [{"role": "system", "content": system}] if system is not None else []
-    return llm.render([*opening, {"role": "user", "content": text.closed}])
+    return llm.render([*opening, early.message(text.closed, images)])
 
 
 def _write(llm: LLM, ids: list[int], params: SamplingParams, output: Output) -> None:

@@ -103,6 +103,19 @@ def data(files: Iterable[Path] | None) -> None:
             raise InvalidRequest(f"cannot read {file}: there is no such file. Give JSON lines, each a record")
 
 
+def images(files: Iterable[Path] | None) -> None:
+    """Check files of images."""
+    for file in files or ():
+        if not file.expanduser().is_file():
+            raise InvalidRequest(f"cannot read the image {file}: there is no such file. Give the path of an image")
+
+
+def message(text: str, images: Iterable[Path] | None) -> dict[str, object]:
+    """Return a user's message, with its images before its text."""
+    parts = [{"type": "image", "image": str(file)} for file in images or ()]
+    return {"role": "user", "content": [*parts, {"type": "text", "text": text}] if parts else text}
+
+
 def folder(place: Path) -> None:
     """Check a folder that can be created or written to."""
     check_creatable(place)

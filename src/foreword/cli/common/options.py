@@ -171,6 +171,10 @@ Regex = Annotated[str | None, _option(FORM, "--regex", "Text that matches a regu
 Grammar = Annotated[Path | None, _option(FORM, "--grammar", "Text that follows a grammar: a file in EBNF.", "FILE")]
 
 System = Annotated[str | None, _option(MODEL, "--system -s", "System message before the conversation.", "TEXT")]
+Images = Annotated[
+    list[Path] | None,
+    _option(MODEL, "--image", "File of an image before the text. May be repeated.", "FILE", check=early.images),
+]
 Colour = Annotated[
     bool | None, _option(OUTPUT, "--color/--no-color", "Colours for accepted draft tokens. Default: on a terminal.")
 ]

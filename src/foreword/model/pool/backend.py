@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from collections.abc import Sequence as List
 from contextlib import AbstractContextManager, nullcontext
 
@@ -11,12 +10,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from foreword.model.architectures import body, lm_head
 from foreword.model.backend import Mode
 from foreword.model.pool.dynamic_rope import dynamic_rope_of
 from foreword.model.pool.hooks import CapturesHiddenStates
 from foreword.model.pool.packed_linear import MIN_ROWS, Tiles, unpacked
 from foreword.model.pool.packing import Packing
-from foreword.model.pool.plan import Plan, Read, Span
+from foreword.model.pool.plan import Plan, Reach, Read, Span
 from foreword.model.vision.rows import ImageRows, Placed, shown
 from foreword.native.openmp import all_threads
 
@@ -37,7 +37,7 @@ class PoolBackend(Packing, CapturesHiddenStates):
         super().__init__(next(model.parameters()).device, adjacent=adjacent or self._rope is not None)
         self.mode = mode
         self._model = model
-        self._tiled = unpacked(model)
+        self._tiled = any(unpacked(part) for part in (body(model), lm_head(model)) if part is not None)
         self._images: dict[int, ImageRows] = {}
         self.windows: dict[int, int | None] = {}
         """Sliding window that each layer passed to attention in the last forward."""
@@ -109,8 +109,8 @@ class PoolBackend(Packing, CapturesHiddenStates):
         placed += placed[-1:] * (rows - len(placed))
         return shown(self._model, parts, torch.tensor(placed, device=self._device).T[:, None])
 
-    def _mutual(self, id: int) -> Mapping[bool, tuple[tuple[int, int], ...]] | None:
-        return self._images[id].mutual if id in self._images else None
+    def _visible(self, id: int) -> Reach:
+        return self._images[id].reach if id in self._images else {}
 
     def _keys(self, read: Read) -> list[int]:
         if read.id not in self._images:

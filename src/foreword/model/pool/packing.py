@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from collections.abc import Sequence as List
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -11,7 +10,7 @@ import torch
 
 from foreword.model.pool.kv_pool import KVPool
 from foreword.model.pool.pages import PagePool
-from foreword.model.pool.plan import Plan, Read, Span
+from foreword.model.pool.plan import Plan, Reach, Read, Span
 
 Pool = TypeVar("Pool", bound=PagePool)
 
@@ -65,12 +64,12 @@ class Paged(Generic[Pool]):
         for read, stop in zip(reads, stops, strict=True):
             start = spans[-1].stop if spans else 0
             table = self.pool.extend(read.id, read.start, stop)
-            spans.append(Span(start, start + len(read.tokens), table, read, mutual=self._mutual(read.id)))
+            spans.append(Span(start, start + len(read.tokens), table, read, reach=self._visible(read.id)))
         return tuple(spans)
 
-    def _mutual(self, id: int) -> Mapping[bool, tuple[tuple[int, int], ...]] | None:
-        """Return the parts of a sequence whose tokens attend to each other's later ones too; see `Span.mutual`."""
-        return None
+    def _visible(self, id: int) -> Reach:
+        """Return where the first rows of a sequence attend otherwise than to those before them."""
+        return {}
 
     def _note(self, reads: List[Read]) -> None:
         """Note that these were read, so that later texts that begin alike can use the rows."""

@@ -68,6 +68,10 @@ class Read:
         return len(self.tokens) - len(fresh) + next((i for i, one in enumerate(follows) if not one), len(fresh))
 
 
+Reach = Mapping[bool, Int[Tensor, "tokens 2"]]
+"""By whether a layer has a window: the first and the last key that each row attends to."""
+
+
 @dataclass(frozen=True, slots=True)
 class Source:
     """The keys and values of a sequence's source, which the decoder of an encoder-decoder reads in every layer."""
@@ -89,8 +93,8 @@ class Span:
     table: PageTable
     read: Read
     source: Source | None = None
-    mutual: Mapping[bool, tuple[tuple[int, int], ...]] | None = None
-    """By whether a layer has a window: parts of the sequence whose tokens attend to each other's later ones too."""
+    reach: Reach = field(default_factory=dict)
+    """Where the first rows of the sequence attend otherwise than to those before them."""
 
     @property
     def length(self) -> int:
@@ -112,8 +116,9 @@ class Span:
             mask &= self._ancestors(keys, self.read.parents)
         if window is not None:
             mask &= self.distances(device) < window
-        for start, stop in () if self.mutual is None else self.mutual[window is not None]:
-            mask[max(0, start - self.read.start) : max(0, stop - self.read.start), start:stop] = True
+        if (window is not None) in self.reach:
+            ends = self.reach[window is not None][self.read.start : self.length].to(device)
+            mask[: len(ends)] = (keys[None, :] >= ends[:, :1]) & (keys[None, :] <= ends[:, 1:])
         return mask
 
     def distances(self, device: torch.device) -> Int[Tensor, "rows keys"]:

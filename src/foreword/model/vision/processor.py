@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence as List
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -16,47 +16,52 @@ from transformers import (
     AutoProcessor,
     PreTrainedConfig,
     PreTrainedTokenizerBase,
-    ProcessorMixin,
 )
 from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
 from transformers.utils.import_utils import is_torchvision_available
 
 from foreword.errors import InvalidRequest, ModelError, words
-from foreword.model.backend import SeesImages
+from foreword.model.architectures import body
+from foreword.model.backend import Backend, SeesImages
+from foreword.model.cuda.backend import GRAPH
 from foreword.model.loading import hub
 from foreword.model.model import Model
+from foreword.model.pool.plan import Read
+from foreword.model.probe.trial import EXACT, ROUNDED
 from foreword.model.vision.rows import ImageRows, image_rows
 from foreword.native.openmp import all_threads
 from foreword.prompts import ImagePrompt
 
+PROBE = -1
+"""Id of the sequence with which a backend is checked; those of requests begin at 1."""
 TEXT = ("input_ids", "attention_mask")
 """Entries of a processor's output that say nothing of an image."""
 
 
-class NoVideo(dict[str, object]):
-    """A stand-in for the video processor, which needs torchvision; without it, images are still read."""
+class Absent(dict[str, object]):
+    """A stand-in for a processor of videos or sounds; those of videos need torchvision."""
 
     model_input_names: List[str] = ()
 
 
-def _without_video(kind: Any) -> Any:
-    """Return a class of processors that takes the stand-in."""
+def _for_images(kind: Any) -> Any:
+    """Return a class of processors that takes stand-ins for what reads no images."""
 
-    class WithoutVideo(kind):
+    class ForImages(kind):
         def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> Any:
-            if isinstance(argument, NoVideo):
-                return NoVideo
+            if isinstance(argument, Absent):
+                return Absent
             return super().check_argument_for_proper_class(argument_name, argument)
 
-    return WithoutVideo
+    return ForImages
 
 
 def load_processor(
     source: str | Path, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, *, trust_remote_code: bool = False
-) -> ProcessorMixin:
+) -> Any:
     """Return the processor of a vision-language checkpoint, with this tokenizer.
 
-    Raises ModelError where it has none, or a part of it needs torchvision, which is missing.
+    Raises ModelError where it has none, or needs a package that is missing.
     """
     options: dict[str, Any] = {"trust_remote_code": trust_remote_code, "local_files_only": hub.local_only(source)}
     kind: Any = PROCESSOR_MAPPING.get(type(config), None)
@@ -65,19 +70,17 @@ def load_processor(
             processor = AutoProcessor.from_pretrained(source, **options)
         else:
             settings, _ = kind.get_processor_dict(source, **options)
-            parts = {
-                "image_processor": lambda: AutoImageProcessor.from_pretrained(source, **options),
-                "tokenizer": lambda: tokenizer,
-                "video_processor": NoVideo,
-            }
-            processor = _without_video(kind).from_args_and_dict(
-                [parts[name]() for name in kind.get_attributes()], settings
-            )
+            images = AutoImageProcessor.from_pretrained(source, **options)
+            given = {"image_processor": images, "tokenizer": tokenizer}
+            parts = [given.get(name, Absent()) for name in kind.get_attributes()]
+            processor = _for_images(kind).from_args_and_dict(parts, settings)
     except Exception as error:
-        hint = "Install it" if "orchvision" in str(error) else "Give a folder with preprocessor_config.json"
-        raise ModelError(f"cannot load the image processor of {source}: {words(error)}. {hint}") from error
+        needs = "it needs torchvision. Install it" if "orchvision" in str(error) else words(error)
+        raise ModelError(
+            f"cannot load the image processor of {source}: {needs}, or give a folder with preprocessor_config.json"
+        ) from error
     if not hasattr(processor, "image_processor"):
-        raise ModelError(f"cannot read images with {source}: it has no image processor. Give one that has")
+        raise ModelError(f"cannot read images with {source}: it has no image processor. Use a checkpoint that has one")
     processor.tokenizer = tokenizer
     return processor
 
@@ -99,8 +102,10 @@ class Vision:
     def of(cls, target: Model, tokenizer: PreTrainedTokenizerBase) -> Vision:
         """Return what reads images for a model. Raises InvalidRequest where it reads text only, or its backend does."""
         if not reads_images(target):
-            raise InvalidRequest(f"cannot read images with {target.name}: it reads text only. Use a model that sees")
-        if not isinstance(target.backend, SeesImages):
+            raise InvalidRequest(
+                f"cannot read images with {target.name}: it reads text only. Use a vision-language model"
+            )
+        if not isinstance(target.backend, SeesImages) or target.capability.backend == GRAPH:
             raise InvalidRequest(
                 f"cannot read images with {target.name} on backend '{target.capability.backend}': it reads text only. "
                 "Load the model with backend='pool'"
@@ -108,7 +113,45 @@ class Vision:
         config = target.hf.config
         source = config.name_or_path or tokenizer.name_or_path
         processor = load_processor(source, config, tokenizer, trust_remote_code=target.trust_remote_code)
-        return cls(processor, target)
+        vision = cls(processor, target)
+        if (deviation := vision.deviation()) > (EXACT if target.dtype == torch.float32 else ROUNDED):
+            raise InvalidRequest(
+                f"cannot read images with {target.name} on backend '{target.capability.backend}': scores after an "
+                f"image deviate from the model's own by {deviation:.1e} standard deviations. Use text alone"
+            )
+        return vision
+
+    @torch.inference_mode()
+    def deviation(self) -> float:
+        """Return how far the scores of a chat with an image are from the model's own, in their standard deviations.
+
+        Of the middling row: where there are experts, single rows may ask another one. 0 without a chat template.
+        """
+        if not self.template:
+            return 0.0
+        picture = torch.randint(256, (48, 80, 3), generator=torch.Generator().manual_seed(0)).byte().numpy()
+        parts = [{"type": "image", "image": picture}, {"type": "text", "text": "What is this?"}]
+        options = {"add_generation_prompt": True}
+        prompt = cast("ImagePrompt", self.encode(1, [{"role": "user", "content": parts}], **options))
+        hf, backend, images = self._target.hf, cast("Backend", self._target.backend), self.rows(prompt)
+        backend.open(PROBE, len(prompt))
+        try:
+            cast("SeesImages", backend).see(PROBE, images)
+            backend.read([Read(PROBE, 0, prompt[: images.stop], keep=0)])
+            rest = prompt[images.stop :]
+            scores = backend.read([Read(PROBE, images.stop, rest, keep=len(rest))]).float()
+        finally:
+            backend.close(PROBE)
+        decoder: Any = body(hf)
+        ours = decoder.config._attn_implementation
+        try:
+            decoder.set_attn_implementation("eager")
+            ids = torch.tensor([prompt], device=hf.device)
+            given = {name: tensor.to(hf.device) for name, tensor in prompt.tensors.items()}
+            own = hf(input_ids=ids, **given, use_cache=False).logits[0, -len(rest) :].float()
+        finally:
+            decoder.set_attn_implementation(ours)
+        return float(((scores - own).abs().amax(-1) / own.std()).median())
 
     def rows(self, prompt: ImagePrompt) -> ImageRows:
         """Run the vision tower over the images of a prompt."""

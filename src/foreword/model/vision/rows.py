@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 
 from foreword.errors import ModelError
 from foreword.model.architectures import body
+from foreword.model.pool.plan import Reach
 
 MASKS = ("visual_pos_masks", "deepstack_visual_embeds")
 """Arguments of language models that get more of an image than its embeddings: the rows, and a tensor a layer."""
@@ -38,20 +39,18 @@ class ImageRows:
     """Length of the prompt."""
     keys: list[int]
     """Tokens of the prompt, for the tree of prefixes: those of a placeholder name its image."""
-    inputs: Mapping[str, Float[Tensor, "1 rows *size"]]
+    inputs: Mapping[str, Float[Tensor, "1 rows ..."]]
     """By argument of the language model: the rows from `start` to `stop`."""
     marks: Bool[Tensor, "rows"] | None = None
     """Which of the rows get the states of `deep`, in models that add some in later layers."""
     deep: List[Float[Tensor, "marked hidden"]] = ()
     positions: Int[Tensor, "axes tokens"] | None = None
     """Positions of the prompt's tokens in models with several a token; None where they count tokens."""
-    mutual: Mapping[bool, Spans] = field(default_factory=lambda: {True: (), False: ()})
-    """By whether a layer has a window: parts whose tokens attend to each other, later ones too."""
+    reach: Reach = field(default_factory=dict)
+    """By whether a layer has a window: first and last key of each row, where a row attends to later ones too."""
 
-    @property
-    def whole(self) -> Spans:
-        """Return the parts that one forward has to read."""
-        return max(self.mutual.values(), key=len)
+    whole: Spans = ()
+    """Parts that one forward has to read, as their tokens attend to later ones."""
 
     def placed(self, position: int) -> list[int]:
         """Return the positions of a token of the text, one for each axis."""
@@ -156,6 +155,7 @@ def image_rows(
     start, stop = held[0], held[-1] + 1
     rows = {name: _rows(model, name, value, count)[:, start:stop].clone() for name, value in _tensors(inputs)}
     marks, deep = (inputs.get(name) for name in MASKS)
+    reach = _reach(model, inputs.get("attention_mask"), count)
     return ImageRows(
         start,
         stop,
@@ -165,7 +165,8 @@ def image_rows(
         None if marks is None else marks[0, start:stop].clone(),
         () if deep is None else [states.clone() for states in deep],
         _positions(inputs.get("position_ids"), count),
-        _mutual(model, inputs.get("attention_mask"), count),
+        reach,
+        _whole(reach),
     )
 
 
@@ -189,40 +190,33 @@ def _positions(positions: Tensor | None, count: int) -> Int[Tensor, "axes tokens
     return positions.flatten(0, -2).cpu()
 
 
-def _mutual(model: PreTrainedModel, masks: Any, count: int) -> dict[bool, Spans]:
-    """Return which parts of a prompt attend to later tokens too, read from the masks that the model made."""
+def _reach(model: PreTrainedModel, masks: Any, count: int) -> Reach:
+    """Return the keys of each row of a prompt, read from the masks that the model made; empty if all are causal.
+
+    Raises ModelError where they are not adjacent.
+    """
     by_kind = masks if isinstance(masks, dict) else {"full_attention": masks}
-    window = getattr(model.config.get_text_config(), "sliding_window", None)
-    found: dict[bool, Spans] = {True: (), False: ()}
+    found: dict[bool, Tensor] = {}
     for kind, mask in by_kind.items():
-        if mask is not None:
-            width = window if kind == "sliding_attention" else None
-            found[width is not None] = _spans(model, mask, width, count)
+        if mask is None:
+            continue
+        visible = mask[0, 0] if mask.dtype == torch.bool else mask[0, 0] == 0
+        if not visible.triu(1).any():
+            continue
+        first, last = visible.int().argmax(1), count - 1 - visible.flip(1).int().argmax(1)
+        if not torch.equal(visible.sum(1), last - first + 1):
+            raise ModelError(
+                f"cannot read images with {type(model).__name__}: its attention over them has an unusual form. Use "
+                "text alone, or another model"
+            )
+        found[kind == "sliding_attention"] = torch.stack([first, last], 1).cpu()
     return found
 
 
-def _spans(model: PreTrainedModel, mask: Tensor, window: int | None, count: int) -> Spans:
-    visible = mask[0, 0] if mask.dtype == torch.bool else mask[0, 0] == 0
-    ahead = visible.triu(1)
-    last = torch.where(ahead.any(1), count - 1 - ahead.flip(1).int().argmax(1), torch.arange(count, device=mask.device))
+def _whole(reach: Reach) -> Spans:
     spans: list[tuple[int, int]] = []
-    for row, reach in enumerate(last.tolist()):
-        if reach > row and (not spans or row >= spans[-1][1]):
-            spans.append((row, reach + 1))
-    if not torch.equal(visible, visible_keys(count, window, tuple(spans), visible.device)):
-        raise ModelError(
-            f"cannot read images with {type(model).__name__}: its attention over them has an unusual form. Use text "
-            "alone, or another model"
-        )
+    last = torch.stack([ends[:, 1] for ends in reach.values()]).amax(0).tolist() if reach else []
+    for row, end in enumerate(last):
+        if end > row and (not spans or row >= spans[-1][1]):
+            spans.append((row, end + 1))
     return tuple(spans)
-
-
-def visible_keys(count: int, window: int | None, spans: Spans, device: torch.device) -> Bool[Tensor, "rows keys"]:
-    """Return the mask of a text whose parts `spans` attend to each other's later tokens too."""
-    rows = torch.arange(count, device=device)
-    mask = rows[None, :] <= rows[:, None]
-    if window is not None:
-        mask &= rows[None, :] > rows[:, None] - window
-    for start, stop in spans:
-        mask[start:stop, start:stop] = True
-    return mask

@@ -1,0 +1,134 @@
+"""Images of messages: every form that clients send gives the same picture, and what is none is refused by name."""
+
+import base64
+import io
+import os
+
+import pytest
+from PIL import Image
+
+from foreword import InvalidRequest
+from foreword.chats import conversation, image_of, image_reader, images_of
+from foreword.chats import images as limits
+from tiny_vision import picture
+
+PICTURE = picture(40, 24)
+
+
+def png(image: Image.Image = PICTURE, kind: str = "PNG", **more) -> bytes:
+    out = io.BytesIO()
+    image.save(out, kind, **more)
+    return out.getvalue()
+
+
+BASE64 = base64.b64encode(png()).decode()
+URL = f"data:image/png;base64,{BASE64}"
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "image.png"
+    path.write_bytes(png())
+    return path
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        PICTURE,
+        png(),
+        BASE64,
+        URL,
+        {"type": "image", "image": PICTURE},
+        {"type": "image", "image": png()},
+        {"type": "image", "url": URL},
+        {"type": "image", "base64": BASE64},
+        {"type": "image_url", "image_url": {"url": URL}},
+        {"type": "image_url", "image_url": URL},
+        {"type": "input_image", "image_url": URL},
+        {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": BASE64}},
+    ],
+    ids=str,
+)
+def test_every_form_gives_the_same_picture(part):
+    for files in (True, False):
+        assert image_of(part, files=files).tobytes() == PICTURE.tobytes()
+
+
+def test_a_path_is_read_unless_files_are_refused(file):
+    for part in (file, str(file), {"type": "image", "image": str(file)}, {"type": "image", "path": file}):
+        assert image_of(part).tobytes() == PICTURE.tobytes()
+        with pytest.raises(InvalidRequest, match=r"cannot read an image"):
+            image_of(part, files=False)
+
+
+def test_a_picture_is_turned_upright_and_loses_its_alpha():
+    turned = PICTURE.copy()
+    exif = turned.getexif()
+    exif[0x0112] = 6
+    upright = image_of(png(turned, "JPEG", exif=exif))
+    assert (upright.size, upright.mode) == ((24, 40), "RGB")
+    assert image_of(png(PICTURE.convert("RGBA"))).mode == image_of(PICTURE.convert("L")).mode == "RGB"
+
+
+@pytest.mark.parametrize(
+    ("part", "why"),
+    [
+        ("/there/is/none.png", "there is no such file"),
+        (b"no image", "are no image"),
+        (b"", "are no image"),
+        (png()[:-60], "it is damaged"),
+        (png(kind="JPEG")[:300], "it is damaged"),
+        ("data:image/png;base64,????", "not base64"),
+        ("data:image/png,abc", "not in base64"),
+        ("https://example.org/a.png", "nothing is loaded from the network"),
+        ("HTTP://example.org/a.png", "nothing is loaded from the network"),
+        ({"type": "image_url", "image_url": {"url": "http://localhost/a.png"}}, "nothing is loaded from the network"),
+        ({"type": "image", "source": {"type": "url", "url": "https://example.org"}}, "nothing is loaded from"),
+        ({"type": "image", "source": {"type": "file", "file_id": "7"}}, "'file' is not served"),
+        ({"type": "image"}, "its part holds none"),
+        ({"type": "image", "image": 7}, "it is given as 7"),
+        (None, "it is given as None"),
+    ],
+    ids=str,
+)
+def test_what_is_no_image_is_refused_by_name(part, why):
+    with pytest.raises(InvalidRequest, match=why) as refused:
+        image_of(part)
+    assert str(refused.value).startswith("cannot read ")
+
+
+def test_a_small_file_of_a_huge_image_is_refused_before_it_is_decoded():
+    for width, height in ((20_000, 20_000), (9_000, 9_000)):
+        bomb = png(Image.new("1", (width, height)))
+        assert len(bomb) < 100_000
+        with pytest.raises(InvalidRequest, match=r"pixels|bomb"):
+            image_of(bomb)
+
+
+def test_a_huge_file_is_not_read(tmp_path):
+    path = tmp_path / "huge.png"
+    with path.open("wb") as out:
+        os.truncate(out.fileno(), limits.MOST_BYTES + 1)
+    with pytest.raises(InvalidRequest, match=f"the limit is {limits.MOST_BYTES}"):
+        image_of(path)
+
+
+def test_a_prompt_holds_so_many_images():
+    read = image_reader()
+    for _ in range(limits.MOST_IMAGES):
+        read(PICTURE)
+    with pytest.raises(InvalidRequest, match="cannot read more than 64 images"):
+        read(PICTURE)
+
+
+def test_images_stay_in_their_place_and_only_in_messages_of_users():
+    content = [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": URL}, {"type": "text", "text": "b"}]
+    turns = conversation([{"role": "user", "content": content}], image_reader())
+    assert [part["type"] for part in turns[0]["content"]] == ["text", "image", "text"]
+    assert images_of(turns) == 1
+    for role in ("system", "assistant", "tool"):
+        with pytest.raises(InvalidRequest, match=f"message 1: a message of the role '{role}' holds no images"):
+            conversation([{"role": role, "content": content}], image_reader())
+    with pytest.raises(InvalidRequest, match="a part of type 'image_url' is not served"):
+        conversation([{"role": "user", "content": content}])
