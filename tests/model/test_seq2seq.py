@@ -38,7 +38,7 @@ def edited(folder: Path, **settings) -> Path:
 
 def test_a_folder_is_a_target_whose_prompt_is_the_source(folder):
     one = LLM(folder, dtype="float32")
-    assert (one.method, one.target.capability.backend) == ("ngram", "cache")
+    assert (one.method, one.target.capability.backend) == ("ngram", "pool")
     answer = one.generate("A text.", GREEDY)[0]
     source = one.tokenizer("A text.")["input_ids"]
     model = AutoModelForSeq2SeqLM.from_pretrained(folder, dtype=torch.float32)
@@ -53,7 +53,7 @@ def test_a_folder_is_a_target_whose_prompt_is_the_source(folder):
 def test_folders_run_in_bfloat16(tmp_path, name):
     one = LLM(tiny_seq2seq.saved(name, tmp_path), dtype="bfloat16")
     asked = SamplingParams(max_tokens=16, seed=1)
-    assert one.target.capability.backend == "cache"
+    assert one.target.capability.backend == "pool"
     plain, drafted = (
         one.generate("one one one", SamplingParams(max_tokens=16, seed=1, method=m)) for m in ("none", None)
     )

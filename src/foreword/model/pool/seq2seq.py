@@ -16,7 +16,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 from transformers import Cache, DynamicCache, EncoderDecoderCache, PreTrainedModel
-from transformers.modeling_outputs import BaseModelOutput
 
 from foreword.model.backend import Mode
 from foreword.model.pool.attention import NAME
@@ -83,7 +82,7 @@ class Seq2SeqPoolBackend(PoolBackend):
         ]
         self._cross = tuple(key for key, _ in pairs)
         self._options = {
-            "encoder_outputs": BaseModelOutput(last_hidden_state=states[0][:, :1].clone()),
+            "encoder_outputs": type(states)(**{**states, "last_hidden_state": states[0][:, :1].clone()}),
             "past_key_values": EncoderDecoderCache(_NoCache(), cross),
         }
 
