@@ -95,10 +95,12 @@ def test_a_reader_of_configs_that_wants_a_decoder_gets_none_other(folder):
 
 
 @pytest.mark.parametrize(
-    "method", ["layers", "quantized", "recycle", "lookahead", "predicted", "tli", "slem", "fuse(suffix, recycle)"]
+    "method", ["quantized", "recycle", "lookahead", "predicted", "tli", "slem", "fuse(suffix, recycle)"]
 )
 def test_other_methods_are_refused_with_those_that_work(method):
-    with pytest.raises(InvalidRequest, match=r"is an encoder-decoder\. Use one of none, ngram, suffix, lm"):
+    with pytest.raises(
+        InvalidRequest, match=r"is an encoder-decoder\. Use one of none, ngram, suffix, lm, eagle, medusa, layers"
+    ):
         llm().generate("A text.", SamplingParams(method=method, max_tokens=8))
 
 
