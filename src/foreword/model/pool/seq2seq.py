@@ -17,6 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from transformers import Cache, DynamicCache, EncoderDecoderCache, PreTrainedModel
 
+from foreword.errors import ModelError
 from foreword.model.backend import Mode
 from foreword.model.pool.attention import NAME
 from foreword.model.pool.backend import PoolBackend
@@ -51,7 +52,7 @@ class Seq2SeqPoolBackend(PoolBackend):
     @property
     def probe_source(self) -> list[int]:
         """The source under which it is checked and timed."""
-        return probe_source(self._model.config.get_text_config().vocab_size)
+        return probe_source(self._model)
 
     def open(self, id: int, capacity: int, tokens: List[int] = (), tenant: str = "", layers: List[int] = ()) -> int:
         """Begin a sequence, without the pages of earlier ones: what a decoder makes of a text depends on its source."""
@@ -95,6 +96,8 @@ class Seq2SeqPoolBackend(PoolBackend):
         }
 
     def _pack(self, reads: List[Read]) -> Packed:
+        if missing := [read.id for read in reads if read.id not in self._sources.rows]:
+            raise ModelError(f"cannot read sequence {missing[0]}: it has no source. Encode one after opening it")
         rows = super()._pack(reads)
         spans = tuple(replace(span, source=self._sources.rows[span.read.id]) for span in rows.plan.spans)
         return replace(rows, plan=replace(rows.plan, spans=spans, cross=self._sources.cross))
