@@ -121,3 +121,4 @@ def test_a_sequence_waits_until_there_is_room_for_its_source_too():
     one, long = llm(target("bart"), "none", cache_tokens=6 * 64), sources()[-1]  # 2 pages each, as many for the text
     answers = one.generate([long, long], SamplingParams(max_tokens=12, ignore_eos=True, trace=True))
     assert {each.sequences for answer in answers for each in answer.rounds} == {1}
+    assert one.engine.load.preemptions == 0
