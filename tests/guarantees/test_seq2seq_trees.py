@@ -91,10 +91,13 @@ def test_trees_in_ragged_batches_change_no_token(name):
 
 @pytest.mark.parametrize("name", ["t5", "bart"])
 def test_preempted_sequences_write_the_same_and_free_their_sources(name):
-    one = llm(target(name), "lm", slots=8, cache_tokens=12 * 64)
+    long = [SamplingParams(temperature=0.5, seed=seed, max_tokens=80, ignore_eos=True) for seed in range(3)]
+    alone = [llm(target(name), "none").generate(s, [a])[0].tokens for s, a in zip(sources()[:3], long, strict=True)]
+    one = llm(target(name), "lm", cache_tokens=9 * 64)
     pool = target(name).backend.pool
-    answers = one.generate(sources(), asked())
-    assert [answer.tokens for answer in answers] == plain(name)
+    answers = one.generate(sources()[:3], long)
+    assert one.engine.load.preemptions > 0
+    assert [answer.tokens for answer in answers] == alone
     assert sum(answer.stats.accepted for answer in answers) > 40
     assert pool.held == 0
     stream = one.stream(sources()[-1], asked()[-1])
@@ -112,3 +115,10 @@ def test_bits_do_not_depend_on_the_batch_in_bfloat16(name):
     answers = llm(own, "lm").generate(sources(), asked())
     assert [answer.tokens for answer in answers] == alone
     assert sum(answer.stats.accepted for answer in answers) > 40
+
+
+def test_a_sequence_waits_until_there_is_room_for_its_source_too():
+    one, long = llm(target("bart"), "none", cache_tokens=6 * 64), sources()[-1]  # 2 pages each, as many for the text
+    answers = one.generate([long, long], SamplingParams(max_tokens=12, ignore_eos=True, trace=True))
+    assert {each.sequences for answer in answers for each in answer.rounds} == {1}
+    assert one.engine.load.preemptions == 0

@@ -38,7 +38,7 @@ def edited(folder: Path, **settings) -> Path:
 
 def test_a_folder_is_a_target_whose_prompt_is_the_source(folder):
     one = LLM(folder, dtype="float32")
-    assert (one.method, one.target.capability.backend) == ("ngram", "cache")
+    assert (one.method, one.target.capability.backend) == ("ngram", "pool")
     answer = one.generate("A text.", GREEDY)[0]
     source = one.tokenizer("A text.")["input_ids"]
     model = AutoModelForSeq2SeqLM.from_pretrained(folder, dtype=torch.float32)
@@ -53,7 +53,7 @@ def test_a_folder_is_a_target_whose_prompt_is_the_source(folder):
 def test_folders_run_in_bfloat16(tmp_path, name):
     one = LLM(tiny_seq2seq.saved(name, tmp_path), dtype="bfloat16")
     asked = SamplingParams(max_tokens=16, seed=1)
-    assert one.target.capability.backend == "cache"
+    assert one.target.capability.backend == "pool"
     plain, drafted = (
         one.generate("one one one", SamplingParams(max_tokens=16, seed=1, method=m)) for m in ("none", None)
     )
@@ -94,11 +94,11 @@ def test_a_reader_of_configs_that_wants_a_decoder_gets_none_other(folder):
         read_config(folder)
 
 
-@pytest.mark.parametrize("method", ["layers", "quantized", "tli", "slem", "fuse(suffix, layers)"])
+@pytest.mark.parametrize("method", ["quantized", "tli", "slem", "fuse(suffix, quantized)"])
 def test_other_methods_are_refused_with_those_that_work(method):
     with pytest.raises(
         InvalidRequest,
-        match=r"is an encoder-decoder\. Use one of none, ngram, suffix, predicted, recycle, lookahead, lm, ",
+        match=r"is an encoder-decoder\. Use one of none, ngram, suffix, predicted, recycle, lookahead, lm, eagle, ",
     ):
         llm().generate("A text.", SamplingParams(method=method, max_tokens=8))
 

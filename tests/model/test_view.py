@@ -9,7 +9,8 @@ import tiny_models
 from foreword.errors import InvalidRequest
 from foreword.model import Model, Read
 from foreword.model.cpu.backend import CpuBackend
-from foreword.model.view import CODINGS, LayerSkip, NativeView, PooledView, view
+from foreword.model.skip import LayerSkip
+from foreword.model.view import CODINGS, NativeView, PooledView, view
 from foreword.native import forward
 from running import prompts, target
 

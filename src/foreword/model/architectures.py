@@ -66,7 +66,7 @@ INTERLEAVED = ("Cohere", "Cohere2", "Ernie4_5", "Glm", "Glm4", "Helium")
 WINDOWED = ("Mistral", "Ministral3", "Mixtral", "Olmoe", "Phi3", "Qwen2Moe", "Starcoder2")
 """Architectures whose config gives one window for all layers; elsewhere the layer gives it, or there is none."""
 
-INNER = ("intermediate_size", "ffn_dim", "n_inner")
+INNER = ("intermediate_size", "ffn_dim", "decoder_ffn_dim", "d_ff", "n_inner")
 """Config names of the inner size of an MLP."""
 
 

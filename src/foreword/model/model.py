@@ -24,6 +24,7 @@ from foreword.model.cpu.backend import usual
 from foreword.model.loading.causal import check_causal
 from foreword.model.loading.config import read_config, unloadable
 from foreword.model.loading.load import eos_ids, load_weights
+from foreword.model.pool.hooks import layer_count
 from foreword.model.pool.memory import most_tokens
 from foreword.model.pool.packed_linear import Swap, swap_out
 from foreword.model.pool.plan import Read
@@ -221,7 +222,7 @@ class Model:
 
     def check_hidden_states(self, layers: List[int]) -> ReadsHiddenStates:
         """Return the backend that exposes these hidden states. Raises ModelError for a bad layer or backend."""
-        count = self.hf.config.get_text_config().num_hidden_layers
+        count = layer_count(self.hf.config)
         if any(not 0 <= layer <= count for layer in layers):
             raise ModelError(f"cannot read hidden states {list(layers)}: {self.name} has states 0 to {count}")
         if not isinstance(self.backend, ReadsHiddenStates):

@@ -102,7 +102,7 @@ class Seq2SeqBackend(CacheBackend):
     @property
     def probe_source(self) -> list[int]:
         """The source under which it is checked and timed."""
-        return probe_source(self._model.config.get_text_config().vocab_size)
+        return probe_source(self._model)
 
     def encode(self, id: int, source: List[int]) -> None:
         """Run the encoder over the source of an open sequence, before its first read."""
@@ -132,13 +132,14 @@ def own_logits(model: PreTrainedModel, texts: Int[Tensor, "batch tokens"]) -> Fl
     texts = texts.to(next(model.parameters()).device)
     inputs: dict[str, Any] = {"input_ids": texts}
     if is_seq2seq(model.config):
-        source = torch.tensor([probe_source(model.config.get_text_config().vocab_size)], device=texts.device)
+        source = torch.tensor([probe_source(model)], device=texts.device)
         inputs = {"input_ids": source.expand(len(texts), -1), "decoder_input_ids": texts}
     return model(**inputs, use_cache=False).logits
 
 
-def probe_source(vocab: int) -> list[int]:
+def probe_source(model: PreTrainedModel) -> list[int]:
     """Return the source under which an encoder-decoder is checked and timed."""
+    vocab = model.config.get_text_config().vocab_size
     return torch.randint(vocab // 8, vocab, (SOURCE,), generator=torch.Generator().manual_seed(2)).tolist()
 
 

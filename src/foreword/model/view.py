@@ -5,42 +5,29 @@ A view is for drafting: its scores are not the model's.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from collections.abc import Sequence as List
-from contextlib import contextmanager
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
-import torch
 from jaxtyping import Float, Int
-from torch import Tensor, nn
-from transformers import PreTrainedModel
+from torch import Tensor
 
 from foreword.errors import InvalidRequest
-from foreword.model.architectures import body
 from foreword.model.cpu.backend import CpuBackend, rows_of
 from foreword.model.cpu.kernel import Kernel
 from foreword.model.cpu.recurrent import RecurrentBackend
 from foreword.model.model import Model
 from foreword.model.pool.backend import PoolBackend
+from foreword.model.pool.hooks import layer_count
 from foreword.model.pool.kv_pool import KVPool
 from foreword.model.pool.plan import Read
+from foreword.model.pool.seq2seq import Seq2SeqPoolBackend, Sources
+from foreword.model.skip import LayerSkip, skipping, sublayers_of
 from foreword.native import forward
 
 CODINGS = {16: forward.WHOLE, 8: forward.BYTES, 4: forward.NIBBLES}
 """Bits of a weight -> its coding on the C side."""
-
-
-@dataclass(frozen=True, slots=True)
-class LayerSkip:
-    """Numbers of the layers whose attention or MLP is skipped; a skipped sublayer adds zero."""
-
-    attention: frozenset[int] = frozenset()
-    mlp: frozenset[int] = frozenset()
-
-    def __len__(self) -> int:
-        return len(self.attention) + len(self.mlp)
 
 
 @runtime_checkable
@@ -62,7 +49,7 @@ def view(target: Model, *, skip: LayerSkip | None = None, bits: int = 16, spare:
     Raises InvalidRequest where the target's backend has no such view.
     """
     backend, skip = target.backend, skip or LayerSkip()
-    layers = target.hf.config.get_text_config().num_hidden_layers
+    layers = layer_count(target.hf.config)
     if any(not 0 <= layer < layers for layer in skip.attention | skip.mlp):
         raise InvalidRequest(
             f"cannot skip other layers than 0 to {layers - 1} of {target.name}. Give numbers in that range"
@@ -75,6 +62,8 @@ def view(target: Model, *, skip: LayerSkip | None = None, bits: int = 16, spare:
     if isinstance(backend, CpuBackend):
         _check_sizes(target.name, backend, bits)
         reader = NativeView(backend, skip, bits, shares=spare > 0)
+    elif isinstance(backend, Seq2SeqPoolBackend) and bits == 16:
+        reader = PooledSeq2SeqView(backend, skip, shares=spare > 0)
     elif isinstance(backend, PoolBackend) and bits == 16:
         reader = PooledView(backend, skip, shares=spare > 0)
     elif bits != 16:
@@ -143,7 +132,7 @@ class PooledView(PoolBackend):
     """A pool backend whose skipped sublayers return zero during its own forwards."""
 
     def __init__(self, base: PoolBackend, skip: LayerSkip, *, shares: bool) -> None:
-        self._layers = _decoder_layers(base._model)
+        self._layers = sublayers_of(base._model)
         self.guest = shares
         self.mode, self.windows = base.mode, base.windows
         self._model, self._device, self._rope = base._model, base._device, base._rope
@@ -165,8 +154,21 @@ class PooledView(PoolBackend):
             super().close(id)
 
     def read(self, reads: List[Read]) -> Float[Tensor, "kept vocab"]:
-        with _skipping(self._layers, self._skip):
+        with skipping(self._layers, self._skip):
             return super().read(reads)
+
+
+class PooledSeq2SeqView(PooledView, Seq2SeqPoolBackend):
+    """A pooled view of a decoder, which always attends to the source; it may share the sources of its base."""
+
+    def __init__(self, base: Seq2SeqPoolBackend, skip: LayerSkip, *, shares: bool) -> None:
+        super().__init__(base, skip, shares=shares)
+        self._own, self._positions = base._own, base._positions
+        self._sources = base._sources if shares else Sources()
+
+    def encode(self, id: int, source: List[int]) -> None:
+        if not self.guest:
+            super().encode(id, source)
 
 
 def _check_sizes(name: str, backend: CpuBackend, bits: int) -> None:
@@ -183,37 +185,3 @@ def _check_sizes(name: str, backend: CpuBackend, bits: int) -> None:
             f"cannot read {name} with weights of 4 bits: its sizes {depths} are not multiples of {forward.GROUP}. Use "
             "another method"
         )
-
-
-def _decoder_layers(model: PreTrainedModel) -> List[nn.Module]:
-    layers = getattr(body(model), "layers", None)
-    if not isinstance(layers, nn.ModuleList) or not all(
-        hasattr(layer, "self_attn") and hasattr(layer, "mlp") for layer in layers
-    ):
-        raise InvalidRequest(
-            f"cannot skip sublayers of {type(model).__name__}: it has no list of layers with self_attn and "
-            "mlp. Use another method"
-        )
-    return list(layers)
-
-
-@contextmanager
-def _skipping(layers: List[nn.Module], skip: LayerSkip) -> Iterator[None]:
-    """Make the skipped sublayers return zeros while inside, so that only the residual passes them."""
-    sublayers = {layers[number].self_attn: _no_attention for number in skip.attention}
-    sublayers |= {layers[number].mlp: torch.zeros_like for number in skip.mlp}
-    before = {sublayer: vars(sublayer).get("forward") for sublayer in sublayers}  # the owner may have patched it
-    try:
-        for sublayer, zeros in sublayers.items():
-            vars(sublayer)["forward"] = zeros
-        yield
-    finally:
-        for sublayer, forward in before.items():
-            vars(sublayer)["forward"] = forward
-            if forward is None:
-                del vars(sublayer)["forward"]
-
-
-def _no_attention(hidden_states: Tensor, **_: object) -> tuple[Tensor, None]:
-    """Return what self_attn returns, with zeros for the hidden states."""
-    return torch.zeros_like(hidden_states), None

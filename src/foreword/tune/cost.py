@@ -10,7 +10,8 @@ import numpy as np
 
 from foreword.draft.self_speculative.layers import DEEPEST, Mask, costs
 from foreword.model import Model, Read
-from foreword.model.view import LayerSkip, Skipping
+from foreword.model.skip import LayerSkip
+from foreword.model.view import Skipping
 
 TURNS = (9, 200)
 """Minimum and maximum number of interleaved turns, each a forward of every kind."""

@@ -84,7 +84,7 @@ class EagleDrafter(ModelDrafter):
     """Drafter whose head reads the target's hidden states; each tree level takes one forward of one layer."""
 
     summary = "predicts with one layer on the target's hidden states (EAGLE-3)"
-    takes, needs = HEAD, True
+    takes, needs, seq2seq = HEAD, True, True
 
     def __init__(self, head: EagleHead, target: Model) -> None:
         """Pack the linear layers of `head` where that is faster; it is in the target's dtype, on its device."""

@@ -25,6 +25,7 @@ from foreword.draft.heads.export_layout import (
 from foreword.errors import ModelError
 from foreword.model.head_layers import HFConfig, LlamaConfig
 from foreword.model.loading.checkpoint import Checkpoint
+from foreword.model.pool.hooks import layer_count
 
 ARCHITECTURE = "LlamaForCausalLMEagle3"
 KIND, DRAFT_TOKENS = "eagle3", 5
@@ -75,7 +76,7 @@ def _head(checkpoint: Checkpoint, target: HFConfig) -> EagleHead:
     source, llama = checkpoint.source, _llama(checkpoint)
     about, name = target.get_text_config(), target.name_or_path or "the target"
     tensors = {_flat_name(key): tensor for key, tensor in checkpoint.tensors.items()}
-    states = tuple(checkpoint.config.get(IDS) or default_states(about.num_hidden_layers))
+    states = tuple(checkpoint.config.get(IDS) or default_states(layer_count(about)))
     fused = _tensor(checkpoint, tensors, "fc.weight").shape[1]
     if fused != len(states) * about.hidden_size:
         raise ModelError(
@@ -141,7 +142,7 @@ def dump(head: EagleHead, dtype: torch.dtype, target: HFConfig) -> Checkpoint:
         "norm_output": config.norm_output,
         "torch_dtype": str(dtype).removeprefix("torch."),
     }
-    if config.states != default_states(text.num_hidden_layers):
+    if config.states != default_states(layer_count(text)):
         # vLLM numbers states as transformers does; SGLang adds one to the numbers in eagle_config.
         about |= {IDS: list(config.states), "eagle_config": {IDS: [state - 1 for state in config.states]}}
     tensors = {

@@ -16,6 +16,7 @@ from foreword.draft.heads.block import BlockDrafter, BlockPredictor, BlockReques
 from foreword.errors import ModelError
 from foreword.model import Model, Read, Tokenizer
 from foreword.model.loading.checkpoint import Checkpoint
+from foreword.model.pool.hooks import layer_count
 from foreword.model.pool.packed_linear import MIN_ROWS
 
 ARCHITECTURE = "MedusaModel"
@@ -135,10 +136,11 @@ class MedusaDrafter(BlockDrafter):
     """Drafter that grows trees from the heads' distributions."""
 
     summary = "predicts one token per head from the target's last hidden state"
+    seq2seq = True
 
     @classmethod
     def load(cls, source: Source, target: Model, tokenizer: Tokenizer | None) -> MedusaDrafter:
         del tokenizer  # heads use the target's tokenizer
         heads = MedusaHeads.read(folder(source))
         fitting(str(source), target.hf.config, hidden=heads.hidden_size, vocab=heads.vocab)
-        return cls(MedusaBlocks(heads, target), (target.hf.config.get_text_config().num_hidden_layers,))
+        return cls(MedusaBlocks(heads, target), (layer_count(target.hf.config),))

@@ -13,7 +13,9 @@ from foreword.draft.self_speculative.base import SPARE, SelfDrafter
 from foreword.errors import InvalidRequest, named
 from foreword.model import Model, Read, Tokenizer
 from foreword.model.architectures import head_dim, inner_size, kv_heads
-from foreword.model.view import LayerSkip, Skipping, view
+from foreword.model.pool.hooks import layer_count
+from foreword.model.skip import LayerSkip
+from foreword.model.view import Skipping, view
 from foreword.types import Batch, Draft, Scores, Verdict
 
 Mask = frozenset[int]
@@ -75,8 +77,9 @@ def costs(target: Model) -> list[float]:
     config = target.hf.config.get_text_config()
     heads = config.num_attention_heads + kv_heads(config)
     attention, mlp = 2 * heads * head_dim(config), 3 * inner_size(config)
-    total = config.num_hidden_layers * (attention + mlp) + config.vocab_size
-    return [attention / total, mlp / total] * config.num_hidden_layers
+    layers = layer_count(config)
+    total = layers * (attention + mlp) + config.vocab_size
+    return [attention / total, mlp / total] * layers
 
 
 @dataclass(slots=True)
@@ -98,7 +101,7 @@ class LayersDrafter(SelfDrafter):
     """
 
     summary = "the target itself without some of its layers"
-    takes = "a file of skipped layers"
+    takes, seq2seq = "a file of skipped layers", True
 
     def __init__(self, model: Model, costs: List[float], mask: Mask, *, every: int = 0, shares: bool = True) -> None:
         """Take `model`, a view of the target; `costs` from the function; `mask`, the sublayers to skip at first.

@@ -78,8 +78,9 @@ class ModelDrafter(Drafter):
 
     def reach(self, batch: Batch, sequence: Sequence) -> int:
         """Return the most useful depth of a draft, within the draft model's own context."""
-        read = max(len(sequence.tokens), len(sequence.source))
-        return max(0, min(batch.reach(sequence), self.deep, self.draft_model.context - read))
+        room = self.draft_model.context - len(sequence.tokens)
+        fits = len(sequence.source) <= self.draft_model.context
+        return max(0, min(batch.reach(sequence), self.deep, room)) if fits else 0
 
     def fit(self, batch: Batch, sequence: Sequence, nodes: int) -> int:
         """Return the most draft tokens for a sequence, up to `nodes`."""

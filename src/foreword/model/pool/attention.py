@@ -61,7 +61,7 @@ def attend(
     else:
         plan.windows[layer] = sliding_window
         keys, values = plan.pool.write(layer, key[0].transpose(0, 1), value[0].transpose(0, 1), plan.rows)
-        table = None if position_bias is None else _bias_table(plan, module, layer)
+        table = None if position_bias is None else bias_table(plan, module, layer)
         seen = _Seen(heads // kv_heads, sliding_window, table)
     out = value.new_zeros(1, query.shape[2], heads, value.shape[-1])
     sinks = s_aux if s_aux is not None else getattr(module, "sinks", None)
@@ -141,7 +141,7 @@ def _mask(plan: Plan, span: Span, block: tuple[int, int], seen: _Seen) -> Shaped
     return folded
 
 
-def _bias_table(plan: Plan, module: Any, layer: int) -> int:
+def bias_table(plan: Plan, module: Any, layer: int) -> int:
     """Return the layer whose table of biases this one uses: its own, or that of the last one before that has one.
 
     The biases of all distances of a forward are computed by the module's own code, up to a multiple of what the

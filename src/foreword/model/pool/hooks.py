@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as List
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions
 
 from foreword.errors import ModelError
 from foreword.model.pool.plan import Read
@@ -59,11 +60,34 @@ def listening(model: PreTrainedModel, layers: List[int]) -> Iterator[Callable[[]
 
 
 def apply_lm_head(model: PreTrainedModel, hidden: Float[Tensor, "rows hidden"]) -> Float[Tensor, "rows vocab"]:
-    """Return the logits of the LM head for hidden states. Raises ModelError where the model has no head."""
-    head = model.get_output_embeddings()
+    """Return the logits of the LM head for hidden states. Raises ModelError where the model has no head.
+
+    Some encoder-decoders scale the states or add a bias, so their own forward runs, with these as the decoder's output.
+    """
+    head, hidden = model.get_output_embeddings(), hidden.to(model.dtype)
     if head is None:
         raise ModelError(f"cannot apply the LM head of {type(model).__name__}: it has none")
-    return head(hidden.to(model.dtype))
+    if not getattr(model.config, "is_encoder_decoder", False):
+        return head(hidden)
+    states = BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=hidden[None])
+    tokens = torch.zeros(1, len(hidden), dtype=torch.long, device=hidden.device)
+    with replaced_forwards({model.get_decoder(): lambda **_: states}):
+        return model(encoder_outputs=states, decoder_input_ids=tokens, use_cache=False).logits[0]
+
+
+@contextmanager
+def replaced_forwards(forwards: Mapping[nn.Module, Callable[..., Any]]) -> Iterator[None]:
+    """Call these in place of the forwards of modules while inside."""
+    before = {module: vars(module).get("forward") for module in forwards}  # the owner may have patched it
+    try:
+        for module, forward in forwards.items():
+            vars(module)["forward"] = forward
+        yield
+    finally:
+        for module, forward in before.items():
+            vars(module)["forward"] = forward
+            if forward is None:
+                del vars(module)["forward"]
 
 
 class CapturesHiddenStates:

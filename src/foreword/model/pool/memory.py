@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from foreword.model.architectures import head_dim, kv_heads
+from foreword.model.pool.hooks import layer_count
 
 SHARE = 4
 """One part in so many of the free memory is for the keys and values of one model."""
@@ -28,7 +29,9 @@ def key_bytes(hf: Any) -> int:
     """Return the bytes of the keys and values of one token."""
     config = hf.config.get_text_config()
     own = getattr(config, "per_layer_config", None)  # some models have heads of several sizes
-    layers = [own[number] if own else config for number in range(config.num_hidden_layers)]
+    if getattr(config, "is_encoder_decoder", False):
+        own = None  # it is of the encoder's layers
+    layers = [own[number] if own else config for number in range(layer_count(config))]
     return 2 * sum(kv_heads(layer) * head_dim(layer) for layer in layers) * hf.dtype.itemsize
 
 

@@ -5,65 +5,66 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from typing import Any
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
 
 LENGTH = "past_key_values_length"
 """The parameter by which a position embedding is known: where the rows of a forward begin in the text."""
 POSITIONS = "position_ids"
+MODEL_POSITIONS = "decoder_position_ids"
 
 
-@contextmanager
-def placing(model: PreTrainedModel, positions: Int[Tensor, "rows"]) -> Iterator[dict[str, Tensor]]:
-    """Give these positions to the position embeddings of the decoder while inside.
+class Positions:
+    """The parts of an encoder-decoder that need the positions of the decoder's rows, found by their parameters."""
 
-    Yields the options of the model's forward that give them to a decoder that takes them.
-    """
-    name = f"decoder_{POSITIONS}"
-    with ExitStack() as hooks:
-        for module, parameters in _embeddings(model.get_decoder()):
-            if POSITIONS in parameters:
-                hook = module.register_forward_pre_hook(partial(_given, positions), with_kwargs=True)
-            else:
-                hook = module.register_forward_hook(partial(_looked_up, positions), with_kwargs=True)
-            hooks.callback(hook.remove)
-        yield {name: positions[None]} if name in inspect.signature(model.forward).parameters else {}
+    def __init__(self, model: PreTrainedModel) -> None:
+        modules: list[Any] = list(model.get_decoder().modules())
+        signatures = [inspect.signature(module.forward) for module in modules]
+        self._embeddings = [
+            (module, signature)
+            for module, signature in zip(modules, signatures, strict=True)
+            if LENGTH in signature.parameters
+        ]
+        self._taken = MODEL_POSITIONS in inspect.signature(model.forward).parameters
 
-
-def _embeddings(decoder: nn.Module) -> Iterator[tuple[nn.Module, Any]]:
-    for module in decoder.modules():
-        parameters = inspect.signature(module.forward).parameters
-        if LENGTH in parameters:
-            yield module, parameters
-
-
-def _given(
-    positions: Int[Tensor, "rows"], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    bound = inspect.signature(module.forward).bind_partial(*args, **kwargs)
-    theirs = bound.arguments.get(POSITIONS)
-    bound.arguments[POSITIONS] = positions if theirs is None else positions.view_as(theirs)
-    return bound.args, bound.kwargs
+    @contextmanager
+    def given(self, positions: Int[Tensor, "rows"]) -> Iterator[dict[str, Any]]:
+        """Give these positions to the embeddings while inside; yield the options of the model's forward that do."""
+        with ExitStack() as hooks:
+            for module, signature in self._embeddings:
+                embedding = _Embedding(signature, positions)
+                if POSITIONS in signature.parameters:
+                    hook = module.register_forward_pre_hook(embedding.replace, with_kwargs=True)
+                else:
+                    hook = module.register_forward_hook(embedding.look_up, with_kwargs=True)
+                hooks.callback(hook.remove)
+            yield {MODEL_POSITIONS: positions[None]} if self._taken else {}
 
 
-def _looked_up(
-    positions: Int[Tensor, "rows"],
-    module: Any,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    output: Float[Tensor, "1 rows size"],
-) -> Float[Tensor, "1 rows size"]:
-    """Take the embeddings from those of a text as long as needed. Padding tokens keep theirs: they have no position."""
-    bound = inspect.signature(module.forward).bind_partial(*args, **kwargs)
-    tokens = bound.arguments["input_ids"]
-    padding = getattr(module, "padding_idx", None)
-    other = 0 if padding != 0 else 1
-    text = tokens.new_full((1, int(positions.max()) + 1), other)
-    bound.arguments |= {"input_ids": text, LENGTH: 0}
-    rows = module.forward(*bound.args, **bound.kwargs)[:, positions]
-    return rows if padding is None else torch.where((tokens == padding)[..., None], output, rows)
+class _Embedding:
+    """The hooks of one position embedding in one forward."""
+
+    def __init__(self, signature: inspect.Signature, positions: Int[Tensor, "rows"]) -> None:
+        self._signature, self._positions = signature, positions
+
+    def replace(self, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Replace the positions that it is given, in their shape."""
+        bound = self._signature.bind_partial(*args, **kwargs)
+        theirs = bound.arguments.get(POSITIONS)
+        bound.arguments[POSITIONS] = self._positions if theirs is None else self._positions.view_as(theirs)
+        return bound.args, bound.kwargs
+
+    def look_up(
+        self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Float[Tensor, "1 rows size"]
+    ) -> Float[Tensor, "1 rows size"]:
+        """Take the rows of a text as long as needed. Padding tokens keep theirs: they have no position."""
+        bound = self._signature.bind_partial(*args, **kwargs)
+        tokens, padding = bound.arguments["input_ids"], getattr(module, "padding_idx", None)
+        text = tokens.new_full((1, int(self._positions.max()) + 1), int(padding == 0))
+        bound.arguments |= {"input_ids": text, LENGTH: 0}
+        rows = module.forward(*bound.args, **bound.kwargs)[:, self._positions]
+        return rows if padding is None else torch.where((tokens == padding)[..., None], output, rows)

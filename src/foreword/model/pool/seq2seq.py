@@ -9,23 +9,35 @@ from __future__ import annotations
 from collections.abc import Iterator
 from collections.abc import Sequence as List
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 from transformers import Cache, DynamicCache, EncoderDecoderCache, PreTrainedModel
-from transformers.modeling_outputs import BaseModelOutput
 
+from foreword.errors import ModelError
 from foreword.model.backend import Mode
 from foreword.model.pool.attention import NAME
 from foreword.model.pool.backend import PoolBackend
 from foreword.model.pool.packing import Packed
 from foreword.model.pool.plan import Plan, Read, Source
-from foreword.model.pool.positions import placing
+from foreword.model.pool.positions import Positions
 from foreword.model.seq2seq import encoder_states, probe_source
 from foreword.native.openmp import all_threads
+
+
+@dataclass(slots=True)
+class Sources:
+    """The sources of open sequences, and what every forward is given in their place."""
+
+    rows: dict[int, Source] = field(default_factory=dict)
+    """By sequence."""
+    cross: tuple[Tensor, ...] = ()
+    """One key a layer, which stands for those of all sources."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """An encoder's output, and a cache that stores nothing and holds `cross`."""
 
 
 class Seq2SeqPoolBackend(PoolBackend):
@@ -35,16 +47,12 @@ class Seq2SeqPoolBackend(PoolBackend):
         """`own`: the model's own attention, under which the encoder runs."""
         super().__init__(model, mode)
         self._own = own
-        self._sources: dict[int, Source] = {}
-        self._cross: tuple[Tensor, ...] = ()
-        """One key a layer, which stands for those of all sources."""
-        self._options: dict[str, Any] = {}
-        """The encoder's output and the cache of every forward. The cache stores nothing and holds `_cross`."""
+        self._sources, self._positions = Sources(), Positions(model)
 
     @property
     def probe_source(self) -> list[int]:
         """The source under which it is checked and timed."""
-        return probe_source(self._model.config.get_text_config().vocab_size)
+        return probe_source(self._model)
 
     def open(self, id: int, capacity: int, tokens: List[int] = (), tenant: str = "", layers: List[int] = ()) -> int:
         """Begin a sequence, without the pages of earlier ones: what a decoder makes of a text depends on its source."""
@@ -54,7 +62,7 @@ class Seq2SeqPoolBackend(PoolBackend):
     def close(self, id: int) -> None:
         super().close(id)
         super().close(source_id(id))
-        self._sources.pop(id, None)
+        self._sources.rows.pop(id, None)
 
     @torch.inference_mode()
     def encode(self, id: int, source: List[int]) -> None:
@@ -71,8 +79,8 @@ class Seq2SeqPoolBackend(PoolBackend):
         rows = torch.tensor(table.rows(0, length), device=self._device)
         for number, layer in enumerate(made):
             self.pool.write(number, layer.keys[0].transpose(0, 1), layer.values[0].transpose(0, 1), rows)
-        self._sources[id] = Source(table, length)
-        if not self._options:
+        self._sources.rows[id] = Source(table, length)
+        if not self._sources.options:
             self._stand_in(states, made)
 
     def _stand_in(self, states: Any, made: List[Any]) -> None:
@@ -81,20 +89,23 @@ class Seq2SeqPoolBackend(PoolBackend):
         pairs = [
             cross.update(one.keys[:, :, :1].clone(), one.values[:, :, :1].clone(), i) for i, one in enumerate(made)
         ]
-        self._cross = tuple(key for key, _ in pairs)
-        self._options = {
-            "encoder_outputs": BaseModelOutput(last_hidden_state=states[0][:, :1].clone()),
+        self._sources.cross = tuple(key for key, _ in pairs)
+        self._sources.options = {
+            "encoder_outputs": type(states)(**{**states, "last_hidden_state": states[0][:, :1].clone()}),
             "past_key_values": EncoderDecoderCache(_NoCache(), cross),
         }
 
     def _pack(self, reads: List[Read]) -> Packed:
+        if missing := [read.id for read in reads if read.id not in self._sources.rows]:
+            raise ModelError(f"cannot read sequence {missing[0]}: it has no source. Encode one after opening it")
         rows = super()._pack(reads)
-        spans = tuple(replace(span, source=self._sources[span.read.id]) for span in rows.plan.spans)
-        return replace(rows, plan=replace(rows.plan, spans=spans, cross=self._cross))
+        spans = tuple(replace(span, source=self._sources.rows[span.read.id]) for span in rows.plan.spans)
+        return replace(rows, plan=replace(rows.plan, spans=spans, cross=self._sources.cross))
 
     def _logits(self, packed: Int[Tensor, "2 rows"], kept: list[int], plan: Plan) -> Float[Tensor, "kept vocab"]:
-        with placing(self._model, packed[1]) as options:
-            output = self._model(decoder_input_ids=packed[:1], use_cache=False, plan=plan, **self._options, **options)
+        with self._positions.given(packed[1]) as options:
+            options |= self._sources.options
+            output = self._model(decoder_input_ids=packed[:1], use_cache=False, plan=plan, **options)
         return output.logits[0, kept]
 
     @contextmanager

@@ -48,7 +48,14 @@ def stateful(model: PreTrainedModel) -> str | None:
     if kind is not None:
         return f"its layers keep a recurrent state ({kind}), and the pool holds only keys and values"
     index = next((type(part).__name__ for part in parts if "Indexer" in type(part).__name__), None)
-    return None if index is None else f"its attention selects keys by an index ({index})"
+    if index is not None:
+        return f"its attention selects keys by an index ({index})"
+    router = next((type(part).__name__ for part in parts if _drops_tokens(part)), None)
+    return None if router is None else f"its experts drop tokens beyond a number of them in a forward ({router})"
+
+
+def _drops_tokens(part: nn.Module) -> bool:
+    return hasattr(part, "expert_capacity") and getattr(part, "moe_eval_capacity_token_fraction", 0) < 1
 
 
 def _is_recurrent(name: str) -> bool:
