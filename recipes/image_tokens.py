@@ -316,8 +316,8 @@ def measure(
     typer.echo(f"| method, {nodes} draft tokens | T = 1: first | tokens per pass | T = 0: first | tokens per pass |")
     typer.echo("|---|--:|--:|--:|--:|")
     plain = {heat: llm.generate(*asked(count, 0, temperature=heat)) for heat in (1.0, 0.0)}
-    for method in ("ngram", "suffix", "recycle", "lookahead", "medusa", "eagle", "lm"):
-        for before in (0, stored) if method in ("suffix", "recycle") else (0,):
+    for method in ("ngram", "suffix", "recycle", "lookahead", "medusa", "eagle", "lm", "fuse(recycle, lm)"):
+        for before in (0, stored) if "recycle" in method or method == "suffix" else (0,):
             own = {"method": method, "nodes": nodes, "tenant": f"{method} after {before} pictures"}
             if before:
                 llm.generate(*asked(before, 1000, **own))
