@@ -43,7 +43,7 @@ def recipe() -> ModuleType:
 def trained(recipe: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A target of one layer and its drafters, after some steps: enough that drafts are right, and wrong."""
     out = tmp_path_factory.mktemp("pictures")
-    recipe.train(out=out, count=128, steps=60, hidden=64, layers=1, batch=8)
+    recipe.train(out=out, count=128, steps=40, hidden=64, layers=1, batch=8)
     return out
 
 
