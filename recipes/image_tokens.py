@@ -48,6 +48,7 @@ SHAPES = 4
 CLASSES = SHAPES * len(COLOURS)
 ANY = CODES + CLASSES
 """The token of a picture of any class, for guidance. Token CODES + class comes before a picture of one class."""
+METHODS = ["ngram", "suffix", "recycle", "lookahead", "medusa", "eagle", "lm", "fuse(recycle, lm)"]
 HELD_OUT = 16
 """Pictures that are not learnt from."""
 
@@ -237,7 +238,7 @@ def train(
     *,
     out: Out,
     count: Annotated[int, typer.Option(help="Pictures to learn from.", min=128)] = 6000,
-    steps: Annotated[int, typer.Option(help="Steps of each training; drafters take half.", min=2)] = 600,
+    steps: Annotated[int, typer.Option(help="Steps of each training.", min=1)] = 600,
     hidden: Annotated[int, typer.Option(help="Hidden size of the target, in multiples of 64.")] = 128,
     layers: Annotated[int, typer.Option(help="Layers of the target.", min=1)] = 4,
     batch: Annotated[int, typer.Option(help="Pictures in a step.", min=1)] = 16,
@@ -261,7 +262,7 @@ def train(
             counts=lambda: torch.tensor(rows).flatten().bincount(minlength=ANY + 1),
         )  # fmt: skip
         task = options.begin(context)
-        trained(task, pieces, out / name, TrainingConfig(**common | {"steps": steps // 2}, learning_rate=3e-3))
+        trained(task, pieces, out / name, TrainingConfig(**common, learning_rate=3e-3))
         task.save(out / name)
 
 
@@ -307,6 +308,7 @@ def decoder(out: Path) -> Autoencoder:
 def measure(
     *,
     out: Out,
+    methods: Annotated[list[str], typer.Option("--method", help="Drafting method; may be given again.")] = METHODS,
     nodes: Annotated[int, typer.Option(help="Draft tokens in a round.", min=1)] = 16,
     count: Annotated[int, typer.Option(help="Pictures for each number.", min=1)] = 24,
     stored: Annotated[int, typer.Option(help="Pictures written before, for methods that store any.", min=0)] = 96,
@@ -316,19 +318,17 @@ def measure(
     typer.echo(f"| method, {nodes} draft tokens | T = 1: first | tokens per pass | T = 0: first | tokens per pass |")
     typer.echo("|---|--:|--:|--:|--:|")
     plain = {heat: llm.generate(*asked(count, 0, temperature=heat)) for heat in (1.0, 0.0)}
-    for method in ("ngram", "suffix", "recycle", "lookahead", "medusa", "eagle", "lm"):
-        for before in (0, stored) if method in ("suffix", "recycle") else (0,):
-            own = {"method": method, "nodes": nodes, "tenant": f"{method} after {before} pictures"}
+    for method in methods:
+        for before in (0, stored) if "recycle" in method or method == "suffix" else (0,):
+            own: dict[str, Any] = {"method": method, "nodes": nodes}
             if before:
                 llm.generate(*asked(before, 1000, **own))
             found = list[str]()
             for heat, wanted in plain.items():
-                answers = [  # one by one, so that none of these pictures helps another
-                    llm.generate([prompt], [replace(params, tenant=own["tenant"] if before else str(number))])[0]
-                    for number, (prompt, params) in enumerate(
-                        zip(*asked(count, 0, temperature=heat, **own), strict=True)
-                    )
-                ]
+                prompts, params = asked(count, 0, temperature=heat, **own)
+                if not before:  # no picture helps another
+                    params = [replace(one, tenant=f"{heat}, {one.seed}") for one in params]
+                answers = llm.generate(prompts, params)
                 if [one.tokens for one in answers] != [one.tokens for one in wanted]:
                     raise ModelError(f"cannot trust {method}: a picture differs from plain decoding's. Report it")
                 found += [f"{first(answers):.2f}", f"{TOKENS * count / sum(one.stats.rounds for one in answers):.2f}"]
