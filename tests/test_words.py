@@ -1,4 +1,4 @@
-"""One word for each idea: the source, the messages and the README use the words of docs/glossary.md."""
+"""One word for each idea: the source, the messages, the README and the pages use the words of docs/glossary.md."""
 
 import re
 from pathlib import Path
@@ -26,7 +26,7 @@ INSTEAD = {
 }
 """What to say -> the words that the field does not use for it."""
 BANNED = re.compile(rf"(?<![A-Za-z])(?:{'|'.join(' '.join(INSTEAD.values()).split())})(?![A-Za-z])", re.IGNORECASE)
-FILES = sorted([*SOURCE.rglob("*.py"), *SOURCE.rglob("*.c"), ROOT / "README.md", ROOT / "docs" / "glossary.md"])
+FILES = sorted([*SOURCE.rglob("*.py"), *SOURCE.rglob("*.c"), ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 TAGS = re.compile(r"</?think>|\[/?THINK\]")
 """What models write around their reasoning is theirs, and no word of ours."""
 LIMIT = 600

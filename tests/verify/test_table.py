@@ -85,7 +85,7 @@ WORLDS = [(drafter, temperature) for drafter in DRAFTERS for temperature in (0.5
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("title", "sizes"), [("One guess", (1,)), ("One list", (2, 4))])
+@pytest.mark.parametrize(("title", "sizes"), [("One draft token", (1,)), ("One list", (2, 4))])
 def test_how_often_a_list_holds_the_token(title: str, sizes: tuple[int, ...]) -> None:
     for name, printed in rows(title):
         rule, how = (CHAINS | TREES)[name]
@@ -96,7 +96,7 @@ def test_how_often_a_list_holds_the_token(title: str, sizes: tuple[int, ...]) ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("title", "tree"), [("Six guesses", (2, 1, 1)), ("Twelve guesses", (3, 1, 1, 1))])
+@pytest.mark.parametrize(("title", "tree"), [("Six draft tokens", (2, 1, 1)), ("Twelve draft tokens", (3, 1, 1, 1))])
 def test_tokens_for_each_pass(title: str, tree: tuple[int, ...]) -> None:
     table = rows(title)
     assert [name for name, _ in table] == [*CHAINS, *TREES]
