@@ -6,7 +6,8 @@ Weights are float32 and a function of the name alone; nothing is downloaded.
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +75,122 @@ def _llava(ids: dict[str, int]) -> hf.PreTrainedConfig:
     )  # fmt: skip
 
 
-_QWEN = dict(
+def _qwen2_5_vl(ids: dict[str, int]) -> hf.PreTrainedConfig:
+    rope = dict(rope_type="default", rope_theta=10000.0, mrope_section=[2, 3, 3])
+    return hf.Qwen2_5_VLConfig(
+        text_config=dict(SIZES, rope_parameters=rope),
+        vision_config=dict(
+            depth=2, hidden_size=32, out_hidden_size=64, num_heads=2, intermediate_size=48, patch_size=4,
+            spatial_merge_size=2, temporal_patch_size=2, window_size=16, fullatt_block_indexes=[1],
+        ),
+        image_token_id=ids["image_token"], video_token_id=ids["video_token"],
+        vision_start_token_id=ids["vision_start"], vision_end_token_id=ids["vision_end"], tie_word_embeddings=False,
+    )  # fmt: skip
+
+
+def _qwen3_vl(ids: dict[str, int]) -> hf.PreTrainedConfig:
+    rope = dict(rope_type="default", rope_theta=10000.0, mrope_section=[3, 3, 2], mrope_interleaved=True)
+    return hf.Qwen3VLConfig(
+        text_config=dict(SIZES, rope_parameters=rope),
+        vision_config=dict(
+            depth=3, hidden_size=32, out_hidden_size=64, num_heads=2, intermediate_size=48, patch_size=4,
+            spatial_merge_size=2, temporal_patch_size=2, num_position_embeddings=64, deepstack_visual_indexes=[0, 2],
+        ),
+        image_token_id=ids["image_token"], video_token_id=ids["video_token"],
+        vision_start_token_id=ids["vision_start"], vision_end_token_id=ids["vision_end"], tie_word_embeddings=False,
+    )  # fmt: skip
+
+
+_CLIP: dict[str, Any] = dict(
+    hidden_size=32, intermediate_size=48, num_hidden_layers=3, num_attention_heads=2, image_size=32, patch_size=8,
+    initializer_range=0.3,
+)  # fmt: skip
+
+
+def _llava_next(ids: dict[str, int]) -> hf.PreTrainedConfig:
+    return hf.LlavaNextConfig(
+        text_config=hf.LlamaConfig(**SIZES), vision_config=hf.CLIPVisionConfig(**_CLIP, projection_dim=32),
+        image_token_id=ids["image_token"], image_seq_length=16, tie_word_embeddings=False, image_grid_pinpoints=GRIDS,
+    )  # fmt: skip
+
+
+def _llava_onevision(ids: dict[str, int]) -> hf.PreTrainedConfig:
+    return hf.LlavaOnevisionConfig(
+        text_config=hf.Qwen2Config(**SIZES), vision_config=hf.SiglipVisionConfig(**_CLIP),
+        image_token_id=ids["image_token"], video_token_id=ids["video_token"], tie_word_embeddings=False,
+        image_grid_pinpoints=GRIDS,
+    )  # fmt: skip
+
+
+def _idefics3(ids: dict[str, int]) -> hf.PreTrainedConfig:
+    return hf.Idefics3Config(
+        text_config=hf.LlamaConfig(**SIZES), vision_config=dict(_CLIP), scale_factor=2,
+        image_token_id=ids["image_token"], tie_word_embeddings=False, pad_token_id=0,
+    )  # fmt: skip
+
+
+def _smolvlm(ids: dict[str, int]) -> hf.PreTrainedConfig:
+    return hf.SmolVLMConfig(
+        text_config=hf.LlamaConfig(**SIZES), vision_config=dict(_CLIP), scale_factor=2,
+        image_token_id=ids["image_token"], tie_word_embeddings=False, pad_token_id=0,
+    )  # fmt: skip
+
+
+_KINDS = dict(sliding_window=8, layer_types=["sliding_attention", "full_attention", "sliding_attention"])
+
+
+def _gemma3(ids: dict[str, int]) -> hf.PreTrainedConfig:
+    return hf.Gemma3Config(
+        text_config=dict(SIZES, **_KINDS, query_pre_attn_scalar=8), vision_config=dict(_CLIP),
+        mm_tokens_per_image=4, image_token_id=ids["image_token"], boi_token_id=ids["boi_token"],
+        eoi_token_id=ids["eoi_token"], tie_word_embeddings=False,
+    )  # fmt: skip
+
+
+def _gemma4(ids: dict[str, int], **options: Any) -> hf.PreTrainedConfig:
+    return hf.Gemma4Config(
+        text_config=dict(
+            SIZES, **_KINDS, vocab_size_per_layer_input=VOCAB, hidden_size_per_layer_input=8, num_kv_shared_layers=0,
+            global_head_dim=16, **options,
+        ),
+        vision_config=dict(
+            hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=2,
+            head_dim=16, patch_size=4, pooling_kernel_size=2, position_embedding_size=64, initializer_range=0.3,
+        ),
+        audio_config=None, image_token_id=ids["image_token"], boi_token_id=ids["boi_token"],
+        eoi_token_id=ids["eoi_token"], video_token_id=ids["video_token"], audio_token_id=ids["audio_token"],
+        tie_word_embeddings=False,
+    )  # fmt: skip
+
+
+def _internvl(ids: dict[str, int]) -> hf.PreTrainedConfig:
+    vision = {**_CLIP, "image_size": [32, 32], "patch_size": [8, 8]}
+    return hf.InternVLConfig(
+        text_config=hf.Qwen2Config(**SIZES), vision_config=vision, image_token_id=ids["image_token"],
+        image_seq_length=4, downsample_ratio=0.5, tie_word_embeddings=False,
+    )  # fmt: skip
+
+
+def _mistral3(ids: dict[str, int]) -> hf.PreTrainedConfig:
+    return hf.Mistral3Config(
+        text_config=hf.MistralConfig(**{**SIZES, "sliding_window": None}),
+        vision_config=hf.PixtralVisionConfig(**{**_CLIP, "image_size": 64}, head_dim=16),
+        image_token_id=ids["image_token"], spatial_merge_size=2, tie_word_embeddings=False,
+    )  # fmt: skip
+
+
+def _pixtral(ids: dict[str, int]) -> hf.PreTrainedConfig:
+    return hf.LlavaConfig(
+        text_config=hf.MistralConfig(**{**SIZES, "sliding_window": None}),
+        vision_config=hf.PixtralVisionConfig(**{**_CLIP, "image_size": 64}, head_dim=16),
+        image_token_id=ids["image_token"], vision_feature_layer=-1, vision_feature_select_strategy="full",
+        tie_word_embeddings=False,
+    )  # fmt: skip
+
+
+GRIDS = [[32, 64], [64, 32], [64, 64]]
+_SQUARE = {"height": 32, "width": 32}
+_QWEN: dict[str, Any] = dict(
     template=TURNS % "<|vision_start|><|image_pad|><|vision_end|>",
     tokens=dict(
         image_token="<|image_pad|>", video_token="<|video_pad|>", vision_start="<|vision_start|>",
@@ -82,15 +198,105 @@ _QWEN = dict(
     ),
 )  # fmt: skip
 _QWEN_IMAGES = dict(patch_size=4, merge_size=2, temporal_patch_size=2, size=dict(shortest_edge=256, longest_edge=4096))
+_CUT = dict(patch_size=8, vision_feature_select_strategy="default", num_additional_image_tokens=1)
+_TILES: dict[str, Any] = dict(
+    tokens=dict(
+        image_token="<image>", fake_image_token="<fake_token_around_image>", global_image_tag="<global-img>",
+        end_of_utterance_token="<end_of_utterance>",
+        **{f"row_{y}_col_{x}": f"<row_{y}_col_{x}>" for y in (1, 2, 3) for x in (1, 2, 3)},
+    ),
+    settings=dict(image_seq_len=4),
+)  # fmt: skip
+_PIXTRAL: dict[str, Any] = dict(
+    template=TURNS % "[IMG]",
+    tokens=dict(image_token="[IMG]", image_break_token="[IMG_BREAK]", image_end_token="[IMG_END]"),
+)
+_GEMMA = dict(image_token="<image_soft_token>", boi_token="<start_of_image>", eoi_token="<end_of_image>")
+_GEMMA4 = dict(
+    image_token="<|image|>", boi_token="<|image>", eoi_token="<image|>", video_token="<|video|>",
+    audio_token="<|audio|>", boa_token="<|audio>", eoa_token="<audio|>",
+)  # fmt: skip
+
+
+def _gemma4_images() -> Any:
+    return hf.Gemma4ImageProcessorPil(patch_size=4, pooling_kernel_size=2, max_soft_tokens=70)
+
+
+def _tiles(kind: Any) -> Any:
+    return lambda: kind(size={"longest_edge": 64}, max_image_size={"longest_edge": 32})
+
+
 FAMILIES: dict[str, Family] = {
     "qwen2-vl": Family(_qwen2_vl, lambda: hf.Qwen2VLImageProcessorPil(**_QWEN_IMAGES), "Qwen2VLProcessor", **_QWEN),
+    "qwen2.5-vl": Family(
+        _qwen2_5_vl, lambda: hf.Qwen2VLImageProcessorPil(**_QWEN_IMAGES), "Qwen2_5_VLProcessor", **_QWEN
+    ),
+    "qwen3-vl": Family(_qwen3_vl, lambda: hf.Qwen2VLImageProcessorPil(**_QWEN_IMAGES), "Qwen3VLProcessor", **_QWEN),
     "llava": Family(
         _llava,
-        lambda: hf.CLIPImageProcessorPil(size={"shortest_edge": 32}, crop_size={"height": 32, "width": 32}),
+        lambda: hf.CLIPImageProcessorPil(size={"shortest_edge": 32}, crop_size=_SQUARE),
         "LlavaProcessor",
-        settings=dict(patch_size=8, vision_feature_select_strategy="default", num_additional_image_tokens=1),
+        settings=_CUT,
     ),
-}
+    "llava-next": Family(
+        _llava_next,
+        lambda: hf.LlavaNextImageProcessorPil(
+            size={"shortest_edge": 32}, crop_size=_SQUARE, image_grid_pinpoints=GRIDS
+        ),
+        "LlavaNextProcessor",
+        settings=_CUT,
+    ),
+    "llava-onevision": Family(
+        _llava_onevision,
+        lambda: hf.LlavaOnevisionImageProcessorPil(size=_SQUARE, image_grid_pinpoints=GRIDS),
+        "LlavaOnevisionProcessor",
+        tokens=dict(image_token="<image>", video_token="<video>"),
+        settings=dict(num_image_tokens=16, vision_feature_select_strategy="full"),
+    ),
+    "idefics3": Family(_idefics3, _tiles(hf.Idefics3ImageProcessorPil), "Idefics3Processor", **_TILES),
+    "smolvlm": Family(_smolvlm, _tiles(hf.SmolVLMImageProcessorPil), "SmolVLMProcessor", **_TILES),
+    "gemma3": Family(
+        _gemma3,
+        lambda: hf.Gemma3ImageProcessorPil(size=_SQUARE),
+        "Gemma3Processor",
+        TURNS % "<start_of_image>",
+        _GEMMA,
+        dict(image_seq_length=4),
+    ),
+    "gemma4": Family(_gemma4, _gemma4_images, "Gemma4Processor", TURNS % "<|image|>", _GEMMA4),
+    "gemma4-mutual": Family(
+        partial(_gemma4, use_bidirectional_attention="vision"),
+        _gemma4_images,
+        "Gemma4Processor",
+        TURNS % "<|image|>",
+        _GEMMA4,
+    ),
+    "internvl": Family(
+        _internvl,
+        lambda: hf.GotOcr2ImageProcessorPil(size=_SQUARE, min_patches=1, max_patches=4, crop_to_patches=True),
+        "InternVLProcessor",
+        TURNS % "<IMG_CONTEXT>",
+        dict(
+            start_image_token="<img>", end_image_token="</img>", context_image_token="<IMG_CONTEXT>",
+            video_token="<video>",
+        ),
+        dict(image_seq_length=4),
+    ),
+    "mistral3": Family(
+        _mistral3,
+        lambda: hf.PixtralImageProcessorPil(size={"longest_edge": 64}, patch_size=8),
+        "PixtralProcessor",
+        settings=dict(patch_size=8, spatial_merge_size=2),
+        **_PIXTRAL,
+    ),
+    "pixtral": Family(
+        _pixtral,
+        lambda: hf.PixtralImageProcessorPil(size={"longest_edge": 64}, patch_size=8),
+        "PixtralProcessor",
+        settings=dict(patch_size=8),
+        **_PIXTRAL,
+    ),
+}  # fmt: skip
 
 
 def tokenizer(name: str) -> PreTrainedTokenizerBase:
@@ -105,7 +311,8 @@ def tokenizer(name: str) -> PreTrainedTokenizerBase:
 def special_ids(name: str) -> dict[str, int]:
     """Return the ids of the family's own tokens."""
     own = tokenizer(name)
-    return {key: own.convert_tokens_to_ids(word) for key, word in FAMILIES[name].tokens.items()}
+    ids = {key: own.convert_tokens_to_ids(word) for key, word in FAMILIES[name].tokens.items()}
+    return {"image_token": ids.get("context_image_token", 0), **ids}
 
 
 def build(name: str) -> PreTrainedModel:
@@ -154,3 +361,15 @@ def said(text: str, *pictures: Image.Image) -> list[dict[str, Any]]:
     """Return a chat of one message: pictures, then a text."""
     content = [*({"type": "image", "image": one} for one in pictures), {"type": "text", "text": text}]
     return [{"role": "user", "content": content}]
+
+
+def inputs(llm: Any, chat: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+    """Return what transformers' processor makes of a chat."""
+    options = dict(tokenize=True, return_dict=True, return_tensors="pt", add_generation_prompt=True)
+    return llm._requests._sight._processor.apply_chat_template(chat, **options)
+
+
+def missing(name: str) -> str | None:
+    """Return the package that the processor of a family needs and that is not installed; None if it has all."""
+    needs = {"mistral3": "torchvision", "pixtral": "torchvision", "smolvlm": "num2words"}.get(name)
+    return None if needs is None or find_spec(needs) else needs

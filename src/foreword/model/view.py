@@ -15,8 +15,10 @@ from typing import Protocol, runtime_checkable
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from foreword.errors import InvalidRequest
+from foreword.model.architectures import body
 from foreword.model.cpu.backend import CpuBackend, rows_of
 from foreword.model.cpu.kernel import Kernel
 from foreword.model.cpu.recurrent import RecurrentBackend
@@ -183,8 +185,8 @@ def _check_sizes(name: str, backend: CpuBackend, bits: int) -> None:
         )
 
 
-def _decoder_layers(model: nn.Module) -> List[nn.Module]:
-    layers = getattr(getattr(model, "model", None), "layers", None)
+def _decoder_layers(model: PreTrainedModel) -> List[nn.Module]:
+    layers = getattr(body(model), "layers", None)
     if not isinstance(layers, nn.ModuleList) or not all(
         hasattr(layer, "self_attn") and hasattr(layer, "mlp") for layer in layers
     ):

@@ -16,7 +16,6 @@ from transformers import (
     AutoProcessor,
     PreTrainedConfig,
     PreTrainedTokenizerBase,
-    ProcessorMixin,
 )
 from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
 from transformers.utils.import_utils import is_torchvision_available
@@ -33,30 +32,30 @@ TEXT = ("input_ids", "attention_mask")
 """Entries of a processor's output that say nothing of an image."""
 
 
-class NoVideo(dict[str, object]):
-    """A stand-in for the video processor, which needs torchvision; without it, images are still read."""
+class Absent(dict[str, object]):
+    """A stand-in for a processor of videos or sounds; those of videos need torchvision."""
 
     model_input_names: List[str] = ()
 
 
-def _without_video(kind: Any) -> Any:
-    """Return a class of processors that takes the stand-in."""
+def _for_images(kind: Any) -> Any:
+    """Return a class of processors that takes stand-ins for what reads no images."""
 
-    class WithoutVideo(kind):
+    class ForImages(kind):
         def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> Any:
-            if isinstance(argument, NoVideo):
-                return NoVideo
+            if isinstance(argument, Absent):
+                return Absent
             return super().check_argument_for_proper_class(argument_name, argument)
 
-    return WithoutVideo
+    return ForImages
 
 
 def load_processor(
     source: str | Path, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, *, trust_remote_code: bool = False
-) -> ProcessorMixin:
+) -> Any:
     """Return the processor of a vision-language checkpoint, with this tokenizer.
 
-    Raises ModelError where it has none, or a part of it needs torchvision, which is missing.
+    Raises ModelError where it has none, or needs a package that is missing.
     """
     options: dict[str, Any] = {"trust_remote_code": trust_remote_code, "local_files_only": hub.local_only(source)}
     kind: Any = PROCESSOR_MAPPING.get(type(config), None)
@@ -65,19 +64,17 @@ def load_processor(
             processor = AutoProcessor.from_pretrained(source, **options)
         else:
             settings, _ = kind.get_processor_dict(source, **options)
-            parts = {
-                "image_processor": lambda: AutoImageProcessor.from_pretrained(source, **options),
-                "tokenizer": lambda: tokenizer,
-                "video_processor": NoVideo,
-            }
-            processor = _without_video(kind).from_args_and_dict(
-                [parts[name]() for name in kind.get_attributes()], settings
-            )
+            images = AutoImageProcessor.from_pretrained(source, **options)
+            given = {"image_processor": images, "tokenizer": tokenizer}
+            parts = [given.get(name, Absent()) for name in kind.get_attributes()]
+            processor = _for_images(kind).from_args_and_dict(parts, settings)
     except Exception as error:
-        hint = "Install it" if "orchvision" in str(error) else "Give a folder with preprocessor_config.json"
-        raise ModelError(f"cannot load the image processor of {source}: {words(error)}. {hint}") from error
+        needs = "it needs torchvision. Install it" if "orchvision" in str(error) else words(error)
+        raise ModelError(
+            f"cannot load the image processor of {source}: {needs}, or give a folder with preprocessor_config.json"
+        ) from error
     if not hasattr(processor, "image_processor"):
-        raise ModelError(f"cannot read images with {source}: it has no image processor. Give one that has")
+        raise ModelError(f"cannot read images with {source}: it has no image processor. Use a checkpoint that has one")
     processor.tokenizer = tokenizer
     return processor
 
