@@ -1,6 +1,6 @@
 """Chats: messages and tools as clients send them, made ready for a chat template."""
 
-from foreword.chats.images import image_of, image_reader
+from foreword.chats.images import image_of, image_reader, is_image
 from foreword.chats.instruction import instructed, instruction
 from foreword.chats.messages import Message, conversation, images_of
 from foreword.chats.templates import Options, check_options, check_roles, in_parts, knows_tools, readings, template_of
@@ -21,6 +21,7 @@ __all__ = [
     "in_parts",
     "instructed",
     "instruction",
+    "is_image",
     "knows_tools",
     "readings",
     "template_of",

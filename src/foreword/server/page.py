@@ -9,6 +9,7 @@ from fastapi.responses import Response
 
 from foreword.budget import AdaptiveBudget
 from foreword.draft import method, names
+from foreword.model.vision.processor import reads_images
 from foreword.native.cpu import processor
 from foreword.native.openmp import threads
 from foreword.page.files import POLICY, static_file
@@ -65,6 +66,7 @@ def described(service: Service) -> dict[str, Any]:
         "method": llm.method,
         "dtype": str(llm.target.dtype).removeprefix("torch."),
         "context": service.context,
+        "images": reads_images(llm.target),
         "machine": {"cpu": processor(), "threads": threads()},
         "methods": [{"name": name, "summary": method(name).summary} for name in usable],
         "plain_tokens_per_second": short(1 / (forward[1] + overhead)),

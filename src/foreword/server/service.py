@@ -14,6 +14,7 @@ from time import perf_counter, time
 from typing import Any, TypeVar
 
 from foreword.async_llm import AsyncLLM, Job
+from foreword.chats import image_reader
 from foreword.draft import method as find_method
 from foreword.draft.ensemble.recipe import shipped
 from foreword.errors import ForewordError, InvalidRequest, UnknownMethod
@@ -48,8 +49,11 @@ class Service:
         self.cost = llm.target.cost
         """Measured now if it never was: later the engine's thread uses the model."""
         self._bundled = bundled
-        self.requests = Requests(llm.target, copy.deepcopy(llm.tokenizer))
-        """For prompts, used in the thread of texts only: the engine's thread must not wait for a template."""
+        self.requests = Requests(llm.target, copy.deepcopy(llm.tokenizer), partial(image_reader, files=False))
+        """For prompts, used in the thread of texts only: the engine's thread must not wait for a template.
+
+        Clients name no files of this machine.
+        """
         self._texts = ThreadPoolExecutor(1, "foreword-texts")
 
     @property

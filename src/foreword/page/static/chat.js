@@ -2,6 +2,7 @@
 
 import { answer } from "./api.js";
 import { byId, el } from "./dom.js";
+import { content, Images, picture } from "./images.js";
 
 /** The chat. `stage` shows rounds and figures; `onerror` an error. */
 export class Chat {
@@ -12,6 +13,7 @@ export class Chat {
     this.form = byId("composer");
     this.prompt = this.form.elements.prompt;
     this.send = byId("send");
+    this.images = new Images(this.prompt, onerror);
     this.form.addEventListener("submit", (event) => {
       event.preventDefault();
       if (this.running) this.running.abort();
@@ -53,9 +55,11 @@ export class Chat {
     if (!text.trim() || this.running) return;
     this.prompt.value = "";
     this.onerror(null);
-    const messages = [...this.messages, { role: "user", content: text }];
+    const images = this.images.take();
+    const messages = [...this.messages, { role: "user", content: content(text, images) }];
     const card = this.stage.newCard("Answer");
-    this.add(el("p", { class: "asked", dir: "auto", text }), card.element);
+    const pictures = images.length ? [el("p", { class: "images sent" }, ...images.map(picture))] : [];
+    this.add(...pictures, el("p", { class: "asked", dir: "auto", text }), card.element);
     this.running = new AbortController();
     this.send.textContent = "Stop";
     byId("status").textContent = "Writing";

@@ -4,6 +4,7 @@ import { described, useKey } from "./api.js";
 import { Chat } from "./chat.js";
 import { Costs } from "./costs.js";
 import { byId, el } from "./dom.js";
+import { isImage } from "./images.js";
 import { Lanes, Race } from "./race.js";
 import { parsed } from "./recording.js";
 import { speedMenu } from "./replay.js";
@@ -59,8 +60,8 @@ function shown({ title, recording, plain = null }) {
   return nodes;
 }
 
-/** Wire the ways to open a file: the button, and dropping it on the page. */
-function wireFiles(add) {
+/** Wire the ways to open a file: the button, and dropping it on the page. Images that are dropped go to `images`. */
+function wireFiles(add, images = null) {
   const open = async (file) => {
     if (!file) return;
     try {
@@ -78,16 +79,19 @@ function wireFiles(add) {
   document.addEventListener("dragover", (event) => event.preventDefault());
   document.addEventListener("drop", (event) => {
     event.preventDefault();
-    open(event.dataTransfer.files[0]);
+    const pictures = [...event.dataTransfer.files].filter(isImage);
+    if (images && pictures.length) images.add(pictures);
+    else open(event.dataTransfer.files[0]);
   });
 }
 
 /** Show what the server serves. */
-async function connect(settings, costs) {
+async function connect(settings, costs, chat) {
   try {
     const info = await described();
     showError(null);
     settings.describe(info);
+    chat.images.describe(info);
     stage.plain = info.plain_tokens_per_second;
     byId("race-form").dataset.method = info.method;
     byId("served").textContent = `${info.model} · ${info.dtype} · ${info.machine.cpu}, ${info.machine.threads} threads`;
@@ -114,17 +118,17 @@ if (embedded) {
   wireFiles((...nodes) => {
     show("chat");
     chat.add(...nodes);
-  });
+  }, chat.images);
   byId("key").addEventListener("submit", (event) => {
     event.preventDefault();
     useKey(event.target.elements.key.value);
-    connect(settings, costs);
+    connect(settings, costs, chat);
   });
   document.querySelector('[data-tab="costs"]').addEventListener("click", async () => {
-    await connect(settings, costs);
+    await connect(settings, costs, chat);
     const depths = stage.last?.figures.depths ?? [];
     const [tried, kept] = ["tried", "kept"].map((name) => depths.reduce((sum, one) => sum + one[name], 0));
     if (tried) costs.measure(kept / tried);
   });
-  connect(settings, costs);
+  connect(settings, costs, chat);
 }

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
+from foreword.chats import is_image
 from foreword.detokenizer import first_stop
 from foreword.errors import InvalidRequest
 from foreword.server.answer import Answer, Call, Choice, Shown
@@ -270,8 +271,8 @@ def _turn(role: str, blocks: list[dict[str, Any]], where: str) -> list[dict[str,
         elif block.get("type") not in ("thinking", "redacted_thinking"):
             texts.append(block)
     if texts or calls or not messages:
-        text = _text(texts, where)
-        messages.append({"role": role, "content": text, **({"tool_calls": calls} if calls else {})})
+        content = texts if any(map(is_image, texts)) else _text(texts, where)
+        messages.append({"role": role, "content": content, **({"tool_calls": calls} if calls else {})})
     return messages
 
 
@@ -283,5 +284,5 @@ def _text(content: Any, where: str) -> str:
     for block in content:
         if not isinstance(block, dict) or block.get("type") != "text" or not isinstance(block.get("text"), str):
             kind = block.get("type") if isinstance(block, dict) else type(block).__name__
-            raise InvalidRequest(f"cannot read {where}: this model reads text, not {kind!r}. Send text")
+            raise InvalidRequest(f"cannot read {where}: a block of type {kind!r} is not served. Send text or images")
     return "\n".join(block["text"] for block in content if not block["text"].startswith(BILLING))

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from foreword.chats import is_image
 from foreword.errors import InvalidRequest
 from foreword.server.answer import Choice, Shown
 from foreword.server.dialects.common import new_id
@@ -31,7 +32,7 @@ def messages_of(items: str | list[dict[str, Any]]) -> list[dict[str, Any]]:
         if kind == "message":
             role, content = item.get("role"), item.get("content")
             is_empty = content is None and role == "assistant"
-            messages.append({"role": role, "content": "" if is_empty else text_of(content, number)})
+            messages.append({"role": role, "content": "" if is_empty else _content_of(content, number)})
         elif kind in ("function_call", "custom_tool_call"):
             given = json.dumps({"input": item.get("input")}) if kind == "custom_tool_call" else item.get("arguments")
             function = {"name": qualified(item.get("name"), item.get("namespace")), "arguments": given}
@@ -45,6 +46,13 @@ def messages_of(items: str | list[dict[str, Any]]) -> list[dict[str, Any]]:
         elif kind not in APART:
             raise InvalidRequest(f"cannot read input item {number}: the type {kind!r} is not supported. Send messages")
     return messages
+
+
+def _content_of(content: Any, number: int) -> str | list[dict[str, Any]]:
+    """Return the content of a message: its text, or a list of parts if there are images."""
+    if not isinstance(content, list) or not any(map(is_image, content)):
+        return text_of(content, number)
+    return [part if is_image(part) else {"type": "text", "text": text_of([part], number)} for part in content]
 
 
 def text_of(content: Any, number: int) -> str:
@@ -61,7 +69,9 @@ def text_of(content: Any, number: int) -> str:
         elif kind in TEXTS and isinstance(part.get("text"), str):
             parts.append(part["text"])
         else:
-            raise InvalidRequest(f"cannot read input item {number}: this model reads text, not {kind!r}. Send text")
+            raise InvalidRequest(
+                f"cannot read input item {number}: a part of type {kind!r} is not served. Send text or images"
+            )
     return "".join(parts)
 
 

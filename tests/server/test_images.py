@@ -1,0 +1,117 @@
+"""Images in requests: each dialect's own shape, one text; what is no image is an error of the request."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import tiny_vision
+from foreword import LLM, SamplingParams
+from serving import Running, running
+from tiny_vision import picture
+
+MAX = 12
+
+
+def encoded(image: Any) -> str:
+    file = io.BytesIO()
+    image.save(file, "PNG")
+    return base64.b64encode(file.getvalue()).decode("ascii")
+
+
+@pytest.fixture(scope="module")
+def llm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LLM]:
+    folder = tiny_vision.saved("qwen2-vl", tmp_path_factory.mktemp("vision"))
+    with LLM(folder, dtype="float32", method="suffix", nodes=4) as llm:
+        yield llm
+
+
+@pytest.fixture(scope="module")
+def served(llm: LLM) -> Iterator[Running]:
+    with running(llm) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def image() -> str:
+    return encoded(picture(40, 24))
+
+
+@pytest.fixture(scope="module")
+def expected(llm: LLM) -> str:
+    chat = [
+        {"role": "user", "content": [{"type": "image", "image": picture(40, 24)}, {"type": "text", "text": "What?"}]}
+    ]
+    return llm.chat(chat, SamplingParams(temperature=0, max_tokens=MAX)).text
+
+
+def chat_body(*parts: dict[str, Any]) -> dict[str, Any]:
+    content = [*parts, {"type": "text", "text": "What?"}]
+    return {"messages": [{"role": "user", "content": content}], "max_tokens": MAX, "temperature": 0}
+
+
+def url(image: str) -> str:
+    return f"data:image/png;base64,{image}"
+
+
+def test_chat_completions_read_image_urls(served: Running, image: str, expected: str) -> None:
+    body = chat_body({"type": "image_url", "image_url": {"url": url(image), "detail": "high"}})
+    answer = served.post("/v1/chat/completions", **body)
+    assert answer["choices"][0]["message"]["content"] == expected
+    other = chat_body({"type": "image_url", "image_url": {"url": url(encoded(picture(40, 24, 5)))}})
+    assert served.post("/v1/chat/completions", **other)["choices"][0]["message"]["content"] != expected
+
+
+def test_messages_read_image_blocks(served: Running, image: str, expected: str) -> None:
+    block = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": image}}
+    answer = served.post("/v1/messages", **chat_body(block))
+    assert answer["content"][0]["text"] == expected
+    count = {name: chat_body(block)[name] for name in ("messages",)}
+    assert served.post("/v1/messages/count_tokens", **count)["input_tokens"] == sum(
+        answer["usage"][name] for name in ("input_tokens", "cache_read_input_tokens")
+    )
+
+
+def test_responses_read_input_images(served: Running, image: str, expected: str) -> None:
+    content = [{"type": "input_image", "image_url": url(image)}, {"type": "input_text", "text": "What?"}]
+    body = {"input": [{"role": "user", "content": content}], "max_output_tokens": MAX, "temperature": 0}
+    answer = served.post("/v1/responses", **body)
+    assert answer["output"][-1]["content"][0]["text"] == expected
+
+
+@pytest.mark.parametrize(
+    ("part", "why"),
+    [
+        (
+            {"type": "image_url", "image_url": {"url": "https://example.org/cat.png"}},
+            "nothing is loaded from the network",
+        ),
+        ({"type": "image_url", "image_url": {"url": "/etc/passwd"}}, "not base64"),
+        ({"type": "image", "image": "/etc/hostname"}, "not base64"),
+        ({"type": "image_url", "image_url": {"url": "data:image/png;base64,aGVsbG8="}}, "are no image"),
+        ({"type": "image_url", "image_url": {}}, "cannot read"),
+        ({"type": "image_url"}, "holds none"),
+        ({"type": "input_audio", "input_audio": {"data": "", "format": "wav"}}, "not served"),
+    ],
+)
+def test_what_is_no_image_is_an_error_of_the_request(served: Running, part: dict[str, Any], why: str) -> None:
+    response = served.http.post("/v1/chat/completions", json=chat_body(part))
+    assert response.status_code == 400, response.text
+    assert why in response.json()["error"]["message"]
+
+
+def test_a_model_that_reads_text_only_says_so(image: str) -> None:
+    with LLM(method="none") as llm, running(llm) as server:
+        body = chat_body({"type": "image_url", "image_url": {"url": url(image)}})
+        response = server.http.post("/v1/chat/completions", json=body)
+        assert server.http.get("/speculation").json()["images"] is False
+    assert response.status_code == 400
+    assert "cannot read images" in response.json()["error"]["message"]
+
+
+def test_the_server_says_that_it_reads_images(served: Running) -> None:
+    assert served.http.get("/speculation").json()["images"] is True
