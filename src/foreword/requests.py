@@ -28,7 +28,7 @@ from foreword.errors import ContextExceeded, InvalidRequest, check_unicode
 from foreword.model import Model, Tokenizer
 from foreword.prompts import Prompt, token_ids
 from foreword.structured.compiler import Grammars
-from foreword.types import Completion, Delta, SamplingParams, Sequence
+from foreword.types import Completion, Delta, SamplingParams, Sequence, Source
 from foreword.types.params import NODES
 
 SEEDS = 2**63
@@ -63,9 +63,9 @@ class Requests:
             else token_ids(prompt)
         )
         self._check(tokens, params)
-        source: tuple[int, ...] = ()
+        source = Source()
         if (rules := self._target.seq2seq) is not None:
-            source, tokens, params = tuple(tokens), list(rules.start), rules.applied(params)
+            source, tokens, params = Source(tokens), list(rules.start), rules.applied(params)
         end = None if rules is None else rules.last(params)
         if params.bad_words:
             params = replace(params, bad_word_ids=params.bad_word_ids + self._bad_word_ids(params.bad_words))

@@ -78,8 +78,7 @@ class ModelDrafter(Drafter):
 
     def reach(self, batch: Batch, sequence: Sequence) -> int:
         """Return the most useful depth of a draft, within the draft model's own context."""
-        read = max(len(sequence.tokens), len(sequence.source))
-        return max(0, min(batch.reach(sequence), self.deep, self.draft_model.context - read))
+        return max(0, min(batch.reach(sequence), self.deep, self.draft_model.context - len(sequence.tokens)))
 
     def fit(self, batch: Batch, sequence: Sequence, nodes: int) -> int:
         """Return the most draft tokens for a sequence, up to `nodes`."""
