@@ -31,7 +31,7 @@ from foreword.model import Model, Seq2Seq, Tokenizer, need_tokenizer
 from foreword.model.vision.processor import Vision, reads_images
 from foreword.prompts import ImagePrompt, Prompt, has_images, is_list, token_ids
 from foreword.structured.compiler import Grammars
-from foreword.types import Completion, Delta, SamplingParams, Sequence
+from foreword.types import Completion, Delta, SamplingParams, Sequence, Source
 from foreword.types.params import NODES
 
 SEEDS = 2**63
@@ -82,9 +82,9 @@ class Requests:
         rules = self._rules(params.language)
         self._check(tokens, params, rules)
         images = self._sight.rows(prompt) if isinstance(prompt, ImagePrompt) else None
-        source: tuple[int, ...] = ()
+        source = Source()
         if rules is not None:
-            source, tokens, params = tuple(tokens), list(rules.start), rules.applied(params)
+            source, tokens, params = Source(tokens), list(rules.start), rules.applied(params)
         end = None if rules is None else rules.last(params)
         if params.bad_words:
             params = replace(params, bad_word_ids=params.bad_word_ids + self._bad_word_ids(params.bad_words))

@@ -65,7 +65,9 @@ def test_a_picture_with_drafts_is_the_file_of_plain_decoding(recipe, trained, ll
     assert [one.tokens for one in drafted] == [one.tokens for one in plain]
     assert {len(one.tokens) for one in plain} == {recipe.TOKENS}
     assert all(one.stats.drafted > 0 for one in drafted)
-    assert 0 < sum(sum(one.stats.accepted_at[:1]) for one in drafted) < sum(one.stats.drafting_rounds for one in drafted)
+    assert (
+        0 < sum(sum(one.stats.accepted_at[:1]) for one in drafted) < sum(one.stats.drafting_rounds for one in drafted)
+    )
     assert [one.undrafted for one in drafted] == [None] * COUNT
     pictures = files(recipe, trained, plain)
     assert files(recipe, trained, drafted) == pictures

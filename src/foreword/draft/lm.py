@@ -17,8 +17,8 @@ from torch import Tensor
 from foreword.draft.base import MODEL, Source
 from foreword.draft.tree.drafter import ModelDrafter
 from foreword.errors import InvalidRequest, VocabularyMismatch
-from foreword.model import Model, Read, Tokenizer, check_same, load_tokenizer
-from foreword.types import DraftTree, Sequence
+from foreword.model import Model, Read, Tokenizer, check_same, load_draft, load_tokenizer
+from foreword.types import Batch, DraftTree, Sequence
 
 CHUNK = 512
 """Tokens per forward while catching up on a long sequence."""
@@ -73,21 +73,12 @@ class LanguageModelDrafter(ModelDrafter):
     def load(cls, source: Source, target: Model, tokenizer: Tokenizer | None) -> LanguageModelDrafter:
         if source is None:
             raise InvalidRequest("cannot load this method: it needs a draft model. Give draft='folder or hub id'")
-        if isinstance(source, str | Path):
-            if tokenizer is not None:
-                check_same(tokenizer, load_tokenizer(source, trust_remote_code=target.trust_remote_code))
-            model = Model.load(
-                source,
-                dtype=target.dtype,
-                device=str(target.device),
-                trust_remote_code=target.trust_remote_code,
-            )
-        else:
-            model = source if isinstance(source, Model) else Model(source)
-        if (model.seq2seq is None) != (target.seq2seq is None):
-            needed = "a decoder-only model" if target.seq2seq is None else "an encoder-decoder"
+        if isinstance(source, str | Path) and tokenizer is not None:
+            check_same(tokenizer, load_tokenizer(source, trust_remote_code=target.trust_remote_code))
+        model = load_draft(source, target)
+        if model.seq2seq is not None and target.seq2seq is None:
             raise InvalidRequest(
-                f"cannot draft with {model.name}: {target.name} needs {needed} as draft model. Give one"
+                f"cannot draft with {model.name}: {target.name} needs a decoder-only model as draft model. Give one"
             )
         model.cache_tokens = target.cache_tokens
         if model.vocab > target.vocab:
@@ -105,6 +96,11 @@ class LanguageModelDrafter(ModelDrafter):
         super().release(sequence)
         self._memories.pop(sequence.id, None)
 
+    def reach(self, batch: Batch, sequence: Sequence) -> int:
+        """Return the most useful depth of a draft: none after a source that the draft model cannot read."""
+        fits = not self._reads_source(sequence) or len(sequence.source) <= self.model.context
+        return super().reach(batch, sequence) if fits else 0
+
     def remember(self, sequence: Sequence, tree: DraftTree) -> None:
         self._memories[sequence.id].remember(tree)
 
@@ -117,7 +113,7 @@ class LanguageModelDrafter(ModelDrafter):
         if memory is None:
             room = sequence.prompt + sequence.params.max_tokens + ROOM
             held = self.model.open(sequence.id, room, sequence.tokens, sequence.params.tenant)
-            if sequence.source:
+            if self._reads_source(sequence):
                 self.model.encode(sequence.id, sequence.source)
             memory = self._memories[sequence.id] = _Memory(held)
         start = memory.length
@@ -130,3 +126,7 @@ class LanguageModelDrafter(ModelDrafter):
             past += CHUNK
         memory.length = len(sequence.tokens)
         return Read(sequence.id, past, sequence.tokens[past:])
+
+    def _reads_source(self, sequence: Sequence) -> bool:
+        """Return whether the draft model has an encoder for the source; one without reads the answer only."""
+        return bool(sequence.source) and self.model.seq2seq is not None

@@ -9,6 +9,7 @@ from foreword.model.pool.plan import Read
 from foreword.model.pool.seq2seq import source_id
 from foreword.model.probe.probe import Capability
 from foreword.model.seq2seq import Seq2Seq, check_decoder_only, is_seq2seq
+from foreword.model.shared_encoder import load_draft
 from foreword.model.tokenizer import Tokenizer, check_same, load_tokenizer, need_tokenizer
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "check_decoder_only",
     "check_same",
     "is_seq2seq",
+    "load_draft",
     "load_tokenizer",
     "measure",
     "need_tokenizer",

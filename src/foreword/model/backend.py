@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Any, Protocol, runtime_checkable
 
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from foreword.model.pool.pages import PagePool
 from foreword.model.pool.plan import Read
@@ -80,8 +80,11 @@ class ReadsHiddenStates(Protocol):
 class Encodes(Protocol):
     """A backend of an encoder-decoder; the text of a sequence is what its decoder reads."""
 
+    encoder: nn.Module
+    """What reads the source; a draft model may share that of its target."""
+
     def encode(self, id: int, source: List[int]) -> None:
-        """Run the encoder over the source of an open sequence, before its first read."""
+        """Run the encoder over the source of an open sequence, before its first read; a `Source` holds its output."""
         ...
 
     @property

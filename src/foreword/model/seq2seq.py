@@ -11,14 +11,15 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import DynamicCache, EncoderDecoderCache, PreTrainedConfig, PreTrainedModel
 from transformers.generation.logits_process import SuppressTokensAtBeginLogitsProcessor
 
 from foreword.errors import InvalidRequest, ModelError
+from foreword.model.backend import Mode
 from foreword.model.cache_backend import CacheBackend
 from foreword.native.openmp import all_threads
-from foreword.types import SamplingParams
+from foreword.types import SamplingParams, Source
 
 SOURCE = 11
 """Tokens. Length of the source under which backends are checked and timed."""
@@ -99,6 +100,10 @@ class Seq2SeqBackend(CacheBackend):
     Keys and values of the source are computed by the first forward and shared by all later ones.
     """
 
+    def __init__(self, model: PreTrainedModel, mode: Mode, *, cache: bool = True) -> None:
+        super().__init__(model, mode, cache=cache)
+        self.encoder: nn.Module = model.get_encoder()
+
     @property
     def probe_source(self) -> list[int]:
         """The source under which it is checked and timed."""
@@ -107,8 +112,8 @@ class Seq2SeqBackend(CacheBackend):
     def encode(self, id: int, source: List[int]) -> None:
         """Run the encoder over the source of an open sequence, before its first read."""
         state = self._states[id]
-        with torch.inference_mode(), all_threads():
-            state.inputs = {"encoder_outputs": encoder_states(self._model, source)}
+        with all_threads():
+            state.inputs = {"encoder_outputs": encoded(self.encoder, source)}
         # Without the config, whose number of layers is the encoder's in some kinds.
         state.beginning = 0, EncoderDecoderCache(DynamicCache(), DynamicCache()) if self._cache else None
         state.marks = [state.beginning]
@@ -117,9 +122,9 @@ class Seq2SeqBackend(CacheBackend):
         return {"decoder_input_ids": ids}
 
 
-def encoder_states(model: PreTrainedModel, source: List[int]) -> Any:
-    """Run the encoder over one source, unpadded; return its output, which the model's forward takes again."""
-    return model.get_encoder()(input_ids=torch.tensor([source], device=model.device), return_dict=True)
+def encoded(encoder: nn.Module, source: List[int]) -> Any:
+    """Run an encoder over one source, unpadded, unless it has read it; return its output, as the model takes it."""
+    return (source if isinstance(source, Source) else Source(source)).encoded(encoder)
 
 
 def is_seq2seq(config: PreTrainedConfig) -> bool:

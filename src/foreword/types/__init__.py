@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         Verify,
     )
     from foreword.types.round import Round
+    from foreword.types.source import Source
     from foreword.types.stats import Clock, Load, Stats
 
 _HOME = {
@@ -52,6 +53,7 @@ _HOME = {
     "TokenLogprob": "request",
     "Verify": "request",
     "Round": "round",
+    "Source": "source",
     "Clock": "stats",
     "Load": "stats",
     "Stats": "stats",
@@ -76,6 +78,7 @@ __all__ = [
     "SamplingParams",
     "Scores",
     "Sequence",
+    "Source",
     "Stats",
     "Stops",
     "TextDecoder",

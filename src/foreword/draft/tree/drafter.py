@@ -78,9 +78,7 @@ class ModelDrafter(Drafter):
 
     def reach(self, batch: Batch, sequence: Sequence) -> int:
         """Return the most useful depth of a draft, within the draft model's own context."""
-        room = self.draft_model.context - len(sequence.tokens)
-        fits = len(sequence.source) <= self.draft_model.context
-        return max(0, min(batch.reach(sequence), self.deep, room)) if fits else 0
+        return max(0, min(batch.reach(sequence), self.deep, self.draft_model.context - len(sequence.tokens)))
 
     def fit(self, batch: Batch, sequence: Sequence, nodes: int) -> int:
         """Return the most draft tokens for a sequence, up to `nodes`."""

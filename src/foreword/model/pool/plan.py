@@ -73,7 +73,7 @@ Reach = Mapping[bool, Int[Tensor, "tokens 2"]]
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class SourceKeys:
     """The keys and values of a sequence's source, which the decoder of an encoder-decoder reads in every layer."""
 
     table: PageTable
@@ -92,7 +92,7 @@ class Span:
     stop: int
     table: PageTable
     read: Read
-    source: Source | None = None
+    source: SourceKeys | None = None
     reach: Reach = field(default_factory=dict)
     """Where the first rows of the sequence attend otherwise than to those before them."""
 

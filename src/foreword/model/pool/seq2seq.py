@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import Cache, DynamicCache, EncoderDecoderCache, PreTrainedModel
 
 from foreword.errors import ModelError
@@ -22,9 +22,9 @@ from foreword.model.backend import Mode
 from foreword.model.pool.attention import NAME
 from foreword.model.pool.backend import PoolBackend
 from foreword.model.pool.packing import Packed
-from foreword.model.pool.plan import Plan, Read, Source
+from foreword.model.pool.plan import Plan, Read, SourceKeys
 from foreword.model.pool.positions import Positions
-from foreword.model.seq2seq import encoder_states, probe_source
+from foreword.model.seq2seq import encoded, probe_source
 from foreword.native.openmp import all_threads
 
 
@@ -32,7 +32,7 @@ from foreword.native.openmp import all_threads
 class Sources:
     """The sources of open sequences, and what every forward is given in their place."""
 
-    rows: dict[int, Source] = field(default_factory=dict)
+    rows: dict[int, SourceKeys] = field(default_factory=dict)
     """By sequence."""
     cross: tuple[Tensor, ...] = ()
     """One key a layer, which stands for those of all sources."""
@@ -47,6 +47,7 @@ class Seq2SeqPoolBackend(PoolBackend):
         """`own`: the model's own attention, under which the encoder runs."""
         super().__init__(model, mode)
         self._own = own
+        self.encoder: nn.Module = model.get_encoder()
         self._sources, self._positions = Sources(), Positions(model)
 
     @property
@@ -69,7 +70,7 @@ class Seq2SeqPoolBackend(PoolBackend):
         """Run the encoder over the source of an open sequence, before its first read."""
         cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
         with all_threads(), self._own_attention():
-            states = encoder_states(self._model, source)
+            states = encoded(self.encoder, source)
             first = torch.zeros(1, 1, dtype=torch.long, device=self._device)  # any token
             self._model(encoder_outputs=states, decoder_input_ids=first, past_key_values=cache, use_cache=True)
         made: list[Any] = list(cache.cross_attention_cache.layers)
@@ -79,7 +80,7 @@ class Seq2SeqPoolBackend(PoolBackend):
         rows = torch.tensor(table.rows(0, length), device=self._device)
         for number, layer in enumerate(made):
             self.pool.write(number, layer.keys[0].transpose(0, 1), layer.values[0].transpose(0, 1), rows)
-        self._sources.rows[id] = Source(table, length)
+        self._sources.rows[id] = SourceKeys(table, length)
         if not self._sources.options:
             self._stand_in(states, made)
 
