@@ -21,6 +21,7 @@ from foreword.errors import ModelError
 from foreword.model.backend import Mode
 from foreword.model.pool.attention import NAME
 from foreword.model.pool.backend import PoolBackend
+from foreword.model.pool.packed_linear import unpacked
 from foreword.model.pool.packing import Packed
 from foreword.model.pool.plan import Plan, Read, SourceKeys
 from foreword.model.pool.positions import Positions
@@ -48,6 +49,7 @@ class Seq2SeqPoolBackend(PoolBackend):
         super().__init__(model, mode)
         self._own = own
         self.encoder: nn.Module = model.get_encoder()
+        self._tiled = any(unpacked(part) for part in (model.get_decoder(), model.get_output_embeddings()) if part)
         self._sources, self._positions = Sources(), Positions(model)
 
     @property
@@ -105,8 +107,8 @@ class Seq2SeqPoolBackend(PoolBackend):
 
     def _logits(self, packed: Int[Tensor, "2 rows"], kept: list[int], plan: Plan) -> Float[Tensor, "kept vocab"]:
         with self._positions.given(packed[1]) as options:
-            options |= self._sources.options
-            output = self._model(decoder_input_ids=packed[:1], use_cache=False, plan=plan, **options)
+            options |= self._sources.options | {"use_cache": True}  # without it, Whisper drops the stand-in cache
+            output = self._model(decoder_input_ids=packed[:1], plan=plan, **options)
         return output.logits[0, kept]
 
     @contextmanager
