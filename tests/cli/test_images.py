@@ -51,4 +51,5 @@ def test_generate_and_chat_show_the_images_in_their_order(seeing):
 def test_what_cannot_be_shown_is_refused_in_one_line(seeing, words, why):
     found = seeing(*words)
     assert found.returncode == 2
-    assert why in found.stderr and "Traceback" not in found.stderr
+    assert why in found.stderr
+    assert "Traceback" not in found.stderr
