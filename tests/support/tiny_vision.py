@@ -188,6 +188,18 @@ def _pixtral(ids: dict[str, int]) -> hf.PreTrainedConfig:
     )  # fmt: skip
 
 
+def _lfm2_vl(ids: dict[str, int]) -> hf.PreTrainedConfig:
+    text = dict(SIZES, layer_types=["conv", "full_attention", "conv"], block_auto_adjust_ff_dim=False)
+    return hf.Lfm2VlConfig(
+        text_config=hf.Lfm2Config(**text),
+        vision_config=hf.Siglip2VisionConfig(
+            hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2, patch_size=8,
+            num_patches=16,
+        ),
+        image_token_id=ids["image_token"], projector_hidden_size=48, downsample_factor=2, tie_word_embeddings=False,
+    )  # fmt: skip
+
+
 GRIDS = [[32, 64], [64, 32], [64, 64]]
 _SQUARE = {"height": 32, "width": 32}
 _QWEN: dict[str, Any] = dict(
@@ -282,6 +294,18 @@ FAMILIES: dict[str, Family] = {
         ),
         dict(image_seq_length=4),
     ),
+    "lfm2-vl": Family(
+        _lfm2_vl,
+        lambda: hf.Lfm2VlImageProcessor(
+            encoder_patch_size=8, tile_size=32, min_image_tokens=4, max_image_tokens=16, max_num_patches=64,
+            min_tiles=2, max_tiles=4, do_image_splitting=True,
+        ),
+        "Lfm2VlProcessor",
+        tokens=dict(
+            image_token="<image>", image_start_token="<|image_start|>", image_end_token="<|image_end|>",
+            image_thumbnail="<|img_thumbnail|>",
+        ),
+    ),
     "mistral3": Family(
         _mistral3,
         lambda: hf.PixtralImageProcessorPil(size={"longest_edge": 64}, patch_size=8),
@@ -374,5 +398,7 @@ def inputs(llm: Any, chat: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
 
 def missing(name: str) -> str | None:
     """Return the package that the processor of a family needs and that is not installed; None if it has all."""
-    needs = {"mistral3": "torchvision", "pixtral": "torchvision", "smolvlm": "num2words"}.get(name)
+    needs = {"mistral3": "torchvision", "lfm2-vl": "torchvision", "pixtral": "torchvision", "smolvlm": "num2words"}.get(
+        name
+    )
     return None if needs is None or find_spec(needs) else needs

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Sequence as List
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +24,7 @@ from foreword.errors import ModelError
 from foreword.model.backend import Mode
 from foreword.model.pool.hooks import CapturesHiddenStates, listening
 from foreword.model.pool.plan import Read
+from foreword.model.vision.rows import ImageRows, Placed, shown
 from foreword.native.openmp import all_threads
 
 BLOCK = 8
@@ -48,6 +49,8 @@ class _State:
     """Shortest first; a forward continues from a copy of the cache."""
     inputs: dict[str, Any] = field(default_factory=dict)
     """Inputs of every forward beside the tokens."""
+    images: ImageRows | None = None
+    """Images of the prompt."""
     tokens: list[int] = field(default_factory=list)
     prompt: int | None = None
     """Length of the prompt: tokens read when logits were first requested; None before."""
@@ -75,6 +78,18 @@ class CacheBackend(CapturesHiddenStates):
         beginning: Mark = 0, DynamicCache(config=self._model.config) if self._cache else None
         self._states[id] = _State(beginning, [beginning])
         return 0
+
+    def see(self, id: int, images: ImageRows) -> None:
+        """Set the images of an open sequence, before its first read.
+
+        Raises ModelError where their tokens attend to later ones, which the cache's own masks do not allow.
+        """
+        if images.reach:
+            raise ModelError(
+                f"cannot read images with {type(self._model).__name__} on backend 'cache': their tokens attend to "
+                "later ones. Use text alone"
+            )
+        self._states[id].images = images
 
     def close(self, id: int) -> None:
         self._states.pop(id, None)
@@ -150,12 +165,23 @@ class CacheBackend(CapturesHiddenStates):
             options = {"use_cache": True, self._keyword: _copied(cache)}
         ids = torch.tensor([tokens], device=self._device)
         no_states = nullcontext(lambda: torch.empty(size, 0))
-        with all_threads(), listening(self._model, layers) if layers else no_states as captured:
+        seen = self._shown(state.images, start + size - len(tokens), start + size)
+        with all_threads(), seen, listening(self._model, layers) if layers else no_states as captured:
             output = self._model(**self._ids(ids), **state.inputs, **options)
             states = captured()
         if full:
             state.marks.append((start + size, None if cache is None else output[self._keyword]))
         return output.logits[0, -size:], states[-size:]
+
+    def _shown(self, images: ImageRows | None, start: int, stop: int) -> AbstractContextManager[None]:
+        """Put the images of a sequence into a forward over its tokens from `start` to `stop`."""
+        if images is None:
+            return nullcontext()
+        positions = None
+        if images.positions is not None:
+            placed = [images.placed(place) for place in range(start, stop)]
+            positions = torch.tensor(placed, device=self._device).T[:, None]
+        return shown(self._model, [Placed(images, 0, start, stop)], positions)
 
     def _ids(self, ids: Int[Tensor, "1 rows"]) -> dict[str, Any]:
         return {"input_ids": ids}

@@ -1,0 +1,55 @@
+"""Images on the command line: before the prompt of `generate`, and before the first question of `chat`."""
+
+import json
+
+import pytest
+
+import tiny_vision
+from foreword import LLM, SamplingParams
+
+PICTURES = (tiny_vision.picture(40, 24), tiny_vision.picture(24, 40, 1))
+LOAD = ("--model", "seeing", "--dtype", "float32", "--temperature", "0", "--max-tokens", "8")
+
+
+@pytest.fixture
+def seeing(here):
+    tiny_vision.saved("qwen2-vl", here.folder / "seeing")
+    for number, one in enumerate(PICTURES):
+        one.save(here.folder / f"{number}.png")
+    return here
+
+
+def test_generate_and_chat_show_the_images_in_their_order(seeing):
+    with LLM(seeing.folder / "seeing", dtype="float32") as llm:
+        answers = [
+            llm.chat(tiny_vision.said("What?", *shown), SamplingParams(temperature=0, max_tokens=8)).text
+            for shown in (PICTURES, PICTURES[::-1], ())
+        ]
+    assert len(set(answers)) == 3
+    images = ("--image", "0.png", "--image", "1.png")
+    found = seeing("generate", "What?", *images, *LOAD, "--json")
+    assert json.loads(found.stdout)["text"] == answers[0], found.stderr
+    found = seeing("generate", "What?", *images[2:], *images[:2], *LOAD, "--json")
+    assert json.loads(found.stdout)["text"] == answers[1]
+    found = seeing("chat", *images, *LOAD, "--no-stats", typed="What?\n/save kept.json\n")
+    assert found.returncode == 0, found.stderr
+    kept = json.loads((seeing.folder / "kept.json").read_text())["messages"]
+    assert [turn["content"] for turn in kept] == ["What?", answers[0]]
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("generate", "x", "--image", "none.png"), "there is no such file"),
+        (("generate", "x", "--image", "0.png", "--raw"), "both need the chat template"),
+        (("generate", "x", "--image", "seeing/config.json", *LOAD), "are no image"),
+        (("generate", "x", "--image", "0.png"), "it reads text only"),
+        (("chat", "--image", "none.png"), "there is no such file"),
+    ],
+    ids=lambda words: " ".join(words) if isinstance(words, tuple) else "",
+)
+def test_what_cannot_be_shown_is_refused_in_one_line(seeing, words, why):
+    found = seeing(*words)
+    assert found.returncode == 2
+    assert why in found.stderr
+    assert "Traceback" not in found.stderr
