@@ -82,7 +82,10 @@ def test_what_is_no_model_is_no_draft_and_nothing_is_loaded(unchecked, draft):
 
 
 def test_a_tokenizer_that_is_none_is_refused(unchecked):
-    with pytest.raises(InvalidRequest, match="'tokenizer' must be a tokenizer of transformers, or its folder, or False for token ids alone, got 7"):
+    with pytest.raises(
+        InvalidRequest,
+        match="'tokenizer' must be a tokenizer of transformers, or its folder, or False for token ids alone, got 7",
+    ):
         LLM("/no/such/folder", tokenizer=7)
 
 
