@@ -143,6 +143,7 @@ class Painting:
     """Task that trains the autoencoder. A block holds the number of a picture."""
 
     def __init__(self, some: Tensor) -> None:
+        torch.manual_seed(0)
         self.pictures, self.module = some, Autoencoder()
 
     def to(self, device: torch.device) -> None:
@@ -261,6 +262,7 @@ def train(
             eos=frozenset(), loss=loss("forward-kl"), temperature=1.0, length=TOKENS + 1, seed=0,
             counts=lambda: torch.tensor(rows).flatten().bincount(minlength=ANY + 1),
         )  # fmt: skip
+        torch.manual_seed(0)
         task = options.begin(context)
         trained(task, pieces, out / name, TrainingConfig(**common, learning_rate=3e-3))
         task.save(out / name)
