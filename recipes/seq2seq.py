@@ -30,10 +30,11 @@ from transformers.models.t5.modeling_t5 import T5DenseGatedActDense, T5LayerNorm
 
 from foreword import LLM, bundled
 from foreword.train import job
-from foreword.train.data.records import read
+from foreword.train.data.records import Record, read
 from foreword.train.data.regenerate import Wishes, regenerate
 from foreword.train.devices import keep_freed
 from foreword.train.job import Job
+from foreword.train.methods.lm_seq2seq import smaller
 from foreword.train.registry import LmOptions
 from foreword.train.report.measure import Questions
 from foreword.train.trainer import TrainingConfig
@@ -390,24 +391,41 @@ def student(
     pairs: Pairs,
     out: Annotated[Path, typer.Option(help="Folder with target/, for answers and the student.")],
     every: Annotated[int, typer.Option(help="Interval between the pairs used.", min=1)] = 8,
+    answered: Annotated[int, typer.Option(help="Pairs whose answers the target writes anew.", min=2)] = 8000,
     greedy: Annotated[int, typer.Option(help="Interval between greedy answers; the rest are sampled.", min=2)] = 3,
-    steps: Annotated[int, typer.Option(help="Training steps.", min=1)] = 2500,
+    steps: Annotated[int, typer.Option(help="Training steps.", min=1)] = 1500,
+    rate: float = 2e-3,
     prompts: Annotated[int, typer.Option(help="Held-out prompts for the report.", min=0)] = 64,
 ) -> None:
-    """Regenerate the answers of the pairs with the target, and train a student on them."""
-    records = read([pairs], answered=False)[::every]
+    """Regenerate answers of pairs with the target, and train a student on them and on further pairs."""
+    tokenizer = AutoTokenizer.from_pretrained(out / "target")
+    records = [one for one in read([pairs])[::every] if _short(one, tokenizer)]
+    again, rest = records[:answered], records[answered:]
     llm = LLM(out / "target", method="ngram")
-    files: list[Path] = []
-    for heat, some in ((0.0, records[::greedy]), (1.0, [one for at, one in enumerate(records) if at % greedy])):
+    files = [out / "pairs.jsonl"]
+    lines = (json.dumps({"messages": one.messages, "source": one.source}, ensure_ascii=False) for one in rest)
+    files[0].write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    for heat, some in ((0.0, again[::greedy]), (1.0, [one for at, one in enumerate(again) if at % greedy])):
         files.append(out / f"answers-{heat:g}.jsonl")
         sampling = Wishes(temperature=heat, max_tokens=LENGTHS[-1][1], batch=64)
         regenerate(llm, some, files[-1], sampling, lambda tally: typer.echo(f"{tally.records:,} records answered"))
+    llm.close()
+    config = smaller(T5Config.from_pretrained(out / "target"), layers=1, encoder_layers=2, hidden=128)
+    torch.manual_seed(0)
+    copying(T5ForConditionalGeneration(config)).save_pretrained(out / "begun")
+    tokenizer.save_pretrained(out / "begun")
     task = Job(
-        options=LmOptions(layers=1, hidden=128), target=str(out / "target"), data=tuple(files), out=out / "student",
-        recipe=TrainingConfig(steps=steps, batch=8), questions=Questions(prompts=prompts),
+        options=LmOptions(draft=str(out / "begun")), target=str(out / "target"), data=tuple(files),
+        out=out / "student", length=256, questions=Questions(prompts=prompts),
+        recipe=TrainingConfig(steps=steps, batch=8, learning_rate=rate, optimizer="muon"),
     )  # fmt: skip
     job.run(task, resume=True, watch=shown, note=typer.echo)
     tighten(out / "student" / "tokenizer.json")
+
+
+def _short(record: Record, tokenizer: Any) -> bool:
+    """Return whether a pair is one that the target has learnt."""
+    return all(len(tokenizer(text)["input_ids"]) <= most for (_, text), most in zip(record.turns, LENGTHS[-1]))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import json as encode
 from collections.abc import Callable
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -50,6 +50,15 @@ def _rows(methods: list[str] | None) -> None:
         early.row(name)
 
 
+def _prompts(kind: str) -> None:
+    if not kind.endswith((".jsonl", ".jsonl.gz")):
+        early.check_name("prompt set", kind, ("in-domain", "out-of-domain"))
+    elif not Path(kind).is_file():
+        from foreword.errors import InvalidRequest
+
+        raise InvalidRequest(f"cannot read {kind}: there is no file. Give JSON lines of conversations")
+
+
 def _engines(baselines: list[str] | None) -> None:
     for name in baselines or ():
         early.check_name("engine", name, (*source.value("bench.peers.registry", "ENGINES"), "all"))
@@ -60,7 +69,7 @@ Quick = Annotated[
 ]
 Inflate = Annotated[
     options.SHAPES | None,
-    _option("Simulated target size: llama-110m, llama-350m, llama-1b or llama-8b.", metavar="SHAPE"),
+    _option("Simulated target size: llama-110m, llama-350m, llama-1b, llama-8b or t5-350m.", metavar="SHAPE"),
 ]
 Temperatures = Annotated[
     list[float] | None,
@@ -86,7 +95,7 @@ Peers = Annotated[
     ),
 ]
 Kind = Annotated[
-    Literal["in-domain", "out-of-domain"], _option("Prompt set: in-domain or out-of-domain.", metavar="KIND")
+    str, _option("Prompt set: in-domain, out-of-domain or a JSON-lines file.", metavar="KIND", check=_prompts)
 ]
 Sources = Annotated[
     list[str] | None,
