@@ -51,7 +51,7 @@ def _entry(user: str, answer: str) -> Iterator[Pair]:
         yield "fields", JSON_OF + line, _json({name: text for name, text in found.groupdict().items() if text})
 
 
-def _facts(user: str, answer: str) -> Iterator[Pair]:
+def _facts(_: str, answer: str) -> Iterator[Pair]:
     fields = FIELD.findall(answer)
     if len(fields) > 1 and len(answer) < 400:
         yield "fields", JSON_OF + answer, _json({name.strip().lower(): value.strip() for name, value in fields})
@@ -87,20 +87,20 @@ def _answered(user: str, answer: str) -> Iterator[Pair]:
         yield from _damaged(passage)
 
 
-def _page(user: str, answer: str) -> Iterator[Pair]:
+def _page(_: str, answer: str) -> Iterator[Pair]:
     title, _, rest = answer.partition("\n\n")
     if rest:
         yield "summary", f"Summarize the page: {rest[:600]}", title
 
 
-def _function(user: str, answer: str) -> Iterator[Pair]:
+def _function(_: str, answer: str) -> Iterator[Pair]:
     code = answer.removeprefix("```python\n").removesuffix("```")
     if found := DOCSTRING.search(code):
         bare = code[: found.start()] + "\n" + code[found.end() :]
         yield "summary", f"Summarize the function: {bare[:600]}", " ".join(found[1].split())
 
 
-def _said(user: str, answer: str) -> Iterator[Pair]:
+def _said(user: str, _: str) -> Iterator[Pair]:
     text = user.partition(": ")[2] or user
     words = text.split()
     turned = [_turned(word) for word in words]

@@ -40,8 +40,8 @@ from foreword.train.report.measure import Questions
 from foreword.train.trainer import TrainingConfig
 
 LENGTHS = ((64, 48), (128, 112))
-"""Tokens of source and of answer in a row. A row has the shortest of these that hold its pairs; longer ones are left out.
-"""
+"""Tokens of source and of answer in a row. A row has the shortest of these that hold its pairs;
+Longer pairs are left out."""
 ROWS = 2048
 """Tokens of source in a forward."""
 POOL = 6000
@@ -244,7 +244,7 @@ def copying(model: T5ForConditionalGeneration) -> T5ForConditionalGeneration:
     """Set up heads that copy: the rest of a source is looked up by the token that was written last.
 
     Half the encoder's heads read the token before; heads of the second decoder layer find the place in the source whose
-    token before is the decoder's, and write the token there. To learn this from random weights takes thousands of steps.
+    token before is the decoder's, and write the token there. From random weights this takes thousands of steps.
     """
     config, dim = model.config, model.config.d_kv
     for name, weight in model.named_parameters():  # other outputs to the residual stream start small
@@ -425,7 +425,8 @@ def student(
 
 def _short(record: Record, tokenizer: Any) -> bool:
     """Return whether a pair is one that the target has learnt."""
-    return all(len(tokenizer(text)["input_ids"]) <= most for (_, text), most in zip(record.turns, LENGTHS[-1]))
+    texts = zip(record.turns, LENGTHS[-1], strict=True)
+    return all(len(tokenizer(text)["input_ids"]) <= most for (_, text), most in texts)
 
 
 if __name__ == "__main__":

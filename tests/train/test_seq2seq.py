@@ -11,8 +11,8 @@ import tiny_seq2seq
 from foreword import LLM, SamplingParams
 from foreword.errors import InvalidRequest, ModelError
 from foreword.model import Model
-from foreword.train.data.pairs import PairEncoder
 from foreword.train.data.packing import Block, Piece, stack
+from foreword.train.data.pairs import PairEncoder
 from foreword.train.data.records import Record, read
 from foreword.train.data.regenerate import Wishes, regenerate
 from foreword.train.job import Job, run

@@ -50,15 +50,6 @@ def _rows(methods: list[str] | None) -> None:
         early.row(name)
 
 
-def _prompts(kind: str) -> None:
-    if not kind.endswith((".jsonl", ".jsonl.gz")):
-        early.check_name("prompt set", kind, ("in-domain", "out-of-domain"))
-    elif not Path(kind).is_file():
-        from foreword.errors import InvalidRequest
-
-        raise InvalidRequest(f"cannot read {kind}: there is no file. Give JSON lines of conversations")
-
-
 def _engines(baselines: list[str] | None) -> None:
     for name in baselines or ():
         early.check_name("engine", name, (*source.value("bench.peers.registry", "ENGINES"), "all"))
@@ -95,7 +86,7 @@ Peers = Annotated[
     ),
 ]
 Kind = Annotated[
-    str, _option("Prompt set: in-domain, out-of-domain or a JSON-lines file.", metavar="KIND", check=_prompts)
+    str, _option("Prompt set: in-domain, out-of-domain or a JSON-lines file.", metavar="KIND", check=early.prompts)
 ]
 Sources = Annotated[
     list[str] | None,

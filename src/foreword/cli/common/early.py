@@ -103,6 +103,14 @@ def data(files: Iterable[Path] | None) -> None:
             raise InvalidRequest(f"cannot read {file}: there is no such file. Give JSON lines, each a record")
 
 
+def prompts(kind: str) -> None:
+    """Check the name of a prompt set, or a file of records."""
+    if kind.endswith((".jsonl", ".jsonl.gz")):
+        data([Path(kind)])
+    else:
+        check_name("prompt set", kind, ("in-domain", "out-of-domain"))
+
+
 def folder(place: Path) -> None:
     """Check a folder that can be created or written to."""
     check_creatable(place)

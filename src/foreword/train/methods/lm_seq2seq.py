@@ -36,7 +36,7 @@ def smaller(config: PreTrainedConfig, layers: int, encoder_layers: int, hidden: 
             f"layer of each kind or more, and a hidden size in multiples of {head}, the target's for one head"
         )
     sizes = dict.fromkeys(LAYERS, layers) | dict.fromkeys(ENCODER_LAYERS, encoder_layers) | {"d_model": hidden}
-    sizes |= {name: hidden // head for name in heads}
+    sizes |= dict.fromkeys(heads, hidden // head)
     sizes |= {name: max(8, round(getattr(config, name, 0) * hidden / before / 8) * 8) for name in INNER}
     for name, size in sizes.items():
         if hasattr(config, name):
