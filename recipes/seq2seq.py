@@ -16,6 +16,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -109,10 +110,12 @@ def _same(query: Tensor, key: Tensor) -> Tensor:
     return query[:, :, None] == key[:, None]
 
 
-def encoded(pairs: Path, tokenizer: Any) -> list[Pair]:
-    """Return source and answer of each record as tokens, without those longer than the longest row."""
+def encoded(pairs: Path, tokenizer: Any, every: int = 1) -> list[Pair]:
+    """Return source and answer of one record in `every` as tokens, without those longer than the longest row."""
     with gzip.open(pairs, "rt", encoding="utf-8") as lines:
-        texts = [[message["content"] for message in json.loads(line)["messages"]] for line in lines]
+        texts = [
+            [message["content"] for message in json.loads(line)["messages"]] for line in islice(lines, 0, None, every)
+        ]
     most, found = LENGTHS[-1], list[Pair]()
     for start in range(0, len(texts), CHUNK):
         some = texts[start : start + CHUNK]
@@ -371,15 +374,16 @@ def target(
     pairs: Pairs,
     held_out: Annotated[Path, typer.Option("--eval", help="Held-out pairs, .jsonl.gz.")],
     out: Annotated[Path, typer.Option(help="Folder for target/, checkpoints and the log.")],
-    steps: int = 2000,
-    forwards: Annotated[int, typer.Option(help="Forwards of 4,096 source tokens in a step.")] = 2,
-    rate: float = 3e-3,
+    every: Annotated[int, typer.Option(help="Interval between the pairs used.", min=1)] = 1,
+    steps: int = 4000,
+    forwards: Annotated[int, typer.Option(help="Forwards of 2,048 source tokens in a step.")] = 1,
+    rate: float = 2e-3,
     measure: Annotated[int, typer.Option(help="Steps between measurements.")] = 250,
     keep: Annotated[int, typer.Option(help="Steps between checkpoints.")] = 50,
 ) -> None:
     """Train the target from scratch."""
     tokenizer = opened()
-    data = partial(dealt, encoded(pairs, tokenizer)), partial(dealt, encoded(held_out, tokenizer))
+    data = partial(dealt, encoded(pairs, tokenizer, every)), partial(dealt, encoded(held_out, tokenizer))
     training = PairTraining(tokenizer)
     learn(training, data, Schedule(steps, forwards, rate), out, (measure, keep))
     training.save(out / "target", tokenizer)
