@@ -238,33 +238,42 @@ def _cross_entropy(logits: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
     return loss, gradient.bfloat16()
 
 
-BACK = 1
-"""Bucket of T5's relative positions that holds the token before."""
+BIAS, LOUD, SHARP, BOTH, GAIN = 6.0, 1.5, 0.9, (1.4, 0.7), 12.0
+"""Of heads that copy: score of the place read, size of what is written beside a token, scale of queries and keys, share
+of the last token and of the one before it, and size of the token copied, beside those of other tokens."""
 
 
 @torch.no_grad()
 def copying(model: T5ForConditionalGeneration) -> T5ForConditionalGeneration:
-    """Set up heads that copy: the rest of a source is looked up by the token that was written last.
+    """Set up heads that copy: what follows in the source is looked up by the two tokens that were written last.
 
-    Half the encoder's heads read the token before; heads of the second decoder layer find the place in the source whose
-    token before is the decoder's, and write the token there. From random weights this takes thousands of steps.
+    Heads of the encoder read the token before, and the one before that; heads of the decoder read the token before.
+    Those of the second decoder layer find the place in the source that comes after the same two tokens, and write the
+    token there. To learn this from random weights takes thousands of steps.
     """
     config, dim = model.config, model.config.d_kv
     for name, weight in model.named_parameters():  # other outputs to the residual stream start small
         if name.endswith((".o.weight", ".wo.weight")):
             weight.mul_(0.3)
-    half, size = config.num_heads // 2 * dim, config.num_heads * dim
-    encoder = model.encoder.block[0].layer[0].SelfAttention
-    encoder.relative_attention_bias.weight[BACK, : config.num_heads // 2] = 6.0
-    encoder.q.weight[:half] *= 0.1
-    before, place = (nn.init.orthogonal_(torch.empty(half, config.d_model)) for _ in range(2))
-    encoder.v.weight[:half], encoder.o.weight[:, :half] = before, 1.5 * place.T
+    quarter = config.num_heads // 4
+    size = quarter * dim
+    orthogonal = [nn.init.orthogonal_(torch.empty(rows, config.d_model)) for rows in (2 * size, 2 * size, size)]
+    (one, two), (first, second), past = orthogonal[0].split(size), orthogonal[1].split(size), orthogonal[2]
+    encoder, decoder = (part.block[0].layer[0].SelfAttention for part in (model.encoder, model.decoder))
+    for attention, heads in ((encoder, ((1, one, first), (2, two, second))), (decoder, ((1, two, past),))):
+        for place, (back, read, write) in enumerate(heads):  # a bucket of relative positions is a distance here
+            span = slice(place * size, (place + 1) * size)
+            attention.relative_attention_bias.weight[back, place * quarter : (place + 1) * quarter] = BIAS
+            attention.q.weight[span] *= 0.1
+            attention.v.weight[span], attention.o.weight[:, span] = read, LOUD * write.T
     cross = model.decoder.block[min(1, config.num_decoder_layers - 1)].layer[1].EncDecAttention
-    token = nn.init.orthogonal_(torch.empty(size, config.d_model))
-    cross.q.weight.copy_(torch.cat([before, before])[:size] * 0.7)
-    cross.k.weight.copy_(torch.cat([place, place])[:size] * 0.7)
-    cross.v.weight.copy_(token)
-    cross.o.weight.copy_(2 * token.T)
+    queries, keys = (torch.cat([own.view(-1, dim // 2, config.d_model), other.view(-1, dim // 2, config.d_model)], 1)
+                     for own, other in ((BOTH[0] * one, BOTH[1] * past), (first, second)))  # fmt: skip
+    token = nn.init.orthogonal_(torch.empty(config.num_heads * dim, config.d_model))
+    for weight, heads in ((cross.q.weight, queries), (cross.k.weight, keys)):
+        weight.copy_(SHARP * heads.repeat(config.num_heads // len(heads), 1, 1).view_as(weight))
+    cross.v.weight.copy_(token - token @ orthogonal[1].T @ orthogonal[1])  # the token there, not those before it
+    cross.o.weight.copy_(GAIN * token.T)
     return model
 
 
