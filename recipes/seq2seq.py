@@ -261,11 +261,11 @@ def copying(model: T5ForConditionalGeneration) -> T5ForConditionalGeneration:
     (one, two), (first, second), past = orthogonal[0].split(size), orthogonal[1].split(size), orthogonal[2]
     encoder, decoder = (part.block[0].layer[0].SelfAttention for part in (model.encoder, model.decoder))
     for attention, heads in ((encoder, ((1, one, first), (2, two, second))), (decoder, ((1, two, past),))):
-        for place, (back, read, write) in enumerate(heads):  # a bucket of relative positions is a distance here
+        for place, (back, reads, writes) in enumerate(heads):  # a bucket of relative positions is a distance here
             span = slice(place * size, (place + 1) * size)
             attention.relative_attention_bias.weight[back, place * quarter : (place + 1) * quarter] = BIAS
             attention.q.weight[span] *= 0.1
-            attention.v.weight[span], attention.o.weight[:, span] = read, LOUD * write.T
+            attention.v.weight[span], attention.o.weight[:, span] = reads, LOUD * writes.T
     cross = model.decoder.block[min(1, config.num_decoder_layers - 1)].layer[1].EncDecAttention
     queries, keys = (torch.cat([own.view(-1, dim // 2, config.d_model), other.view(-1, dim // 2, config.d_model)], 1)
                      for own, other in ((BOTH[0] * one, BOTH[1] * past), (first, second)))  # fmt: skip
