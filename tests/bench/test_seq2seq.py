@@ -12,7 +12,7 @@ from foreword.bench.prompts import load
 from foreword.bench.run import Options, run
 from foreword.errors import InvalidRequest
 
-METHODS = ("ngram", "suffix", "lm", "cascade(suffix, lm)", "oracle", "layers", "transformers.assisted")
+METHODS = ("ngram", "suffix", "lm", "cascade(suffix, lm)", "oracle", "layers", "transformers.assisted", "transformers.lookup")
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from transformers.models.t5.modeling_t5 import T5LayerNorm
 from foreword import LLM, SamplingParams
 
 FOLDER = Path(__file__).parents[2] / "recipes"
-SMALL = {"d_model": 64, "d_ff": 64, "num_heads": 2, "num_layers": 1, "num_decoder_layers": 2}
+SMALL = {"d_model": 64, "d_ff": 64, "num_heads": 4, "d_kv": 16}
 
 
 @pytest.fixture(scope="module")
@@ -80,8 +80,8 @@ def test_every_pair_is_dealt_once_and_whole(recipe):
 
 def test_pairs_in_a_row_are_read_as_if_alone(recipe):
     torch.manual_seed(0)
-    training = recipe.PairTraining(AutoTokenizer.from_pretrained(recipe.bundled.target()))
-    plain = T5ForConditionalGeneration(T5Config(vocab_size=8192, **recipe.SIZES)).eval()
+    training = recipe.PairTraining(AutoTokenizer.from_pretrained(recipe.bundled.target()), 2)
+    plain = T5ForConditionalGeneration(T5Config(vocab_size=8192, num_layers=2, **recipe.SIZES)).eval()
     plain.load_state_dict(training.exact.state_dict())
     made = texts(3, 20)
     with torch.no_grad():
@@ -117,7 +117,7 @@ def test_fast_operations_are_torchs_forwards_and_backwards(recipe):
 @pytest.mark.parametrize("layers", [1, 3])
 def test_a_new_model_copies_what_follows_in_its_source(recipe, layers):
     torch.manual_seed(0)
-    config = T5Config(vocab_size=4000, **recipe.SIZES | {"num_decoder_layers": layers})
+    config = T5Config(vocab_size=4000, num_layers=layers, **recipe.SIZES)
     source = torch.randperm(3900)[None, :40] + 50
     with torch.no_grad():
         plain = T5ForConditionalGeneration(config)
@@ -149,7 +149,7 @@ def test_a_run_goes_on_and_its_student_drafts(recipe, tmp_path, monkeypatch, cap
     monkeypatch.setattr(recipe.Schedule, "share", lambda schedule, step: 1.0)
     file = corpus(tmp_path, 600)
     whole, halved = tmp_path / "whole", tmp_path / "halved"
-    how = {"pairs": file, "held_out": file, "forwards": 1, "rate": 3e-3, "measure": 2, "keep": 2}
+    how = {"pairs": file, "held_out": file, "forwards": 1, "rate": 3e-3, "measure": 2, "keep": 2, "layers": 2}
     recipe.target(out=whole, steps=4, **how)
     recipe.target(out=halved, steps=2, **how)
     recipe.target(out=halved, steps=4, **how)
