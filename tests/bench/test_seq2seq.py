@@ -12,7 +12,8 @@ from foreword.bench.prompts import load
 from foreword.bench.run import Options, run
 from foreword.errors import InvalidRequest
 
-METHODS = ("ngram", "suffix", "lm", "cascade(suffix, lm)", "oracle", "layers", "transformers.assisted", "transformers.lookup")
+PEERS = ("transformers.assisted", "transformers.lookup")
+METHODS = ("ngram", "suffix", "lm", "cascade(suffix, lm)", "oracle", "layers", *PEERS)
 
 
 @pytest.fixture(scope="module")

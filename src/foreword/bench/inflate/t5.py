@@ -62,7 +62,7 @@ def inflate_t5(model: PreTrainedModel, shape: T5Shape, *, seed: int = 0) -> T5Fo
             for wide, narrow in zip_longest(new.block, old.block):
                 _fill(wide, narrow, math.sqrt(ratio))
         if config.scale_decoder_outputs:
-            large.decoder.final_layer_norm.weight /= math.sqrt(ratio)
+            large.decoder.final_layer_norm.weight.div_(math.sqrt(ratio))
     return large
 
 
