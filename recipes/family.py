@@ -12,8 +12,9 @@ from __future__ import annotations
 import gzip
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Annotated, Any
@@ -232,7 +233,7 @@ class Training:
             torch.optim.AdamW(outer, betas=(0.9, 0.95), weight_decay=0.0, fused=True),
         )  # fmt: skip
 
-    def read(self, rows: Rows) -> tuple[Tensor, Tensor]:
+    def read(self, rows: Any) -> tuple[Tensor, Tensor]:
         """Return the hidden states before each learnt token, and that token."""
         read: dict[str, Any] = {"input_ids": rows.tokens, "position_ids": rows.positions, "attention_mask": rows.bias}
         with torch.autocast("cpu", torch.bfloat16):
@@ -240,7 +241,7 @@ class Training:
         learnt = rows.next >= 0
         return hidden[learnt].bfloat16(), rows.next[learnt]
 
-    def step(self, group: list[Rows], rate: float) -> tuple[float, int]:
+    def step(self, group: list[Any], rate: float) -> tuple[float, int]:
         """Make one step of the optimisers. Returns the mean loss, in nats a token, and the tokens."""
         count, loss = sum(int((rows.next >= 0).sum()) for rows in group), 0.0
         for rows in group:
@@ -251,16 +252,16 @@ class Training:
         nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         for optimizer in self.optimizers:
             for part in optimizer.param_groups:
-                part["lr"] = rate
+                part["lr"] = rate * part.get("scale", 1.0)
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         return loss, count
 
     @torch.no_grad()
-    def measure(self, pieces: list[list[int]]) -> float:
-        """Return the mean loss of held-out records, in nats a token, all turns counted."""
+    def measure(self, held_out: Iterator[Any]) -> float:
+        """Return the mean loss of held-out rows, in nats a learnt token."""
         loss, count = 0.0, 0
-        for rows in dealt(pieces, 0):
+        for rows in held_out:
             hidden, right = self.read(rows)
             for part, token in zip(hidden.split(1024), right.split(1024), strict=True):
                 logits = part @ self.model.lm_head.weight.bfloat16().T
@@ -277,16 +278,52 @@ class Training:
             optimizer.load_state_dict(part)
 
 
-def groups(pieces: list[list[int]], forwards: int, start: int) -> Iterator[list[Rows]]:
+Deal = Callable[[int], Iterator[Any]]
+"""An epoch -> its rows, in an order of its own."""
+
+
+def groups(deal: Deal, forwards: int, start: int) -> Iterator[list[Any]]:
     """Yield the rows of each step, from step `start` on, epoch after epoch; the remainder of an epoch is dropped."""
     epoch = done = 0
     while True:
         epoch += 1
-        stream = dealt(pieces, epoch)
+        stream = deal(epoch)
         for group in zip(*[stream] * forwards, strict=False):
             done += 1
             if done > start:
                 yield list(group)
+
+
+def learn(training: Training, data: tuple[Deal, Deal], schedule: Schedule, out: Path, every: tuple[int, int]) -> None:
+    """Train to the end of the schedule, from the last checkpoint in `out` if there is one.
+
+    `data` are training and held-out rows; `every` are the steps between measurements and between checkpoints.
+    """
+    saved = found(out / "checkpoints")
+    start = int(saved[-1].name.rsplit("-", 1)[1]) if saved else 0
+    if saved:
+        training.restore(torch.load(saved[-1] / "state.pt", weights_only=True))
+    log = Log(out / "log.jsonl", writes=True)
+    log.begin(start if saved else -1)
+    begun, tokens = perf_counter(), 0
+    for step, group in enumerate(groups(data[0], schedule.forwards, start), start + 1):
+        if step > schedule.steps:
+            break
+        now = schedule.rate * schedule.share(step)
+        loss, count = training.step(group, now)
+        if not math.isfinite(loss):
+            raise ModelError(f"cannot go on at step {step}: the loss is {loss}. Lower 'rate'")
+        tokens, last = tokens + count, step == schedule.steps
+        row = Row(step=step, loss=loss, learning_rate=now, tokens=count)
+        if last or step % every[0] == 0:
+            row.held_out = {"loss": training.measure(data[1](0))}
+        log.add(row)
+        if last or step % every[1] == 0:
+            log.sync()
+            save(out / "checkpoints", step, lambda folder: torch.save(training.state(), folder / "state.pt"))
+        if last or step % 20 == 0:
+            seen = f", held out {row.held_out['loss']:.3f}" if row.held_out else ""
+            typer.echo(f"step {step}: loss {loss:.3f}{seen}, {tokens / (perf_counter() - begun):,.0f} tokens/s")
 
 
 app = typer.Typer(no_args_is_help=True, help=__doc__)
@@ -309,32 +346,9 @@ def target(
     """Train the target from scratch."""
     tokenizer = AutoTokenizer.from_pretrained(bundled.target())
     learnt, apart = encoded(corpus, tokenizer), encoded(held_out, tokenizer)
-    schedule, training = Schedule(steps, forwards, rate), Training(tokenizer, compiled)
-    saved = found(out / "checkpoints")
-    start = int(saved[-1].name.rsplit("-", 1)[1]) if saved else 0
-    if saved:
-        training.restore(torch.load(saved[-1] / "state.pt", weights_only=True))
-    log = Log(out / "log.jsonl", writes=True)
-    log.begin(start if saved else -1)
-    begun, tokens = perf_counter(), 0
-    for step, group in enumerate(groups(learnt, forwards, start), start + 1):
-        if step > steps:
-            break
-        now = rate * schedule.share(step)
-        loss, count = training.step(group, now)
-        if not math.isfinite(loss):
-            raise ModelError(f"cannot go on at step {step}: the loss is {loss}. Lower 'rate'")
-        tokens, last = tokens + count, step == steps
-        row = Row(step=step, loss=loss, learning_rate=now, tokens=count)
-        if last or step % measure == 0:
-            row.held_out = {"loss": training.measure(apart)}
-        log.add(row)
-        if last or step % keep == 0:
-            log.sync()
-            save(out / "checkpoints", step, lambda folder: torch.save(training.state(), folder / "state.pt"))
-        if last or step % 20 == 0:
-            seen = f", held out {row.held_out['loss']:.3f}" if row.held_out else ""
-            typer.echo(f"step {step}: loss {loss:.3f}{seen}, {tokens / (perf_counter() - begun):,.0f} tokens/s")
+    training = Training(tokenizer, compiled)
+    data = partial(dealt, learnt), partial(dealt, apart)
+    learn(training, data, Schedule(steps, forwards, rate), out, (measure, keep))
     model = LlamaForCausalLM(LlamaConfig(vocab_size=len(tokenizer), **SIZES))
     model.load_state_dict(training.model.state_dict())
     model.to(torch.bfloat16).save_pretrained(out / "target")

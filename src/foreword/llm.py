@@ -49,7 +49,7 @@ class LLM:
     budget: policy for the number of draft tokens (docs/budgets.md).  nodes: instead, a fixed number per round.
     learn: distil the draft model between rounds (docs/online.md): True, or Learning with its share of the time.
     dtype, device, backend, trust_remote_code: see `Model.load`.
-    tokenizer: default, that of the target's folder; False for token ids alone, without text (docs/targets/image-tokens.md).
+    tokenizer: default, that of the target's folder; False for token ids alone (docs/targets/image-tokens.md).
     slots: sequences that run at a time.  chunk: prompt tokens read in one round.
     cache_tokens: most tokens of keys and values held, a quarter of the free memory by default (docs/kv-cache.md).
 

@@ -10,6 +10,7 @@ import pytest
 
 import foreword
 from foreword.bench.inflate.model import SHAPES
+from foreword.bench.inflate.t5 import T5_SHAPES
 from foreword.bench.lineup import ENTRIES
 from foreword.bench.peers.registry import ENGINES
 from foreword.budget import BUDGETS
@@ -161,7 +162,7 @@ def test_the_names_that_are_read_are_those_of_the_registries():
 def test_the_names_that_options_list_are_those_of_the_library():
     with pytest.raises(InvalidRequest, match=", ".join(get_args(options.BACKENDS))):
         backend_named("fast")
-    assert get_args(options.SHAPES) == ("family", *SHAPES)
+    assert get_args(options.SHAPES) == ("family", *SHAPES, *T5_SHAPES)
     assert get_args(options.OPTIMIZERS) == KINDS
 
 

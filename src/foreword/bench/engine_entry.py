@@ -6,7 +6,6 @@ from collections.abc import Callable
 from collections.abc import Sequence as List
 from dataclasses import dataclass
 from functools import partial
-from itertools import count
 from time import perf_counter
 from typing import Any, Protocol, runtime_checkable
 
@@ -15,7 +14,6 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from foreword.bench.records import Request, Round, Trial
-from foreword.detokenizer import Detokenizer
 from foreword.draft import Drafter
 from foreword.engine import Engine
 from foreword.errors import DraftError
@@ -23,6 +21,7 @@ from foreword.model import Model, Read
 from foreword.model.backend import Backend, GrowsTrees
 from foreword.model.pool.pages import PagePool
 from foreword.native.tree import GrownTree, TreeRequest
+from foreword.requests import Requests
 from foreword.types import SamplingParams, Sequence
 
 
@@ -128,10 +127,9 @@ class EngineEntry:
 
     def __init__(self, name: str, engine: Engine, tokenizer: PreTrainedTokenizerBase) -> None:
         self.name = name
-        self._engine, self._tokenizer = engine, tokenizer
+        self._engine, self._requests = engine, Requests(engine.target, tokenizer)
         self._target = timed(engine.target)
         self._drafts = [timed(model) for model in _models(engine.drafter)]
-        self._ids = count(1)
 
     def run(self, request: Request) -> Trial:
         """Answer one request. Raises DraftError if the drafter failed, since the engine then decodes plainly."""
@@ -173,9 +171,7 @@ class EngineEntry:
 
     def _sequence(self, request: Request) -> Sequence:
         params = SamplingParams(temperature=request.temperature, seed=request.seed, max_tokens=request.max_tokens)
-        prompt = list(request.prompt)
-        reader = Detokenizer(self._tokenizer, prompt, (), True)
-        return Sequence(next(self._ids), prompt, len(prompt), params, request.seed, self._engine.target.eos, reader)
+        return self._requests.sequences(request.prompt, params)[0]
 
     def _round(self, sequence: Sequence) -> Round:
         stats, written, reading = sequence.stats, sequence.produced, len(sequence.pending) > 1

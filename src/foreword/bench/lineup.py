@@ -19,6 +19,7 @@ from foreword.bench.engine_entry import EngineEntry
 from foreword.bench.exclusions import Exclusions
 from foreword.bench.inflate.heads import inflate_head
 from foreword.bench.inflate.model import SHAPES, Shape, inflate, shape_of
+from foreword.bench.inflate.t5 import T5_SHAPES, inflate_t5
 from foreword.bench.oracle import NAME as ORACLE
 from foreword.bench.oracle import NODES, Oracle
 from foreword.bench.peers import hf, registry
@@ -60,7 +61,7 @@ class Weights:
     draft: str | Path | None
     dtype: torch.dtype
     shape: str | None
-    """A name in SHAPES; None leaves the target as it is."""
+    """A name in SHAPES or T5_SHAPES; None leaves the target as it is."""
     sources: Mapping[str, str] = field(default_factory=dict)
     """Row name -> what it drafts with instead of the draft model: a datastore, a file of past answers …"""
     trusted: bool = False
@@ -87,19 +88,22 @@ class Weights:
     def load(self, device: torch.device | None = None, context: int = 0) -> PreTrainedModel:
         """Return the target as a transformers model on `device`, by default the CPU; enlarged there if requested.
 
-        An enlarged model has a context of at least `context` tokens. Raises ModelError unless it is a Llama.
+        An enlarged Llama has a context of at least `context` tokens. Raises ModelError where the shape is not one of
+        the target's kind.
         """
         model = self.read(self.target)
         nn.Module.to(model, device)
         if self.shape is None:
             return model
+        if self.shape in T5_SHAPES:
+            return inflate_t5(model, T5_SHAPES[self.shape])
         if not isinstance(model, LlamaForCausalLM):
             raise ModelError(f"cannot enlarge {self.target}: it is a {type(model).__name__}. Choose a Llama")
         return inflate(model, SHAPES[self.shape], context=context)
 
     def read(self, source: str | Path) -> PreTrainedModel:
         """Return one of the two models as a transformers model, on the CPU."""
-        config = read_config(source, trust_remote_code=self.trusted)
+        config = read_config(source, trust_remote_code=self.trusted, seq2seq=True)
         return load_weights(source, config, self.dtype, trust_remote_code=self.trusted).eval()
 
     def tokenizer(self, source: str | Path) -> PreTrainedTokenizerBase:
@@ -120,8 +124,8 @@ class Lineup:
 
 def weights(target: str | None, draft: str | None, dtype: str, shape: str | None, *, trusted: bool = False) -> Weights:
     """Return the pair to measure, by default the bundled models. Raises InvalidRequest or ModelError for bad names."""
-    if shape is not None and shape not in SHAPES:
-        raise InvalidRequest(f"cannot inflate to {shape!r}: no such shape. Choose one of {', '.join(SHAPES)}")
+    if shape is not None and shape not in (shapes := (*SHAPES, *T5_SHAPES)):
+        raise InvalidRequest(f"cannot inflate to {shape!r}: no such shape. Choose one of {', '.join(shapes)}")
     if dtype != "auto" and dtype not in DTYPES:
         raise ModelError(f"cannot use dtype={dtype!r}: unknown dtype. Choose 'auto' or one of {', '.join(DTYPES)}")
     kind = DTYPES[dtype] if dtype != "auto" else usual(_architectures(target or bundled.target(), trusted))[0]
@@ -199,6 +203,8 @@ def lineup(
 def _drafter(name: str, target: Model, tokenizer: PreTrainedTokenizerBase, source: Weights) -> Drafter:
     """Return a row's drafter, without an optional draft model. Raises InvalidRequest if a needed one is missing."""
     spec = method(PLAIN if name == PLAIN_ROW else name)
+    if target.seq2seq is not None and not spec.seq2seq:
+        raise InvalidRequest(f"{target.name} is an encoder-decoder")
     given = source.sources.get(name, source.default_source(name) if spec.needs else None)
     if spec.needs and given is None:
         raise InvalidRequest(f"it needs {spec.takes}, and none was given; name one with --source {name}=PATH")
@@ -227,4 +233,4 @@ def convertible_draft(source: Weights) -> Source:
 
 
 def _architectures(source: str | Path, trusted: bool) -> List[str] | None:
-    return read_config(source, trust_remote_code=trusted).architectures
+    return read_config(source, trust_remote_code=trusted, seq2seq=True).architectures

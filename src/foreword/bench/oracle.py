@@ -51,6 +51,6 @@ class Oracle(Drafter):
         return chosen([self._propose(sequence, count) for sequence, count in zip(batch.sequences, nodes, strict=True)])
 
     def _propose(self, sequence: Sequence, count: int) -> list[int]:
-        prompt = tuple(sequence.tokens[: sequence.prompt])
+        prompt = sequence.source or tuple(sequence.tokens[: sequence.prompt])
         drafted = self._draft_tokens.get((sequence.seed, sequence.params.temperature, prompt), [])
         return drafted[sequence.produced : sequence.produced + count]

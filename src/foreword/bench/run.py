@@ -15,7 +15,7 @@ from foreword.bench.exclusions import Exclusions
 from foreword.bench.lineup import PLAIN_ROW, Lineup, lineup, row_names, weights
 from foreword.bench.machine import machine, versions
 from foreword.bench.peers import hf, registry
-from foreword.bench.prompts import Kind, Prompt, load
+from foreword.bench.prompts import Prompt, load
 from foreword.bench.race import Race
 from foreword.bench.records import Request
 from foreword.bench.report import Report, rows
@@ -40,7 +40,7 @@ class Options:
     quick: bool = False
     """Six prompts of different sources, 48 tokens each: less than a minute on two cores."""
     inflate: str | None = None
-    """Enlarge the target to this shape, a name in foreword.bench.inflate.model.SHAPES."""
+    """Enlarge the target to this shape, a name in SHAPES or T5_SHAPES of foreword.bench.inflate."""
     temperatures: tuple[float, ...] = DEFAULT_TEMPERATURES
     methods: tuple[str, ...] | None = None
     """Names of rows; None = the default ones. Plain decoding and transformers' generate are always measured."""
@@ -48,7 +48,8 @@ class Options:
     """Draft budget of our methods, a name in foreword.budget.BUDGETS; None = the default."""
     peers: tuple[str, ...] = ()
     """Other engines to measure as baselines, names in foreword.bench.peers.registry.ENGINES or its ALL."""
-    prompts: Kind = "in-domain"
+    prompts: str = "in-domain"
+    """Name of a set, or a file; see foreword.bench.prompts."""
     limit_prompts: int | None = None
     """Number of prompts, spread over the sources; None = all."""
     max_tokens: int = 128

@@ -6,7 +6,7 @@ import json as encode
 from collections.abc import Callable
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -60,7 +60,7 @@ Quick = Annotated[
 ]
 Inflate = Annotated[
     options.SHAPES | None,
-    _option("Simulated target size: llama-110m, llama-350m, llama-1b or llama-8b.", metavar="SHAPE"),
+    _option("Simulated target size: llama-110m, llama-350m, llama-1b, llama-8b or t5-350m.", metavar="SHAPE"),
 ]
 Temperatures = Annotated[
     list[float] | None,
@@ -86,7 +86,7 @@ Peers = Annotated[
     ),
 ]
 Kind = Annotated[
-    Literal["in-domain", "out-of-domain"], _option("Prompt set: in-domain or out-of-domain.", metavar="KIND")
+    str, _option("Prompt set: in-domain, out-of-domain or a JSON-lines file.", metavar="KIND", check=early.prompts)
 ]
 Sources = Annotated[
     list[str] | None,

@@ -16,8 +16,10 @@ from foreword import bundled
 from foreword.errors import InvalidRequest
 from foreword.files import atomic_fill, check_creatable
 from foreword.model import HFModel, Tokenizer, load_tokenizer
+from foreword.model.seq2seq import Seq2Seq
 from foreword.native.cpu import fast_bfloat16
 from foreword.train.data.packing import Encoder, Packer, Piece
+from foreword.train.data.pairs import PairEncoder
 from foreword.train.data.records import Record, read, split
 from foreword.train.devices import Devices, ManyDevices, OneDevice
 from foreword.train.log import Row
@@ -100,9 +102,12 @@ def run(
     source = bundled.target() if job.target is None else job.target
     trusted = job.trust_remote_code
     tokenizer = load_tokenizer(source, trust_remote_code=trusted)
-    target = load(source, torch.bfloat16 if fast else torch.float32, trusted=trusted)
+    dtype = torch.bfloat16 if fast else torch.float32
+    target = load(source, dtype, trusted=trusted, seq2seq=job.options.seq2seq)
     _fits(job, target)
-    encode = Encoder(tokenizer, eos(target, tokenizer))
+    encode, rules = Encoder(tokenizer, eos(target, tokenizer)), Seq2Seq.of(target, str(source))
+    if rules is not None:
+        encode = PairEncoder(tokenizer, encode.eos, rules.start, job.length)
     context = TrainContext(
         source=source, target=target, tokenizer=tokenizer, eos=encode.eos, loss=criterion, temperature=job.temperature,
         length=job.length, seed=job.recipe.seed, trusted=trusted,

@@ -31,6 +31,8 @@ class TrainOptions:
     """Import path, `module:class`, of its task; constructed with (context, options)."""
     pack: ClassVar[str | None]
     """Import path, `module:function`, of its export to other engines; None where none of them serves it."""
+    seq2seq: ClassVar[bool] = False
+    """It can be trained for an encoder-decoder."""
 
     def begin(self, context: TrainContext) -> Trainable:
         """Create the trainable drafter. Raises InvalidRequest or ModelError where it does not fit the target."""
@@ -51,9 +53,11 @@ class LmOptions(TrainOptions):
     example = "--layers 1 --hidden 192"
     task = "foreword.train.methods.lm:Distillation"
     pack = "foreword.train.methods.lm:pack"
+    seq2seq = True
 
     draft: str | None = _option(None, "Initial model. Default: a new one, of the target's kind.", "MODEL")
     layers: int = _option(1, "Layers of a new model.", least=1)
+    encoder_layers: int | None = _option(None, "Encoder layers of a new encoder-decoder. Default: as layers.", least=1)
     hidden: int | None = _option(None, "Hidden size of a new model. Default: the target's.", least=1)
     on_policy: float = _option(0.0, "Share of batches written by the draft itself.", "P", least=0)
 

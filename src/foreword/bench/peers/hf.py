@@ -12,6 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from foreword.bench.records import Request, Trial
+from foreword.model.seq2seq import Seq2Seq
 
 GENERATE = "transformers.generate"
 ASSISTED = "transformers.assisted"
@@ -36,6 +37,8 @@ class TransformersEntry:
         self.name = name
         self._generate: Callable[..., Tensor] = cast(Any, target).generate
         self._extra = dict(extra or {})
+        rules = Seq2Seq.of(target, name)
+        self._start = None if rules is None else len(rules.start)
         self._passes = 0
         target.register_forward_pre_hook(self._count)
 
@@ -52,12 +55,13 @@ class TransformersEntry:
             written = self._generate(
                 prompt,
                 attention_mask=torch.ones_like(prompt),
-                max_new_tokens=request.max_tokens,
+                max_new_tokens=request.max_tokens + (self._start or 1) - 1,  # a forced first token counts there
                 **sampling,
                 **self._extra,
             )
             seconds = perf_counter() - started
-        return Trial(written[0, prompt.shape[1] :].tolist(), seconds, self._passes - passes)
+        begin = prompt.shape[1] if self._start is None else self._start
+        return Trial(written[0, begin:].tolist(), seconds, self._passes - passes)
 
     def _count(self, _module: torch.nn.Module, _inputs: tuple[object, ...]) -> None:
         self._passes += 1

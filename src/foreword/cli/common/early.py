@@ -116,6 +116,14 @@ def message(text: str, images: Iterable[Path] | None) -> dict[str, object]:
     return {"role": "user", "content": [*parts, {"type": "text", "text": text}] if parts else text}
 
 
+def prompts(kind: str) -> None:
+    """Check the name of a prompt set, or a file of records."""
+    if kind.endswith((".jsonl", ".jsonl.gz")):
+        data([Path(kind)])
+    else:
+        check_name("prompt set", kind, ("in-domain", "out-of-domain"))
+
+
 def folder(place: Path) -> None:
     """Check a folder that can be created or written to."""
     check_creatable(place)

@@ -14,7 +14,7 @@ MODEL, SAMPLING, FORM, DRAFTING, OUTPUT = "Model", "Sampling", "Form of the answ
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 BACKENDS = Literal["native", "graph", "pool", "cache", "plain"]
-SHAPES = Literal["family", "llama-110m", "llama-350m", "llama-1b", "llama-8b"]
+SHAPES = Literal["family", "llama-110m", "llama-350m", "llama-1b", "llama-8b", "t5-350m"]
 OPTIMIZERS = Literal["adamw", "muon"]
 """Names that the library checks again; tests/cli/test_early.py compares the two lists."""
 MAX_TOKENS = 256

@@ -73,12 +73,10 @@ def regenerate(
 
     records = read(data, answered=False)[:limit]  # first, since it is the cheapest step that can fail
     from foreword import LLM
-    from foreword.model import check_decoder_only
     from foreword.train.data.regenerate import Wishes, regenerate
 
     request = Wishes(temperature=temperature, max_tokens=max_tokens, batch=batch, seed=seed)
     llm = LLM(target, draft=draft, **loading.keywords, slots=min(batch, 16))
-    check_decoder_only(llm.target, "make training data")
 
     with LineProgress(quiet=as_json) as show:
 

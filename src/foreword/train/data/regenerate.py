@@ -15,6 +15,7 @@ from typing import Any, cast
 
 from foreword.errors import InvalidRequest
 from foreword.llm import LLM
+from foreword.train.data.pairs import source_of
 from foreword.train.data.records import ANSWERS, Record
 from foreword.types import Completion
 from foreword.types.params import SamplingParams, whole
@@ -91,7 +92,8 @@ def _answer(llm: LLM, records: dict[int, Record], options: Wishes, tally: Tally)
             if turn >= len(spots):
                 continue
             ids = _prompt(llm, answered[number], spots[turn])
-            room = min(options.max_tokens, llm.target.context - len(ids))
+            rules = llm.target.seq2seq  # an encoder reads the prompt in a context of its own
+            room = min(options.max_tokens, llm.target.context - len(ids if rules is None else rules.start))
             if room < 1:
                 del answered[number]
                 continue
@@ -116,6 +118,8 @@ def _spots(record: Record) -> list[int]:
 
 
 def _prompt(llm: LLM, record: Record, spot: int) -> list[int]:
+    if llm.target.seq2seq is not None:
+        return source_of(llm.tokenizer, record)
     if record.turns:
         return llm.render(record.messages[:spot])
     ids: list[int] = llm.tokenizer(record.text)["input_ids"]

@@ -10,19 +10,21 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, PreTrainedConfig
+from transformers import PreTrainedConfig
 
 from foreword.draft.heads.export_layout import SGLANG, SPECULATORS, VLLM, ExportLayout, sglang, unsupported_engine, vllm
 from foreword.errors import InvalidRequest, ModelError
 from foreword.model import HFModel, check_same, load_tokenizer
-from foreword.model.architectures import INNER, head_dim
+from foreword.model.architectures import INNER, head_dim, loader
 from foreword.model.head_layers import HFConfig
 from foreword.model.loading.checkpoint import Checkpoint
 from foreword.model.loading.config import read_config
 from foreword.model.loading.load import load_weights
+from foreword.model.seq2seq import Seq2Seq, is_seq2seq
 from foreword.train.data.on_policy import Writer
 from foreword.train.data.packing import Block
 from foreword.train.losses import agreement, compare, overlap
+from foreword.train.methods import lm_seq2seq
 from foreword.train.registry import LmOptions
 from foreword.train.task import TrainContext
 
@@ -42,6 +44,11 @@ class Distillation:
                 "'on_policy' must be in [0, 1] and 'temperature' above 0"
             )
         module = _initial_model(context, options) if module is None else module
+        rules = Seq2Seq.of(target, str(context.source))
+        if rules is not None and on_policy:
+            raise InvalidRequest(
+                f"cannot train with on_policy {on_policy}: {context.source} is an encoder-decoder. Set on_policy to 0"
+            )
         limit = getattr(module.config.get_text_config(), "max_position_embeddings", None)
         if limit is not None and context.length > limit:
             raise InvalidRequest(
@@ -59,6 +66,7 @@ class Distillation:
         self._tokenizer = context.tokenizer
         self._loss, self.temperature, self.on_policy = context.loss, temperature, on_policy
         self._vocab = min(target.config.get_text_config().vocab_size, module.config.get_text_config().vocab_size)
+        self._start = len(rules.start) if rules is not None else 0
         self._writer = Writer(module, context.eos, temperature)
 
     @property
@@ -99,6 +107,11 @@ class Distillation:
         self, module: nn.Module, block: Block
     ) -> tuple[Float[Tensor, "learnt vocab"], Float[Tensor, "learnt vocab"]]:
         """Return both models' logits where a learnt token comes next."""
+        if self._start:
+            with torch.no_grad():
+                (target,) = lm_seq2seq.logits([self.target], block, self._start)
+            (draft,) = lm_seq2seq.logits([module], block, self._start)
+            return target[:, : self._vocab], draft[:, : self._vocab]
         learnt = block.learnt[:, 1:]
         # Positions that restart at 0 tell transformers where a record ends: no record sees another.
         read: dict[str, Any] = {"input_ids": block.tokens, "position_ids": block.positions, "use_cache": False}
@@ -128,17 +141,28 @@ def pack(checkpoint: Checkpoint, target: HFConfig, engine: str) -> ExportLayout:
 
 
 def _initial_model(context: TrainContext, options: LmOptions) -> HFModel:
+    seq2seq = is_seq2seq(context.target.config)
     if options.draft is None:
         sizes = {"layers": options.layers, "hidden": options.hidden, "seed": context.seed}
+        if seq2seq:
+            sizes["encoder_layers"] = options.encoder_layers or options.layers
         return new(context.source, **sizes, trusted=context.trusted)
     if context.tokenizer is not None:
         check_same(context.tokenizer, load_tokenizer(options.draft, trust_remote_code=context.trusted))
-    return load(options.draft, torch.float32, trusted=context.trusted)
+    draft = load(options.draft, torch.float32, trusted=context.trusted, seq2seq=seq2seq)
+    if is_seq2seq(draft.config) != seq2seq:
+        raise InvalidRequest(
+            f"cannot train {options.draft}: {context.source} is an encoder-decoder. Give a draft that is one too"
+        )
+    return draft
 
 
-def load(source: str | Path, dtype: torch.dtype, *, trusted: bool = False) -> HFModel:
-    """Load a causal model of transformers on the CPU. Raises ModelError when it cannot be loaded."""
-    config = read_config(source, trust_remote_code=trusted)
+def load(source: str | Path, dtype: torch.dtype, *, trusted: bool = False, seq2seq: bool = False) -> HFModel:
+    """Load a model of transformers on the CPU; an encoder-decoder only with `seq2seq`.
+
+    Raises ModelError when it cannot be loaded.
+    """
+    config = read_config(source, trust_remote_code=trusted, seq2seq=seq2seq)
     return load_weights(source, config, dtype, trust_remote_code=trusted)
 
 
@@ -172,10 +196,23 @@ def smaller(config: PreTrainedConfig, layers: int = 1, hidden: int | None = None
 
 
 def new(
-    target: str | Path, *, layers: int = 1, hidden: int | None = None, seed: int = 0, trusted: bool = False
+    target: str | Path,
+    *,
+    layers: int = 1,
+    hidden: int | None = None,
+    encoder_layers: int | None = None,
+    seed: int = 0,
+    trusted: bool = False,
 ) -> HFModel:
-    """Create a float32 draft of the target's architecture with random weights."""
-    config = smaller(read_config(target, trust_remote_code=trusted), layers, hidden)
+    """Create a float32 draft of the target's architecture with random weights.
+
+    `encoder_layers` are given for an encoder-decoder, and for no other target.
+    """
+    config = read_config(target, trust_remote_code=trusted, seq2seq=encoder_layers is not None)
+    if encoder_layers is None:
+        config = smaller(config, layers, hidden)
+    else:
+        config = lm_seq2seq.smaller(config, layers, encoder_layers, hidden)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return AutoModelForCausalLM.from_config(config, dtype=torch.float32, trust_remote_code=trusted)
+        return loader(config).from_config(config, dtype=torch.float32, trust_remote_code=trusted)

@@ -1,0 +1,192 @@
+"""Training a draft for an encoder-decoder: sources and answers apart, a loss that falls, a draft that serves."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import tiny_seq2seq
+from foreword import LLM, SamplingParams
+from foreword.errors import InvalidRequest, ModelError
+from foreword.model import Model
+from foreword.train.data.packing import Block, Piece, stack
+from foreword.train.data.pairs import PairEncoder
+from foreword.train.data.records import Record, read
+from foreword.train.data.regenerate import Wishes, regenerate
+from foreword.train.job import Job, run
+from foreword.train.losses import LOSSES
+from foreword.train.methods import lm, lm_seq2seq
+from foreword.train.registry import EagleOptions, LmOptions
+from foreword.train.report.measure import Questions
+from foreword.train.task import TrainContext
+from foreword.train.trainer import TrainingConfig
+
+FAMILIES = ["t5", "bart", "marian"]
+START = {"t5": (0,), "bart": (2, 0), "marian": (319,)}
+WORDS = ("river", "bridge", "window", "candle", "garden", "ladder", "winter", "mirror", "letter", "summer")
+
+
+def task(name: str, **options) -> lm.Distillation:
+    context = TrainContext(
+        source=name, target=tiny_seq2seq.build(name), tokenizer=tiny_seq2seq.tokenizer(name), eos=frozenset({1}),
+        loss=LOSSES["forward-kl"], temperature=1.0, length=64, seed=0, counts=lambda: torch.ones(320),
+    )  # fmt: skip
+    torch.manual_seed(1)
+    config = lm_seq2seq.smaller(context.target.config, 1, 1, 32)
+    draft = type(context.target)(config)
+    return lm.Distillation(context, LmOptions(**options), draft)
+
+
+def pieces(name: str, *lengths: tuple[int, int]) -> list[Piece]:
+    draw = torch.Generator().manual_seed(0)
+    start = list(START[name])
+    made = []
+    for source, answer in lengths:
+        tokens = torch.randint(60, 310, (source + answer,), generator=draw).tolist()
+        learnt = [False] * (source + len(start)) + [True] * answer
+        made.append(Piece([*tokens[:source], *start, *tokens[source:]], learnt))
+    return made
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_pairs_side_by_side_are_learnt_as_if_alone(name):
+    some, one = pieces(name, (7, 5), (12, 3), (2, 9)), task(name)
+    one.module.eval()
+    together = one.loss(one.module, stack([Block.of(some[:2], 40), Block.of(some[2:], 40)]))
+    alone = torch.zeros(())
+    for piece in some:
+        at = piece.learnt.index(True) - len(START[name])
+        source, text = torch.tensor([piece.tokens[:at]]), torch.tensor([piece.tokens[at:-1]])
+        logits = [model(input_ids=source, decoder_input_ids=text).logits for model in (one.target, one.module)]
+        answers = [part[0, len(START[name]) - 1 :] for part in logits]
+        alone = alone + LOSSES["forward-kl"](*answers).sum()
+    torch.testing.assert_close(together, alone)
+    assert together > 1
+
+
+def test_a_draft_that_is_the_target_is_always_accepted():
+    one = task("t5")
+    with torch.no_grad():
+        found = one.measure(one.target, stack([Block.of(pieces("t5", (7, 5), (3, 8)), 40)]))
+    assert {name: float(value) for name, value in found.items()} == pytest.approx(
+        {"loss": 0, "acceptance": 13, "agreement": 13}, abs=1e-4
+    )
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_smaller_one_is_of_the_same_kind(name):
+    config = lm_seq2seq.smaller(tiny_seq2seq.build(name).config, layers=1, encoder_layers=2, hidden=32)
+    small = type(tiny_seq2seq.build(name))(config)
+    assert len(small.get_decoder().layers if name != "t5" else small.get_decoder().block) == 1
+    assert len(small.get_encoder().layers if name != "t5" else small.get_encoder().block) == 2
+    assert small.get_input_embeddings().weight.shape == (tiny_seq2seq.VOCAB, 32)
+    assert small.num_parameters() < tiny_seq2seq.build(name).num_parameters() / 2
+    with pytest.raises(InvalidRequest, match="multiples of 16"):
+        lm_seq2seq.smaller(tiny_seq2seq.build(name).config, 1, 1, 24)
+
+
+@pytest.mark.parametrize("length", [64, 20])
+def test_a_piece_is_what_the_decoder_reads_when_it_serves(length):
+    tokenizer = tiny_seq2seq.tokenizer("bart")
+    encode = PairEncoder(tokenizer, frozenset({2}), (2, 0), length)
+    record = Record(turns=(("user", "turn this around"), ("assistant", "around this")))
+    source, answer = tokenizer("turn this around")["input_ids"], [*tokenizer("around this")["input_ids"][:-1], 2]
+    assert source[-1] == 2
+    if length == 20:
+        source, answer = source[:9], answer[:9]
+    assert encode(record).tokens == [*source, 2, 0, *answer]
+    assert encode(record).learnt == [False] * (len(source) + 2) + [True] * len(answer)
+    assert encode(replace(record, cut=True)).tokens == [*source, 2, 0, *(answer[:-1] if length > 20 else answer)]
+
+
+@pytest.mark.parametrize(
+    ("turns", "error"),
+    [
+        ((), "one answer to one source"),
+        ((("assistant", "b"),), "one answer to one source"),
+        ((("user", "a"), ("assistant", "b"), ("user", "c"), ("assistant", "d")), "one answer to one source"),
+        ((("system", "a"), ("user", "b"), ("assistant", "c")), "no chat template"),
+    ],
+)
+def test_other_records_are_refused(turns, error):
+    encode = PairEncoder(tiny_seq2seq.tokenizer("t5"), frozenset({1}), (0,), 64)
+    with pytest.raises(InvalidRequest, match=error):
+        encode(Record(turns=turns, text="" if turns else "a text"))
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory) -> Path:
+    return tiny_seq2seq.saved("t5", tmp_path_factory.mktemp("target"))
+
+
+@pytest.fixture(scope="module")
+def data(target, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    asked = folder / "sources.jsonl"
+    lines = [
+        json.dumps({"messages": [{"role": "user", "content": f"{one} {other}"}], "source": "words"})
+        for one in WORDS for other in WORDS
+    ]  # fmt: skip
+    asked.write_text("\n".join(lines))
+    with LLM(target, method="none") as llm:
+        wishes = Wishes(max_tokens=16, temperature=0.5)
+        tally = regenerate(llm, read([asked], answered=False), folder / "answers.jsonl", wishes)
+        found = read([folder / "answers.jsonl"])
+        ids = [llm.tokenizer(f"{WORDS[0]} {WORDS[1]}")["input_ids"]]
+        expected = llm.generate(ids, SamplingParams(temperature=0.5, max_tokens=16, seed=64))[0]
+    assert tally.records == len(lines)
+    assert tally.tokens > 5 * len(lines)
+    assert found[1].turns == (("user", f"{WORDS[0]} {WORDS[1]}"), ("assistant", expected.text))
+    return folder / "answers.jsonl"
+
+
+@pytest.fixture(scope="module")
+def trained(target, data, tmp_path_factory):
+    out = tmp_path_factory.mktemp("trained") / "draft"
+    job = Job(
+        options=LmOptions(layers=1, hidden=32), target=str(target), data=(data,), out=out, length=64, held_out=10,
+        device="cpu", bf16=False, questions=Questions(prompts=4, tokens=12, depth=3),
+        recipe=TrainingConfig(steps=60, batch=4, warmup=5, learning_rate=0.01, evaluate=30, save=60),
+    )  # fmt: skip
+    rows = []
+    return job, run(job, watch=rows.append), rows
+
+
+def test_the_loss_falls_and_acceptance_rises(trained):
+    _, report, rows = trained
+    measured = [row.held_out for row in rows if row.held_out]
+    assert measured[-1]["loss"] < measured[0]["loss"] - 0.05
+    assert measured[-1]["acceptance"] > measured[0]["acceptance"] + 0.1
+    assert {one.temperature for one in report.metrics} == {0.0, 1.0}
+    assert json.loads((trained[0].out / "report.json").read_text())["learnt"] == sum(row.tokens for row in rows)
+
+
+def test_the_folder_drafts_better_than_an_untrained_model_and_changes_no_token(trained, target):
+    job, _, _ = trained
+    fresh = Model(lm.new(target, layers=1, hidden=32, encoder_layers=1), "fresh")
+    params = [SamplingParams(temperature=1.0, seed=seed, max_tokens=24, ignore_eos=True) for seed in range(6)]
+    prompts = [f"{word} {word}" for word in WORDS[:6]]
+    accepted, texts = [], []
+    for draft in (None, fresh, job.out):
+        method = "none" if draft is None else "lm"
+        with LLM(target, draft=draft, method=method, nodes=3) as llm:
+            answers = llm.generate(prompts, params)
+        texts.append([answer.tokens for answer in answers])
+        accepted.append(sum(answer.stats.accepted for answer in answers))
+    assert texts[0] == texts[1] == texts[2]
+    assert accepted[2] > accepted[1] + 5
+
+
+def test_a_training_goes_on_from_a_draft_and_others_are_refused(trained, tmp_path):
+    job, _, rows = trained
+    recipe = TrainingConfig(steps=1, batch=1)
+    again = replace(job, out=tmp_path / "on", recipe=recipe, questions=Questions(prompts=0))
+    seen = []
+    run(replace(again, options=LmOptions(draft=str(job.out))), watch=seen.append)
+    assert seen[0].held_out["acceptance"] == pytest.approx(rows[-1].held_out["acceptance"], abs=0.01)
+    with pytest.raises(InvalidRequest, match="on_policy"):
+        run(replace(again, options=LmOptions(hidden=32, on_policy=0.5), out=tmp_path / "own"))
+    with pytest.raises(ModelError, match="encoder-decoder"):
+        run(replace(again, options=EagleOptions(), out=tmp_path / "head"))
