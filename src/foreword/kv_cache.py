@@ -32,8 +32,8 @@ class KVCache:
         """
         room, tenant = sequence.prompt + sequence.params.max_tokens + NODES, sequence.params.tenant
         sequence.cached = self._target.open(sequence.id, room, sequence.tokens, tenant, layers)
-        if sequence.source:
-            self._target.encode(sequence.id, sequence.source)
+        if sequence.encoder_input:
+            self._target.encode(sequence.id, sequence.encoder_input)
         if not sequence.rounds:
             sequence.stats.cached = sequence.cached
         pool = self._target.backend.pool

@@ -25,10 +25,10 @@ from foreword.chats import (
 )
 from foreword.detokenizer import Detokenizer
 from foreword.errors import ContextExceeded, InvalidRequest, check_unicode
-from foreword.model import Model, Tokenizer
+from foreword.model import Model, Seq2Seq, Tokenizer
 from foreword.prompts import Prompt, token_ids
 from foreword.structured.compiler import Grammars
-from foreword.types import Completion, Delta, SamplingParams, Sequence
+from foreword.types import Completion, Delta, SamplingParams, Sequence, SpeechPrompt
 from foreword.types.params import NODES
 
 SEEDS = 2**63
@@ -48,7 +48,7 @@ class Requests:
         if isinstance(params, SamplingParams):
             self._grammars.compiled(params)
 
-    def sequences(self, prompt: Prompt, params: SamplingParams | None) -> list[Sequence]:
+    def sequences(self, prompt: Prompt | SpeechPrompt, params: SamplingParams | None) -> list[Sequence]:
         """Return `params.n` sequences for one prompt, with the seeds seed, seed + 1, ….
 
         Raises InvalidRequest if the prompt or a parameter cannot be served.
@@ -57,14 +57,11 @@ class Requests:
         if not isinstance(params, SamplingParams):
             raise InvalidRequest(f"params must be SamplingParams, or a list with one for each prompt, got {params!r}")
         params = replace(params)  # the caller may go on changing them
-        tokens = (
-            self.tokenizer(check_unicode("a prompt", prompt))["input_ids"]
-            if isinstance(prompt, str)
-            else token_ids(prompt)
-        )
+        tokens = self._tokens(prompt)
         self._check(tokens, params)
         source: tuple[int, ...] = ()
-        if (rules := self._target.seq2seq) is not None:
+        features = prompt.features if isinstance(prompt, SpeechPrompt) else None
+        if (rules := self._text_seq2seq) is not None:
             source, tokens, params = tuple(tokens), list(rules.start), rules.applied(params)
         end = None if rules is None else rules.last(params)
         if params.bad_words:
@@ -78,7 +75,7 @@ class Requests:
             follows = self._grammars.answer(grammar, params, len(ids)) if grammar else None
             sequences.append(
                 Sequence(
-                    next(self._ids), ids, len(ids), params, seed, self._eos, reader, prediction, follows, source, end
+                    next(self._ids), ids, len(ids), params, seed, self._eos, reader, prediction, follows, source, features, end
                 )
             )
         return sequences
@@ -111,6 +108,21 @@ class Requests:
             f"cannot render this chat: the chat template of {self._target.name} refuses these messages: {errors[0]}"
         ) from errors[0]
 
+    def _tokens(self, prompt: Prompt | SpeechPrompt) -> list[int]:
+        if isinstance(prompt, SpeechPrompt):
+            return list(prompt.tokens)
+        if self._target.seq2seq is not None and self._target.seq2seq.sound:
+            raise InvalidRequest(f"cannot complete a text: {self._target.name} reads sound. Use LLM.transcribe")
+        if isinstance(prompt, str):
+            return self.tokenizer(check_unicode("a prompt", prompt))["input_ids"]
+        return token_ids(prompt)
+
+    @property
+    def _text_seq2seq(self) -> Seq2Seq | None:
+        """The rules of a target whose prompt is a source of text; None for others."""
+        rules = self._target.seq2seq
+        return None if rules is None or rules.sound else rules
+
     def _check(self, tokens: list[int], params: SamplingParams) -> None:
         context, vocab = self._target.context, self._target.vocab
         if not tokens:
@@ -119,7 +131,7 @@ class Requests:
             raise InvalidRequest(
                 f"cannot run this request: the prompt holds ids outside the vocabulary of {vocab} tokens"
             )
-        rules = self._target.seq2seq
+        rules = self._text_seq2seq
         longest = context - 1 if rules is None else rules.longest or context
         if len(tokens) > longest:
             raise ContextExceeded(

@@ -117,8 +117,8 @@ class LanguageModelDrafter(ModelDrafter):
         if memory is None:
             room = sequence.prompt + sequence.params.max_tokens + ROOM
             held = self.model.open(sequence.id, room, sequence.tokens, sequence.params.tenant)
-            if sequence.source:
-                self.model.encode(sequence.id, sequence.source)
+            if sequence.encoder_input:
+                self.model.encode(sequence.id, sequence.encoder_input)
             memory = self._memories[sequence.id] = _Memory(held)
         start = memory.length
         path = memory.settle(sequence.tokens)

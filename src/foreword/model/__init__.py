@@ -7,7 +7,7 @@ from foreword.model.cost import measure
 from foreword.model.model import Model, borrow, options
 from foreword.model.pool.plan import Read
 from foreword.model.probe.probe import Capability
-from foreword.model.seq2seq import check_decoder_only
+from foreword.model.seq2seq import Seq2Seq, check_decoder_only
 from foreword.model.tokenizer import Tokenizer, check_same, load_tokenizer
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "Mode",
     "Model",
     "Read",
+    "Seq2Seq",
     "Tokenizer",
     "borrow",
     "check_decoder_only",

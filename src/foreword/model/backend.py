@@ -12,6 +12,7 @@ from torch import Tensor
 from foreword.model.pool.pages import PagePool
 from foreword.model.pool.plan import Read
 from foreword.native.tree import GrownTree, TreeRequest
+from foreword.types import Features
 
 
 class Mode(Enum):
@@ -80,12 +81,12 @@ class ReadsHiddenStates(Protocol):
 class Encodes(Protocol):
     """A backend of an encoder-decoder; the text of a sequence is what its decoder reads."""
 
-    def encode(self, id: int, source: List[int]) -> None:
+    def encode(self, id: int, source: List[int] | Features) -> None:
         """Run the encoder over the source of an open sequence, before its first read."""
         ...
 
     @property
-    def probe_source(self) -> List[int]:
+    def probe_source(self) -> List[int] | Features:
         """The source under which it is checked and timed."""
         ...
 

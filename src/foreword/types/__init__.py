@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         Verify,
     )
     from foreword.types.round import Round
+    from foreword.types.speech import Features, SpeechPrompt
     from foreword.types.stats import Clock, Load, Stats
 
 _HOME = {
@@ -50,6 +51,8 @@ _HOME = {
     "TokenLogprob": "request",
     "Verify": "request",
     "Round": "round",
+    "Features": "speech",
+    "SpeechPrompt": "speech",
     "Clock": "stats",
     "Load": "stats",
     "Stats": "stats",
@@ -62,6 +65,7 @@ __all__ = [
     "Delta",
     "Draft",
     "DraftTree",
+    "Features",
     "FinishReason",
     "Lists",
     "Load",
@@ -73,6 +77,7 @@ __all__ = [
     "SamplingParams",
     "Scores",
     "Sequence",
+    "SpeechPrompt",
     "Stats",
     "Stops",
     "TextDecoder",
