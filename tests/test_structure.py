@@ -35,8 +35,8 @@ APART = """
 draft/check draft/cross_vocab draft/ensemble draft/heads draft/lookup draft/none draft/online draft/self_speculative
 draft/tree/sampled draft/tree/shapes verify/block verify/kseq verify/residual verify/specinfer verify/traversal
 verify/without_replacement budget/learned budget/stopping model/architectures model/cpu model/cuda model/head_layers
-model/loading model/pool/dynamic_rope model/pool/hooks model/probe/excerpt model/view model/weights sampling/filters
-types/round
+model/loading model/pool/dynamic_rope model/pool/hooks model/probe/excerpt model/shared_encoder model/view model/weights
+sampling/filters types/round types/speech
 """.split()
 """What serves one method, rule, budget or kind of model, is only faster, or only reports: not part of the core."""
 MOST_FILES = 20

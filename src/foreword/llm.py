@@ -27,8 +27,8 @@ from foreword.requests import Requests, completed
 from foreword.scheduler import Scheduler
 from foreword.scoring import score
 from foreword.speculator import Speculator
-from foreword.speech.transcribe import Transcribes
 from foreword.speculators import Speculators, default_method, source_of
+from foreword.speech.transcribe import Transcribes
 from foreword.types import Completion, Delta, SamplingParams, Sequence, SpeechPrompt, TokenLogprob
 from foreword.types.params import NODES, whole
 from foreword.verify import rule as find_rule

@@ -75,7 +75,18 @@ class Requests:
             follows = self._grammars.answer(grammar, params, len(ids)) if grammar else None
             sequences.append(
                 Sequence(
-                    next(self._ids), ids, len(ids), params, seed, self._eos, reader, prediction, follows, source, features, end
+                    next(self._ids),
+                    ids,
+                    len(ids),
+                    params,
+                    seed,
+                    self._eos,
+                    reader,
+                    prediction,
+                    follows,
+                    source,
+                    features,
+                    end,
                 )
             )
         return sequences

@@ -17,7 +17,7 @@ from torch import Tensor
 from foreword.draft.base import MODEL, Source
 from foreword.draft.tree.drafter import ModelDrafter
 from foreword.errors import InvalidRequest, VocabularyMismatch
-from foreword.model import Model, Read, Tokenizer, check_same, load_tokenizer
+from foreword.model import Model, Read, Tokenizer, check_same, load_draft, load_tokenizer, share_encoder
 from foreword.types import DraftTree, Sequence
 
 CHUNK = 512
@@ -73,22 +73,15 @@ class LanguageModelDrafter(ModelDrafter):
     def load(cls, source: Source, target: Model, tokenizer: Tokenizer | None) -> LanguageModelDrafter:
         if source is None:
             raise InvalidRequest("cannot load this method: it needs a draft model. Give draft='folder or hub id'")
-        if isinstance(source, str | Path):
-            if tokenizer is not None:
-                check_same(tokenizer, load_tokenizer(source, trust_remote_code=target.trust_remote_code))
-            model = Model.load(
-                source,
-                dtype=target.dtype,
-                device=str(target.device),
-                trust_remote_code=target.trust_remote_code,
-            )
-        else:
-            model = source if isinstance(source, Model) else Model(source)
+        if isinstance(source, str | Path) and tokenizer is not None:
+            check_same(tokenizer, load_tokenizer(source, trust_remote_code=target.trust_remote_code))
+        model = source if isinstance(source, Model) else load_draft(source, target)
         if (model.seq2seq is None) != (target.seq2seq is None):
             needed = "a decoder-only model" if target.seq2seq is None else "an encoder-decoder"
             raise InvalidRequest(
                 f"cannot draft with {model.name}: {target.name} needs {needed} as draft model. Give one"
             )
+        share_encoder(model.hf, target.hf)
         model.cache_tokens = target.cache_tokens
         if model.vocab > target.vocab:
             raise VocabularyMismatch(

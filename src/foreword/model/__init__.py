@@ -8,6 +8,7 @@ from foreword.model.model import Model, borrow, options
 from foreword.model.pool.plan import Read
 from foreword.model.probe.probe import Capability
 from foreword.model.seq2seq import Seq2Seq, check_decoder_only
+from foreword.model.shared_encoder import load_draft, share_encoder
 from foreword.model.tokenizer import Tokenizer, check_same, load_tokenizer
 
 __all__ = [
@@ -21,7 +22,9 @@ __all__ = [
     "borrow",
     "check_decoder_only",
     "check_same",
+    "load_draft",
     "load_tokenizer",
     "measure",
     "options",
+    "share_encoder",
 ]

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+from jaxtyping import Float
 
 from foreword.errors import InvalidRequest, words
 
-Samples = np.ndarray[Any, Any]
+Samples = Float[np.ndarray, "_"]
 """One channel of samples, float32 within -1 and 1."""
 Audio = str | Path | tuple[Any, int] | Mapping[str, Any]
 """A file, samples with their rate in Hz, or both as {"array": …, "sampling_rate": …}."""
@@ -99,7 +100,7 @@ def _from_memory(audio: object) -> tuple[Samples, int]:
     return _checked(found), _checked_rate(rate)
 
 
-def _checked(found: Samples) -> Samples:
+def _checked(found: Any) -> Samples:
     """Return samples as float32. Raises InvalidRequest for another shape, other numbers, or values out of range."""
     if found.ndim != 1:
         raise InvalidRequest(

@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Sequence as List
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, cast, runtime_checkable
 
 from jaxtyping import Float
 from torch import Tensor
@@ -18,7 +18,7 @@ from foreword.speech.features import FeatureReader
 from foreword.speech.options import SpeechOptions, Transcript
 from foreword.speech.rules import SpeechRules
 from foreword.speech.windows import SEEDS, Runs, Transcriber
-from foreword.types import Completion, Delta, Features, SamplingParams, Sequence, SpeechPrompt
+from foreword.types import Completion, Delta, Features, SamplingParams, Sequence
 
 READ_ID = -2
 """Id of the texts that are read only for their logits."""
@@ -26,6 +26,7 @@ UNUSED = ("logprobs", "trace", "prediction")
 """Parameters of a request that a transcript has no place for."""
 
 
+@runtime_checkable
 class RunsSequences(Protocol):
     """What runs sequences: an LLM."""
 

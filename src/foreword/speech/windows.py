@@ -65,7 +65,9 @@ class Transcriber:
             offset = seek * TOKEN_SECONDS / STRIDE
             for begin, end, piece in pieces:
                 text = self._text(piece)
-                progress.segments.append(Segment(offset + begin * TOKEN_SECONDS, offset + end * TOKEN_SECONDS, text, piece))
+                progress.segments.append(
+                    Segment(offset + begin * TOKEN_SECONDS, offset + end * TOKEN_SECONDS, text, piece)
+                )
                 progress.texts.append(piece)
             seek += done or size
         return progress.transcript(self._text, self.rules.code(start[1]) if len(start) > 1 else None, duration)
