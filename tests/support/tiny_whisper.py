@@ -59,14 +59,16 @@ def tokenizer(name: str) -> WhisperTokenizer:
 
 
 def settings(name: str) -> GenerationConfig:
-    """Return generation settings as those of the checkpoints."""
+    """Return generation settings as those of the checkpoints; timestamps beyond a window are suppressed too."""
     place = {word: EOS + at for at, word in enumerate(specials(name))}
+    begin = place["<|notimestamps|>"] + 1
+    outside = range(begin + 50 * SECONDS + 1, begin + 1501)
     return GenerationConfig(
         decoder_start_token_id=EOS + 1, bos_token_id=EOS, eos_token_id=EOS, pad_token_id=EOS, max_length=448,
-        begin_suppress_tokens=[220, EOS], suppress_tokens=[1, 2, 7, 8, 9, *range(EOS + 1, place["<|notimestamps|>"])],
+        begin_suppress_tokens=[220, EOS], suppress_tokens=[1, 2, 7, 8, 9, *range(EOS + 1, begin - 1), *outside],
         lang_to_id={f"<|{code}|>": place[f"<|{code}|>"] for code in languages(name)},
         task_to_id={task: place[f"<|{task}|>"] for task in ("transcribe", "translate")},
-        no_timestamps_token_id=place["<|notimestamps|>"], prev_sot_token_id=place["<|startofprev|>"],
+        no_timestamps_token_id=begin - 1, prev_sot_token_id=place["<|startofprev|>"],
         is_multilingual=True, max_initial_timestamp_index=50,
     )  # fmt: skip
 

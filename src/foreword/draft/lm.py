@@ -17,7 +17,7 @@ from torch import Tensor
 from foreword.draft.base import MODEL, Source
 from foreword.draft.tree.drafter import ModelDrafter
 from foreword.errors import InvalidRequest, VocabularyMismatch
-from foreword.model import Model, Read, Tokenizer, check_same, load_draft, load_tokenizer, share_encoder
+from foreword.model import Model, Read, Tokenizer, check_same, load_draft, load_tokenizer, share_encoder, source_kind
 from foreword.types import DraftTree, Sequence
 
 CHUNK = 512
@@ -76,10 +76,9 @@ class LanguageModelDrafter(ModelDrafter):
         if isinstance(source, str | Path) and tokenizer is not None:
             check_same(tokenizer, load_tokenizer(source, trust_remote_code=target.trust_remote_code))
         model = source if isinstance(source, Model) else load_draft(source, target)
-        if (model.seq2seq is None) != (target.seq2seq is None):
-            needed = "a decoder-only model" if target.seq2seq is None else "an encoder-decoder"
+        if (wanted := source_kind(target)) != source_kind(model):
             raise InvalidRequest(
-                f"cannot draft with {model.name}: {target.name} needs {needed} as draft model. Give one"
+                f"cannot draft with {model.name}: {target.name} needs {wanted} as draft model. Give one"
             )
         share_encoder(model.hf, target.hf)
         model.cache_tokens = target.cache_tokens

@@ -8,7 +8,7 @@ from foreword.model.model import Model, borrow, options
 from foreword.model.pool.plan import Read
 from foreword.model.probe.probe import Capability
 from foreword.model.seq2seq import Seq2Seq, check_decoder_only
-from foreword.model.shared_encoder import load_draft, share_encoder
+from foreword.model.shared_encoder import load_draft, share_encoder, source_kind
 from foreword.model.tokenizer import Tokenizer, check_same, load_tokenizer
 
 __all__ = [
@@ -27,4 +27,5 @@ __all__ = [
     "measure",
     "options",
     "share_encoder",
+    "source_kind",
 ]

@@ -70,6 +70,17 @@ def with_encoder(decoder: PreTrainedModel, target: PreTrainedModel) -> PreTraine
     return whole.eval()
 
 
+def source_kind(model: Model) -> str:
+    """Return what a draft model must be like to read what this model reads, in words."""
+    if model.seq2seq is None:
+        return "a decoder-only model"
+    return (
+        f"a model of speech that reads {model.hf.config.num_mel_bins} mel bins"
+        if model.seq2seq.sound
+        else "an encoder-decoder"
+    )
+
+
 def share_encoder(draft: PreTrainedModel, target: PreTrainedModel) -> bool:
     """Let a draft model use the target's encoder if both read sound and are equal in every weight; return whether."""
     if not (reads_sound(draft) and reads_sound(target)):

@@ -19,7 +19,7 @@ class SpeechOptions:
     """How sound is transcribed; names and meaning as in `WhisperForConditionalGeneration.generate`."""
 
     language: str | None = None
-    """Language spoken, as a code or an English name; None = the model's setting, else it is detected."""
+    """Language of the speech, as a code or an English name; None = the model's setting, else it is detected."""
     task: str | None = None
     """"transcribe", or "translate" into English; None = the model's setting, else "transcribe"."""
     timestamps: bool = False

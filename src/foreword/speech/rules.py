@@ -105,8 +105,7 @@ class SpeechRules:
 
     def code(self, token: int) -> str | None:
         """Return the code of a language's token."""
-        names = {id: name.strip("<|>") for name, id in self.languages.items()}
-        return names.get(token)
+        return next((name.strip("<|>") for name, one in self.languages.items() if one == token), None)
 
     def _get(self, name: str) -> Any:
         return getattr(self._settings, name, None)

@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Callable, Generator
 from collections.abc import Sequence as List
 from dataclasses import dataclass, field, replace
+from typing import cast
 
 from jaxtyping import Float
 from torch import Tensor
@@ -153,7 +154,7 @@ class Transcriber:
 
     def _text(self, tokens: list[int]) -> str:
         kept = [token for token in tokens if token < self.rules.timestamp_begin]
-        return self.tokenizer.decode(kept, skip_special_tokens=True)
+        return cast("str", self.tokenizer.decode(kept, skip_special_tokens=True))
 
 
 @dataclass(slots=True)
@@ -199,7 +200,7 @@ Piece = tuple[float, float, list[int]]
 def split(tokens: list[int], timestamp_begin: int, frames: int) -> tuple[list[Piece], int]:
     """Return the segments of a window's text, and the number of its frames that they cover.
 
-    Two timestamps in a row end a segment. Text after the last such pair is dropped, and heard again in the next window,
+    Two timestamps in a row end a segment. Text after the last such pair is dropped, as the next window begins with it,
     unless it ends with a single timestamp: then there is no speech after it.
     """
     stamps = [token >= timestamp_begin for token in tokens]

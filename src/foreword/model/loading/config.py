@@ -17,7 +17,7 @@ from foreword.model.loading import hub
 
 CONFIG = "config.json"
 SPEECH = "whisper"
-"""Kind of the encoder-decoders that read sound and are supported: features of a fixed length, and rules of their own."""
+"""Kind of the encoder-decoders of sound that are supported: features of a fixed length, and rules of their own."""
 REMOTE = "auto_map"
 """Entry of a config, or a tokenizer's config, that names classes in its own folder."""
 
