@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
-import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 from transformers import AutoFeatureExtractor
@@ -17,6 +18,23 @@ from foreword.speech.audio import Samples
 from foreword.types import Features
 
 FILE = "preprocessor_config.json"
+
+
+class Sound:
+    """The features of a whole sound, padded with silence to one window at least."""
+
+    def __init__(self, mels: Float[Tensor, "bins frames"], size: int, duration: float) -> None:
+        self.frames, self.size, self.duration = mels.shape[1], size, duration
+        self._mels = mels
+        self._windows: WeakValueDictionary[int, Features] = WeakValueDictionary()
+
+    def window(self, seek: int) -> Features:
+        """Return the window that begins at frame `seek`, padded with zeros; the same one while it is in use."""
+        window = self._windows.get(seek)
+        if window is None:
+            part = self._mels[:, seek : seek + self.size]
+            window = self._windows[seek] = Features(F.pad(part, (0, self.size - part.shape[1])))
+        return window
 
 
 class FeatureReader:
@@ -45,8 +63,8 @@ class FeatureReader:
         """Hz. Rate of the samples that it reads."""
         return self._extractor.sampling_rate
 
-    def features(self, samples: Samples) -> Float[Tensor, "bins frames"]:
-        """Return the features of a whole sound, padded with silence to one window at least."""
+    def read(self, samples: Samples) -> Sound:
+        """Return the features of a sound."""
         short = len(samples) <= self._extractor.n_samples
         found = self._extractor(
             samples,
@@ -55,12 +73,7 @@ class FeatureReader:
             truncation=False,
             padding="max_length" if short else "longest",
         )
-        return found["input_features"][0]
-
-    def cut(self, mels: Float[Tensor, "bins frames"], seek: int) -> Features:
-        """Return the window that begins at frame `seek`, padded with zeros."""
-        part = mels[:, seek : seek + self.window]
-        return Features(torch.nn.functional.pad(part, (0, self.window - part.shape[1])))
+        return Sound(found["input_features"][0], self.window, len(samples) / self.rate)
 
 
 def _load(source: str | Path) -> Any:

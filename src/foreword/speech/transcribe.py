@@ -102,15 +102,14 @@ def transcribe(
                 llm.target.close(READ_ID)
 
     reader, rules = FeatureReader(llm.target), SpeechRules(llm.target)
-    transcriber = Transcriber(reader, rules, llm.tokenizer, logits, llm.target.context, options, params)
+    transcriber = Transcriber(rules, llm.tokenizer, logits, llm.target.context, options, params)
     runs: list[Runs] = []
-    for sound in audio if isinstance(audio, list) else [cast("Audio", audio)]:
-        found = samples(sound, reader.rate)
-        mels = reader.features(found)
+    for given in audio if isinstance(audio, list) else [cast("Audio", audio)]:
+        sound = reader.read(samples(given, reader.rate))
         for number in range(params.n if params else 1):
-            given = params.seed if params else 0
-            seed = secrets.randbits(63) if given is None else (given + number) % SEEDS
-            runs.append(transcriber.runs(mels, len(found) / reader.rate, seed))
+            first = params.seed if params else 0
+            seed = secrets.randbits(63) if first is None else (first + number) % SEEDS
+            runs.append(transcriber.runs(sound, seed))
     return _run(llm, runs)
 
 

@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from foreword.model import Tokenizer
-from foreword.speech.features import FeatureReader
+from foreword.speech.features import Sound
 from foreword.speech.options import Segment, SpeechOptions, Transcript, add_stats
 from foreword.speech.rules import SpeechRules
 from foreword.types import Completion, Features, SamplingParams, SpeechPrompt, Stats
@@ -39,7 +39,6 @@ WARM = 0.5
 class Transcriber:
     """A transcription of sounds by one model, with one set of options."""
 
-    reader: FeatureReader
     rules: SpeechRules
     tokenizer: Tokenizer
     logits: Logits
@@ -47,18 +46,18 @@ class Transcriber:
     options: SpeechOptions
     params: SamplingParams | None
 
-    def runs(self, mels: Float[Tensor, "bins frames"], duration: float, seed: int) -> Runs:
-        """Transcribe the features of one sound."""
-        frames, window = mels.shape[1], self.reader.window
-        timestamps = self.options.timestamps or frames > window
-        start = self._start(self.reader.cut(mels, 0), timestamps)
+    def runs(self, sound: Sound, seed: int) -> Runs:
+        """Transcribe one sound."""
+        timestamps = self.options.timestamps or sound.frames > sound.size
+        window = sound.window(0)
+        start = self._start(window, timestamps)
         progress = _Progress(seed, self.options.condition_on_prev_tokens)
         if prompt := self.rules.prompt(self.options.prompt, self.tokenizer):
             progress.texts.append(prompt)
         seek = 0
-        while seek < frames:
-            size = min(frames - seek, window)
-            tokens = yield from self._window(self.reader.cut(mels, seek), start, timestamps, progress)
+        while seek < sound.frames:
+            size, window = min(sound.frames - seek, sound.size), sound.window(seek)
+            tokens = yield from self._window(window, start, timestamps, progress)
             if tokens is None:
                 seek += size
                 continue
@@ -71,7 +70,7 @@ class Transcriber:
                 )
                 progress.texts.append(piece)
             seek += done or size
-        return progress.transcript(self._text, self.rules.code(start[1]) if len(start) > 1 else None, duration)
+        return progress.transcript(self._text, self.rules.code(start[1]) if len(start) > 1 else None, sound.duration)
 
     def _start(self, first: Features, timestamps: bool) -> list[int]:
         """Return the tokens before the text, with the language that the first window is in."""
