@@ -8,7 +8,7 @@ from functools import partial
 from typing import cast
 
 from foreword.budget import DraftBudget, FixedBudget, Measure, policy
-from foreword.draft import METHODS, MODEL, PLAIN, WITH_DRAFT, MethodSpec, usual
+from foreword.draft import MODEL, PLAIN, WITH_DRAFT, MethodSpec, check_seq2seq, usual
 from foreword.draft import method as find_method
 from foreword.draft.base import Drafter, Source
 from foreword.draft.cross_vocab.pairing import load_with_fallback
@@ -83,11 +83,8 @@ class Speculators:
     def _load(self, name: str, how: Learning | None, *, anyhow: bool) -> Drafter:
         """Load a drafter. If loading fails, warn and decode plainly: a missing drafter costs only speed."""
         kind = find_method(name)
-        if self._target.seq2seq is not None and not kind.seq2seq:
-            usable = ", ".join(one for one in METHODS if find_method(one).seq2seq)
-            raise InvalidRequest(
-                f"cannot use method {name!r}: {self._target.name} is an encoder-decoder. Use one of {usable}"
-            )
+        if self._target.seq2seq is not None:
+            check_seq2seq(name, self._target.name)
         if how is not None:
             check_decoder_only(self._target, "learn from answers")
         load = partial(load_with_fallback, kind) if anyhow else kind.load

@@ -13,8 +13,6 @@ from transformers import (
     StoppingCriteria,
     StoppingCriteriaList,
     StopStringCriteria,
-    T5Config,
-    T5ForConditionalGeneration,
 )
 
 import foreword
@@ -533,9 +531,3 @@ def test_what_cannot_be_served_goes_to_transformers_with_one_warning(model, enab
         got = model.generate(**ids(5), max_new_tokens=4, num_beams=2, do_sample=False, speculative_decoding=True)
     assert got.tolist() == want.tolist()
     assert len(caught) == 1
-    ends = dict(decoder_start_token_id=0, eos_token_id=None, pad_token_id=0)
-    sizes = dict(vocab_size=320, d_model=32, d_kv=8, d_ff=32, num_layers=1, num_heads=2)
-    other = T5ForConditionalGeneration(T5Config(**sizes, **ends)).eval()
-    with pytest.warns(UserWarning, match="encoder-decoder"):
-        got = other.generate(torch.tensor([[4, 5]]), max_new_tokens=3, speculative_decoding=True)
-    assert got.shape == (1, 4)

@@ -19,8 +19,6 @@ from transformers import (
     MaxLengthCriteria,
     StoppingCriteria,
     StoppingCriteriaList,
-    T5Config,
-    T5ForConditionalGeneration,
     WatermarkingConfig,
     pipeline,
 )
@@ -331,17 +329,6 @@ def test_bert_is_served_as_a_decoder_only(decoder):
     assert got.tolist() == want.tolist()
     said = [str(one.message) for one in caught]
     assert any("masked language model" in one for one in said) is not decoder
-
-
-@pytest.mark.parametrize("asks", ["assistant_model", "draft_model"])
-def test_an_encoder_decoder_goes_to_transformers(asks):
-    torch.manual_seed(1)
-    sizes = dict(vocab_size=320, d_model=32, d_kv=8, d_ff=32, num_layers=1, num_heads=2)
-    model = T5ForConditionalGeneration(T5Config(**sizes, decoder_start_token_id=0, pad_token_id=0)).eval()
-    options = dict(inputs=torch.tensor([[4, 5]]), max_new_tokens=6, do_sample=False)
-    want = model.generate(**options, **({asks: model} if asks == "assistant_model" else {}))
-    with foreword.enable(), pytest.warns(UserWarning, match="encoder-decoder"):
-        assert model.generate(**options, **{asks: model}).tolist() == want.tolist()
 
 
 # ---- draft models of another tokenizer

@@ -99,6 +99,13 @@ def package(entry: EntryPoint) -> str:
     return f"the package {entry.dist.name}" if entry.dist else "an unknown package"
 
 
+def check_seq2seq(name: str, target: str) -> None:
+    """Raise InvalidRequest for a method that cannot draft for the encoder-decoder called `target`."""
+    if not method(name).seq2seq:
+        usable = ", ".join(one for one in METHODS if method(one).seq2seq)
+        raise InvalidRequest(f"cannot use method {name!r}: {target} is an encoder-decoder. Use one of {usable}")
+
+
 def usual(source: object) -> str:
     """Return the default method for a source: the config of a trained head names its own."""
     if source is None:

@@ -37,6 +37,7 @@ _BY_ROW = (
     hf.EpsilonLogitsWarper,
     hf.EtaLogitsWarper,
     hf.ExponentialDecayLengthPenalty,
+    hf.ForcedBOSTokenLogitsProcessor,
     hf.ForcedEOSTokenLogitsProcessor,
     hf.LogitNormalization,
     hf.MinLengthLogitsProcessor,

@@ -17,11 +17,13 @@ from foreword.draft import method as find_method
 from foreword.draft.cross_vocab.pairing import VocabularyPair, suited
 from foreword.errors import VocabularyMismatch, words
 from foreword.hf.borrowed import ModelRecord, model_record
-from foreword.hf.unsupported import Refusal
-from foreword.model import Model, Tokenizer, load_tokenizer
+from foreword.hf.refusal import Refusal
+from foreword.model import Model, Tokenizer, is_seq2seq, load_tokenizer
 
 PADDING = 1024
 """Tokens. Models of one tokenizer differ in vocabulary size by less: embeddings are padded (Qwen 128, Pythia 384)."""
+TRANSLATED = "it has another tokenizer, and draft tokens are translated for decoder-only models alone"
+SAME = "Give one with the target's tokenizer"
 FIX = "Give tokenizer= and assistant_tokenizer= to translate its tokens (to custom_generate by functools.partial)"
 
 
@@ -48,21 +50,25 @@ class AssistantModel:
         model, name = self.model, f"draft model {type(self.model).__name__}"
         if not isinstance(model, PreTrainedModel | Model):
             return Refusal(name, "it is no model, folder or hub id", "Give one of these")
-        if getattr((model.hf if isinstance(model, Model) else model).config, "is_encoder_decoder", False):
-            return Refusal(name, "an encoder-decoder cannot draft", "Give a decoder-only model")
+        seq2seq = is_seq2seq(target.config)
+        if is_seq2seq((model.hf if isinstance(model, Model) else model).config) is not seq2seq:
+            kinds = "an encoder-decoder", "a decoder-only model"
+            needed, kind = kinds if seq2seq else kinds[::-1]
+            return Refusal(name, f"{kind} cannot draft for {needed}", f"Give {needed}")
         if isinstance(model, PreTrainedModel):
             reason = None if model is target else model_record(model).refused
             if reason:
                 return Refusal(name, f"no backend can run it ({reason})", "Give another one")
         try:
             if self._translation(record, _size(target)) is not None:
-                return None
+                return Refusal(name, TRANSLATED, SAME) if seq2seq else None
         except VocabularyMismatch as error:
             return Refusal(name, words(error), "Give another one")
         ours, theirs = _size(target), _size(model)
         highest = int(prompts.max()) if isinstance(prompts, Tensor) and prompts.numel() else 0
         if theirs > ours or theirs < ours - PADDING or highest >= theirs:
-            return Refusal(name, f"it has {theirs} tokens and the target {ours}, so it has another tokenizer", FIX)
+            reason = f"it has {theirs} tokens and the target {ours}, so it has another tokenizer"
+            return Refusal(name, reason, SAME if seq2seq else FIX)
         return None
 
     def translated(

@@ -13,30 +13,17 @@ from jaxtyping import Int
 from torch import Tensor
 from transformers import GenerationConfig, GenerationMixin, LogitsProcessorList, PreTrainedModel, StoppingCriteriaList
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
-from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from foreword.errors import InvalidRequest
 from foreword.hf.adapters import PaddedProcessor, Recorder, StopRules, distribution, split
+from foreword.hf.inputs import copied_source, unpadded
 from foreword.hf.loop import Prompts, Speculation, engine, run
+from foreword.hf.outputs import SpeculativeOutput, SpeculativeSeq2SeqOutput, steps
 from foreword.hf.unsupported import Call, check_names
-from foreword.types import Sequence, Stats
+from foreword.model import is_seq2seq
+from foreword.types import Sequence
 
-Sequences = Int[Tensor, "batch length"]
-
-
-@dataclass
-class SpeculativeOutput(GenerateDecoderOnlyOutput):
-    """Output of transformers with `return_dict_in_generate`, plus statistics.
-
-    `scores` and `logits` of a row that has ended give the padding token probability 1.
-    """
-
-    scores: tuple[Tensor, ...] | None = None  # type: ignore[assignment] - transformers declares a tuple of one
-    logits: tuple[Tensor, ...] | None = None  # type: ignore[assignment]
-    stats: tuple[Stats, ...] | None = None
-    """One per row."""
-    seeds: tuple[int, ...] | None = None
-    """Seed of each row; pass the first as `seed` to reproduce the text."""
+Output = Int[Tensor, "batch length"] | SpeculativeOutput | SpeculativeSeq2SeqOutput
 
 
 def generate(
@@ -56,8 +43,9 @@ def generate(
     assistant_model: PreTrainedModel | None = None,
     tokenizer: Any = None,
     assistant_tokenizer: Any = None,
+    inputs_tensor: Tensor | None = None,
     **model_kwargs: Any,
-) -> Sequences | SpeculativeOutput:
+) -> Output:
     """Speculative decoding for `model.generate(**inputs, custom_generate=foreword.generate, drafter=…)`.
 
     drafter: a smaller model in memory, a folder or a hub id; without one the text itself is searched for draft tokens.
@@ -66,12 +54,15 @@ def generate(
     tokenizer, assistant_tokenizer: the target's and the drafter's; where they differ, draft tokens are translated.
         transformers does not pass them to a callable: bind them,
         `custom_generate=functools.partial(foreword.generate, …)`.
+    inputs_tensor: the source of an encoder-decoder, which transformers gives to a callable; `input_ids` are then what
+        its decoder begins with.
     All other arguments are those of transformers.
 
     Returns Int64[batch, length], prompts included and padded on the right, or with `return_dict_in_generate` a
-    SpeculativeOutput. Greedy text is that of transformers; sampled text has the same distribution, and is the same for
-    every drafter. The model is returned unchanged, and other threads cannot use it meanwhile. Processors are called
-    once per draft token, with its own path: they must be pure functions of their arguments.
+    SpeculativeOutput, of an encoder-decoder a SpeculativeSeq2SeqOutput. Greedy text is that of transformers; sampled
+    text has the same distribution, and is the same for every drafter. The model is returned unchanged, and other
+    threads cannot use it meanwhile. Processors are called once per draft token, with its own path: they must be pure
+    functions of their arguments.
 
     Raises InvalidRequest, before any work starts, for options that cannot be served exactly. transformers does not
     pass `tokenizer` to a callable: for stop strings pass a StopStringCriteria, or use `foreword.enable`.
@@ -85,10 +76,14 @@ def generate(
     speculation = Speculation(
         drafter=drafter, method=method, rule=rule, budget=budget, nodes=nodes, seed=seed, tokenizers=names
     )
-    job = _Job(input_ids, generation_config, logits_processor or [], stopping_criteria or [], streamer)
+    source = _source(model, input_ids, inputs_tensor)
+    job = _Job(input_ids, source, generation_config, logits_processor or [], stopping_criteria or [], streamer)
+    # transformers has run the encoder already; only states that the caller gave are refused.
+    states = frame_locals.get("kwargs", {}).get("encoder_outputs")
     try:
         check_names(model, model_kwargs, inspect.signature(generate).parameters)
-        job.check(model, model_kwargs | {"synced_gpus": frame_locals.get("synced_gpus")})
+        given = model_kwargs | {"encoder_outputs": states, "synced_gpus": frame_locals.get("synced_gpus")}
+        job.check(model, given)
         return job.run(model, model_kwargs.get("attention_mask"), speculation)
     finally:
         if streamer is not None:
@@ -104,10 +99,12 @@ def serve(
     stopping_criteria: StoppingCriteriaList,
     speculation: Speculation,
     streamer: Any = None,
+    inputs_tensor: Tensor | None = None,
     **model_kwargs: Any,
-) -> Sequences | SpeculativeOutput:
+) -> Output:
     """Serve a call that was checked before transformers prepared it."""
-    job = _Job(input_ids, generation_config, logits_processor, stopping_criteria, streamer)
+    source = _source(model, input_ids, inputs_tensor)
+    job = _Job(input_ids, source, generation_config, logits_processor, stopping_criteria, streamer)
     try:
         return job.run(model, model_kwargs.get("attention_mask"), speculation)
     finally:
@@ -120,6 +117,8 @@ class _Job:
     """One call of transformers' `generate`, with its arguments."""
 
     prompts: Prompts
+    source: Tensor | None
+    """What the encoder of an encoder-decoder reads, one row for each prompt."""
     config: GenerationConfig
     processors: list[Any]
     criteria: list[Any]
@@ -135,11 +134,15 @@ class _Job:
         """Raise InvalidRequest if the call cannot be served."""
         synced, mask = inputs.pop("synced_gpus"), inputs.get("attention_mask")
         setting = {"synced_gpus": synced}.get
-        mask = torch.ones_like(self.prompts) if mask is None else mask
+        if self.source is not None:
+            inputs |= {"input_ids": self.source, "decoder_input_ids": self.prompts}
+        else:
+            inputs |= {"input_ids": self.prompts}
+            inputs["attention_mask"] = torch.ones_like(self.prompts) if mask is None else mask
         call = Call(
             model=model,
             setting=lambda name: getattr(self.config, name, None) or setting(name),
-            inputs=inputs | {"input_ids": self.prompts, "attention_mask": mask},
+            inputs=inputs,
             processors=self.processors,
             criteria=self.criteria,
             ends=any(hasattr(criterion, "eos_token_id") for criterion in self.criteria),
@@ -151,12 +154,11 @@ class _Job:
         if refusal:
             raise refusal.error
 
-    def run(
-        self, model: PreTrainedModel, mask: Tensor | None, speculation: Speculation
-    ) -> Sequences | SpeculativeOutput:
+    def run(self, model: PreTrainedModel, mask: Tensor | None, speculation: Speculation) -> Output:
         """Generate all rows and return the output."""
         rows = self.rows(mask, speculation)
-        with engine(model, speculation, rows, self.prompts) as loop:
+        read = self.prompts if self.source is None else self.source
+        with engine(model, speculation, rows, read) as loop:
             run(loop, rows, self.streamer)
         return self.output(rows)
 
@@ -173,9 +175,9 @@ class _Job:
         others = [c for c in self.criteria if c not in ends and not isinstance(c, MaxLengthCriteria)]
         remaining, filters = split(self.processors)
         rows = []
+        texts = unpadded(self.prompts, self.source, mask)
         for row, seed in enumerate(_seeds(len(self.prompts), speculation.seed, bool(self.config.do_sample))):
-            prompt = self.prompts[row : row + 1]
-            tokens = prompt[0] if mask is None else prompt[0][mask[row].bool()]
+            prompt, (tokens, source) = self.prompts[row : row + 1], texts[row]
             padding = prompt[:, : length - len(tokens)]
             processors = [PaddedProcessor(processor, padding, row, len(self.prompts)) for processor in remaining]
             params = distribution(processors, dict(filters), sample=bool(self.config.do_sample), limit=limit)
@@ -184,10 +186,10 @@ class _Job:
                 recorder = Recorder(params, len(tokens))
                 params = recorder.wrap(params)
             reader = StopRules(prompt, limit, eos, others, recorder)
-            rows.append(Sequence(row, tokens.tolist(), len(tokens), params, seed, reader=reader))
+            rows.append(Sequence(row, tokens, len(tokens), params, seed, reader=reader, source=source))
         return rows
 
-    def output(self, rows: list[Sequence]) -> Sequences | SpeculativeOutput:
+    def output(self, rows: list[Sequence]) -> Output:
         """Return the output in the form of transformers."""
         emitted = [row.tokens[row.prompt :] for row in rows]
         longest = max(map(len, emitted))
@@ -198,9 +200,10 @@ class _Job:
         if not self.config.return_dict_in_generate:
             return sequences
         recorders = [row.reader.recorder for row in rows if isinstance(row.reader, StopRules) and row.reader.recorder]
-        scores = _steps([recorder.scores for recorder in recorders], longest, pad)
-        logits = _steps([recorder.logits for recorder in recorders], longest, pad)
-        return SpeculativeOutput(
+        scores = steps([recorder.scores for recorder in recorders], longest, pad)
+        logits = steps([recorder.logits for recorder in recorders], longest, pad)
+        kind = SpeculativeOutput if self.source is None else SpeculativeSeq2SeqOutput
+        return kind(
             sequences=sequences,  # type: ignore[arg-type]
             scores=scores if self.config.output_scores else None,
             logits=logits if self.config.output_logits else None,
@@ -229,6 +232,18 @@ def _generate_locals(model: PreTrainedModel) -> dict[str, Any]:
     return dict(values) if values.get("self") is model else {}
 
 
+def _source(model: PreTrainedModel, prompts: Prompts, inputs: Tensor | None) -> Tensor | None:
+    """Return what the encoder reads for each prompt; None for a decoder-only model."""
+    if not is_seq2seq(model.config):
+        return None
+    if inputs is None:
+        raise InvalidRequest(
+            f"cannot generate: {type(model).__name__} is an encoder-decoder, and there is no source. Call "
+            "model.generate(..., custom_generate=foreword.generate), or give 'inputs_tensor'"
+        )
+    return copied_source(inputs, len(prompts))
+
+
 def _seeds(count: int, seed: int | None, sample: bool) -> list[int]:
     """Return one seed per row; greedy rows take nothing from torch's generator."""
     if seed is None:
@@ -236,14 +251,3 @@ def _seeds(count: int, seed: int | None, sample: bool) -> list[int]:
     if not 0 <= seed < 2**63:
         raise InvalidRequest(f"cannot use 'seed' {seed}: it is out of range. Give None, or an integer in [0, 2**63)")
     return [(seed + row) % 2**63 for row in range(count)]
-
-
-def _steps(rows: list[list[Tensor]], length: int, pad: int) -> tuple[Tensor, ...]:
-    """Return the scores of each step, Float32[batch, vocab]; empty if none were recorded."""
-    steps = []
-    for at in range(length if rows else 0):
-        shape = next(row[at] for row in rows if at < len(row))
-        ended = torch.full_like(shape, -torch.inf)
-        ended[:, pad] = 0.0
-        steps.append(torch.cat([row[at] if at < len(row) else ended for row in rows]))
-    return tuple(steps)

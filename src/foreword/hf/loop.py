@@ -15,13 +15,13 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from foreword.budget import BUDGETS, DraftBudget, FixedBudget, policy
-from foreword.draft import MODEL, PLAIN, Drafter, usual
+from foreword.draft import MODEL, PLAIN, Drafter, check_seq2seq, usual
 from foreword.draft import method as find_method
 from foreword.engine import Engine
 from foreword.errors import InvalidRequest
 from foreword.hf.borrowed import ModelRecord, borrowed_model, lock_models, model_record
 from foreword.hf.draft_models import AssistantModel
-from foreword.model import Mode, Model
+from foreword.model import Mode, Model, is_seq2seq
 from foreword.scheduler import Scheduler
 from foreword.types import Sequence
 from foreword.types.params import NODES
@@ -51,7 +51,8 @@ def engine(
 ) -> Iterator[Engine]:
     """Yield an engine around a borrowed target and a borrowed draft model.
 
-    Raises InvalidRequest, or the method's own error, for a draft model that does not fit.
+    `prompts` are the tokens that the models read first: an encoder-decoder's sources. Raises InvalidRequest, or the
+    method's own error, for a draft model that does not fit.
     """
     source = speculation.drafter
     find_rule(speculation.rule)  # refuses a wrong name before the model is borrowed
@@ -60,6 +61,8 @@ def engine(
     new_budget = policy(speculation.budget, speculation.nodes)
     name = speculation.method or usual(source)
     kind = find_method(name)
+    if is_seq2seq(model.config):
+        check_seq2seq(name, type(model).__name__)
     borrowed = {one for one in (model, source) if isinstance(one, PreTrainedModel)}
     with ExitStack() as held:
         held.enter_context(lock_models(*borrowed))

@@ -13,13 +13,18 @@ from threading import Lock
 from types import TracebackType
 from typing import Any
 
+import torch
 from transformers import GenerationConfig, GenerationMixin, PreTrainedModel, StoppingCriteriaList, StopStringCriteria
+from transformers.modeling_outputs import BaseModelOutput
 
 from foreword.hf.borrowed import model_record
 from foreword.hf.draft_models import AssistantModel
 from foreword.hf.generation import generate, serve
+from foreword.hf.inputs import Setting
 from foreword.hf.loop import Speculation
-from foreword.hf.unsupported import Call, Refusal, Setting, check_names
+from foreword.hf.refusal import Refusal
+from foreword.hf.unsupported import Call, check_names
+from foreword.model import is_seq2seq
 
 _GUARD = Lock()
 _OURS = ("speculative_decoding", "draft_model")
@@ -134,6 +139,8 @@ def _served(model: PreTrainedModel, draft: Any, given: dict[str, Any], setting: 
         criterion = StopStringCriteria(tokenizer=tokenizer, stop_strings=stop)
         ours["stopping_criteria"] = StoppingCriteriaList([*(ours.get("stopping_criteria") or ()), criterion])
         ours["stop_strings"] = None
+    if is_seq2seq(model.config) and call.inputs.get("input_ids") is not None:
+        ours["encoder_outputs"] = BaseModelOutput(torch.empty(0))  # or transformers would run the encoder too
     speculation = Speculation(drafter=draft, tokenizers=tokenizers)
     ours["custom_generate"] = functools.partial(serve, speculation=speculation, streamer=given.get("streamer"))
     return ours
@@ -171,7 +178,7 @@ class _CallerCache:
     _is_user_defined = True
 
     def __init__(self, cache: Any) -> None:
-        self.layers = getattr(cache, "layers", ())
+        self.layers = getattr(getattr(cache, "self_attention_cache", cache), "layers", ())
 
 
 def _without_drafting(given: dict[str, Any], setting: Setting) -> dict[str, Any]:

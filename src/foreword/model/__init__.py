@@ -7,7 +7,7 @@ from foreword.model.cost import measure
 from foreword.model.model import Model, borrow, options
 from foreword.model.pool.plan import Read
 from foreword.model.probe.probe import Capability
-from foreword.model.seq2seq import Seq2Seq, check_decoder_only
+from foreword.model.seq2seq import Seq2Seq, check_decoder_only, is_seq2seq
 from foreword.model.shared_encoder import load_draft, share_encoder, source_kind
 from foreword.model.tokenizer import Tokenizer, check_same, load_tokenizer
 
@@ -22,6 +22,7 @@ __all__ = [
     "borrow",
     "check_decoder_only",
     "check_same",
+    "is_seq2seq",
     "load_draft",
     "load_tokenizer",
     "measure",

@@ -1,0 +1,381 @@
+"""The drop-in gives what transformers gives of encoder-decoders: same tokens, same shapes, same rules of stopping."""
+
+import warnings
+from functools import cache, partial
+
+import pytest
+import torch
+from transformers import (
+    DynamicCache,
+    EncoderDecoderCache,
+    LogitsProcessor,
+    StoppingCriteria,
+    StoppingCriteriaList,
+    T5Config,
+    T5ForConditionalGeneration,
+)
+from transformers.modeling_outputs import BaseModelOutput
+
+import foreword
+import tiny_models
+import tiny_seq2seq
+from foreword import InvalidRequest
+from foreword.budget import BUDGETS, DraftBudget
+from foreword.hf import SpeculativeSeq2SeqOutput, borrowed
+from generating import GumbelBuffer
+
+FAMILIES = ["t5", "bart", "mbart", "marian", "m2m100"]
+UNCHANGED = "transformers runs this call unchanged"
+
+
+@cache
+def built(name):
+    return tiny_seq2seq.build(name)
+
+
+@cache
+def draft(name):
+    """A draft model that differs a little, so that some draft tokens are rejected."""
+    model = tiny_seq2seq.build(name)
+    noise = torch.Generator().manual_seed(3)
+    model.lm_head.weight.data += torch.randn(model.lm_head.weight.shape, generator=noise) * 0.05
+    return model
+
+
+@pytest.fixture
+def model():
+    return built("t5")
+
+
+def sources(*lengths, pad=1):
+    """Random sources, said twice, padded on the right, and their mask."""
+    noise = torch.Generator().manual_seed(5)
+    rows = [torch.randint(60, 310, (length,), generator=noise).tolist() * 2 for length in lengths]
+    width = max(map(len, rows))
+    return dict(
+        input_ids=torch.tensor([row + [pad] * (width - len(row)) for row in rows]),
+        attention_mask=torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in rows]),
+    )
+
+
+def how(drafter, name="t5"):
+    """Arguments that let a drafter propose four tokens a round, or none."""
+    if drafter == "none":
+        return dict(custom_generate=foreword.generate, method="none")
+    own = dict(lm=dict(drafter=draft(name)), ngram={}, suffix=dict(method="suffix"))
+    return dict(custom_generate=foreword.generate, nodes=4, return_dict_in_generate=True) | own[drafter]
+
+
+def accepted(output):
+    return sum(row.accepted for row in output.stats)
+
+
+class Alternate(LogitsProcessor):
+    """Forbids tokens of the parity of the last one: depends on the path, and only on it."""
+
+    def __call__(self, input_ids, scores):
+        odd = torch.arange(scores.shape[-1]) % 2
+        return scores.masked_fill(odd == input_ids[:, -1:] % 2, -torch.inf)
+
+
+class Sum(StoppingCriteria):
+    """Ends a row when the sum of its last three tokens is a multiple of seven."""
+
+    def __call__(self, input_ids, scores, **kwargs):
+        return input_ids[:, -3:].sum(1) % 7 == 0
+
+
+# ---- the same tokens
+
+
+@pytest.mark.parametrize("asks", ["assistant_model", "prompt_lookup_num_tokens"])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_greedy_text_of_a_padded_batch_is_that_of_transformers(name, asks):
+    model, inputs = built(name), sources(6, 13, 1, 9)
+    options = dict(max_new_tokens=30, do_sample=False)
+    want = model.generate(**inputs, **options)
+    asked = {asks: draft(name) if asks == "assistant_model" else 4}
+    got = model.generate(**inputs, **options, **asked, **how("ngram", name))
+    assert got.sequences.dtype == want.dtype
+    assert got.sequences.tolist() == want.tolist()
+    assert len({tuple(row) for row in want.tolist()}) > 2
+    assert sum(row.drafted for row in got.stats) > 0
+    if asks == "assistant_model":
+        assert accepted(got) > 20
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_seed_fixes_the_sampled_text_whoever_drafts(name):
+    model, texts = built(name), []
+    for drafter in ("none", "lm", "ngram", "suffix"):
+        torch.manual_seed(11)
+        options = dict(max_new_tokens=20, do_sample=True, top_k=30, num_return_sequences=2) | how(drafter, name)
+        found = model.generate(**sources(5, 8), **options)
+        texts.append(found if drafter == "none" else found.sequences)
+        if drafter == "lm":
+            assert accepted(found) > 10
+    assert texts[0].shape[0] == 4
+    assert all(text.tolist() == texts[0].tolist() for text in texts)
+    assert len({tuple(row) for row in texts[0].tolist()}) == 4
+
+
+def test_the_sampled_text_of_a_row_does_not_depend_on_the_padding_of_its_source(model):
+    options = dict(max_new_tokens=20, do_sample=True, seed=3, **how("lm"))
+    both = model.generate(**sources(5, 8), **options)
+    alone = model.generate(**sources(5), **options)
+    length = alone.sequences.shape[1]
+    assert both.sequences[0, :length].tolist() == alone.sequences[0].tolist()
+    assert accepted(alone) > 0
+
+
+def test_sampled_tokens_follow_the_law_of_transformers(model):
+    inputs = {name: value.repeat(1000, 1) for name, value in sources(6).items()}
+    options = dict(max_new_tokens=1, do_sample=True, top_k=4, temperature=0.8)
+    theirs = model.generate(**inputs, **options)[:, -1]
+    ours = model.generate(**inputs, **options, seed=3, **how("none"))[:, -1]
+    shares = [torch.bincount(tokens, minlength=320) / 1000 for tokens in (theirs, ours)]
+    assert (shares[0] > 0).sum() > 1
+    assert (shares[0] - shares[1]).abs().max() < 0.08
+
+
+@pytest.mark.parametrize("name", ["mbart", "m2m100"])
+def test_the_language_is_that_of_the_call(name):
+    model, inputs, texts = built(name), sources(9, 4), []
+    for language in (20, 33):
+        options = dict(max_new_tokens=16, do_sample=False, forced_bos_token_id=language)
+        want = model.generate(**inputs, **options)
+        got = model.generate(**inputs, **options, **how("lm", name))
+        assert got.sequences.tolist() == want.tolist()
+        assert got.sequences[:, 1].tolist() == [language] * 2
+        assert accepted(got) > 0
+        texts.append(got.sequences[:, 2:].tolist())
+    assert texts[0] != texts[1]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        dict(repetition_penalty=1.7),
+        dict(no_repeat_ngram_size=2),
+        dict(encoder_no_repeat_ngram_size=1),
+        dict(encoder_repetition_penalty=1.5),
+        dict(bad_words_ids=[[5], [7, 9]] + [[token] for token in range(100, 200)]),
+        dict(min_new_tokens=9, eos_token_id=list(range(0, 320, 3))),
+        dict(min_length=20, eos_token_id=list(range(0, 320, 3))),
+        dict(max_new_tokens=None, max_length=15),
+        dict(suppress_tokens=list(range(0, 320, 2)), begin_suppress_tokens=list(range(1, 320, 4))),
+        dict(sequence_bias=[[[4], 9.0], [[4, 8], -50.0]]),
+        dict(exponential_decay_length_penalty=(3, 1.2)),
+        dict(forced_bos_token_id=44, forced_eos_token_id=11),
+        dict(forced_bos_token_id=44, begin_suppress_tokens=list(range(1, 320, 2))),
+        dict(decoder_start_token_id=9),
+        dict(decoder_start_token_id=[9, 8]),
+        dict(decoder_input_ids=torch.tensor([[0, 70, 71], [0, 72, 73]])),
+        dict(decoder_input_ids=torch.tensor([[70, 71], [72, 73]]), begin_suppress_tokens=list(range(1, 320, 2))),
+        dict(decoder_input_ids=torch.tensor([[0, 5], [0, 6]]), decoder_attention_mask=torch.ones(2, 2)),
+        dict(logits_processor=[Alternate()]),
+        dict(prefix_allowed_tokens_fn=lambda row, text: [(int(text[-1]) * 7 + row + k) % 320 for k in range(5)]),
+        dict(stopping_criteria=StoppingCriteriaList([Sum()])),
+        dict(attention_mask=None),
+        dict(do_sample=True, top_k=1, num_return_sequences=2),
+        dict(use_cache=False),
+        dict(eos_token_id=list(range(0, 320, 9))),
+    ],
+    ids=lambda options: " ".join(options),
+)
+def test_options_of_generate_are_obeyed_along_every_path(model, options):
+    given = sources(9, 4) | dict(max_new_tokens=20, do_sample=False) | options
+    want = model.generate(**given)
+    got = model.generate(**given, **how("lm"))
+    assert got.sequences.tolist() == want.tolist()
+    assert accepted(got) > 0
+
+
+def test_settings_of_the_checkpoint_are_obeyed():
+    model = tiny_seq2seq.build("bart")
+    plain = model.generate(**sources(9, 4), max_length=40, do_sample=False).tolist()
+    model.generation_config.update(no_repeat_ngram_size=2, min_length=12, max_length=25, suppress_tokens=[70, 80])
+    want = model.generate(**sources(9, 4), do_sample=False)
+    got = model.generate(**sources(9, 4), do_sample=False, **how("lm", "bart"))
+    assert got.sequences.tolist() == want.tolist() != plain
+    assert got.sequences.shape == (2, 25)
+    assert accepted(got) > 0
+
+
+# ---- what is returned and streamed
+
+
+def test_the_output_is_that_of_an_encoder_decoder(model):
+    options = dict(max_new_tokens=12, do_sample=False, return_dict_in_generate=True)
+    options |= dict(output_scores=True, output_logits=True, eos_token_id=list(range(0, 320, 9)))
+    want = model.generate(**sources(7, 4), **options)
+    got = model.generate(**sources(7, 4), **options | how("lm"))
+    assert isinstance(got, SpeculativeSeq2SeqOutput)
+    assert isinstance(got, type(want))
+    assert got.sequences.tolist() == want.sequences.tolist()
+    assert got.sequences[:, 0].tolist() == [0, 0]
+    assert len(got.logits) == len(want.logits) == got.sequences.shape[1] - 1
+    for row, stats in enumerate(got.stats):
+        for ours, theirs in ((got.logits, want.logits), (got.scores, want.scores)):
+            rows = [torch.stack(steps[: stats.tokens])[:, row] for steps in (ours, theirs)]
+            torch.testing.assert_close(*rows, atol=1e-4, rtol=1e-4)
+    assert accepted(got) > 0
+
+
+def test_a_streamer_gets_what_the_decoder_begins_with_then_each_token_then_the_end(model):
+    streams = [GumbelBuffer(), GumbelBuffer()]
+    call = partial(model.generate, **sources(5), max_new_tokens=9, do_sample=False)
+    call(streamer=streams[0])
+    got = call(streamer=streams[1], **how("lm"))
+    assert streams[1].values == streams[0].values == [[[0]], *([token] for token in got.sequences[0, 1:].tolist())]
+    assert streams[1].ended == 1
+
+
+# ---- the model comes back
+
+
+def test_target_and_draft_are_given_back_as_they_were():
+    target, small = tiny_seq2seq.build("bart"), tiny_seq2seq.build("bart")
+    before = [(name, type(module), module.training) for name, module in target.named_modules()]
+    weights = [weight.clone() for weight in target.parameters()]
+    own = target.config._attn_implementation
+    target.generate(**sources(5), max_new_tokens=6, custom_generate=foreword.generate, drafter=small, nodes=3)
+    assert [(name, type(module), module.training) for name, module in target.named_modules()] == before
+    assert all(torch.equal(*pair) for pair in zip(weights, target.parameters(), strict=True))
+    assert target.config._attn_implementation == own
+
+
+# ---- refusals
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (dict(num_beams=2), r"num_beams=2: beam search .*Set num_beams=1, or call generate without foreword"),
+        (dict(method="eagle"), "cannot use method 'eagle': T5ForConditionalGeneration is an encoder-decoder"),
+        (dict(inputs_embeds=torch.zeros(1, 4, 64), input_ids=None), "inputs_embeds"),
+        (dict(encoder_outputs=BaseModelOutput(torch.zeros(1, 10, 64))), "encoder_outputs"),
+        (dict(attention_mask=torch.tensor([[0] * 4 + [1] * 6])), "padded elsewhere .*padding_side = 'right'"),
+        (dict(attention_mask=torch.tensor([[1] * 4 + [0] + [1] * 5])), "padded elsewhere than on the right"),
+        (dict(decoder_input_ids=torch.tensor([[0, 5]]), decoder_attention_mask=torch.tensor([[0, 1]])), "decoder_att"),
+        (dict(past_key_values=EncoderDecoderCache(DynamicCache(), DynamicCache())), "past_key_values"),
+        (dict(output_attentions=True, return_dict_in_generate=True), "output_attentions"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, dict) else "",
+)
+def test_what_cannot_be_served_is_refused_by_name(model, given, says):
+    with pytest.raises(InvalidRequest, match=says):
+        model.generate(**sources(5) | dict(max_new_tokens=4, custom_generate=foreword.generate) | given)
+
+
+def test_a_draft_model_that_does_not_fit_is_refused(model):
+    call = partial(model.generate, **sources(5), max_new_tokens=4, custom_generate=foreword.generate)
+    with pytest.raises(InvalidRequest, match=r"a decoder-only model cannot draft for an encoder-decoder. Give an enc"):
+        call(drafter=tiny_models.build("llama"))
+    sizes = dict(d_model=32, d_kv=8, d_ff=32, num_layers=1, num_heads=2, decoder_start_token_id=0)
+    with pytest.raises(InvalidRequest, match=r"200 tokens and the target 320.*the target's tokenizer"):
+        call(drafter=T5ForConditionalGeneration(T5Config(vocab_size=200, **sizes)))
+    foreign = partial(foreword.generate, tokenizer=tiny_seq2seq.tokenizer("t5"))
+    foreign = partial(foreign, assistant_tokenizer=tiny_seq2seq.tokenizer("marian"), drafter=draft("t5"))
+    with pytest.raises(InvalidRequest, match="translated for decoder-only models alone"):
+        model.generate(**sources(5), max_new_tokens=4, custom_generate=foreign)
+    llama, ids = tiny_models.build("llama"), torch.tensor([[5, 6]])
+    with pytest.raises(InvalidRequest, match="an encoder-decoder cannot draft for a decoder-only model"):
+        llama.generate(ids, max_new_tokens=4, custom_generate=foreword.generate, drafter=model)
+
+
+def test_an_argument_that_is_nearly_one_is_named(model):
+    with foreword.enable():
+        with pytest.raises(InvalidRequest, match=r"'draft_modle': .*Did you mean 'draft_model'"):
+            model.generate(**sources(5), draft_modle=model)
+        given = dict(decoder_input_ids=torch.tensor([[0]]), decoder_attention_mask=torch.tensor([[1]]))
+        model.generate(**sources(5), **given, max_new_tokens=2, speculative_decoding=True)
+
+
+# ---- enable
+
+
+class Four(DraftBudget):
+    """Allows four draft tokens in every round."""
+
+    def nodes(self, sequence, others):
+        return 4
+
+    def learn(self, sequence, outcome):
+        pass
+
+
+@pytest.fixture
+def four(monkeypatch):
+    """The default budget allows four draft tokens, whatever they cost here and whatever was learnt before."""
+    borrowed._RECORDS.clear()
+    monkeypatch.setitem(BUDGETS, "four", Four)
+    monkeypatch.setattr("foreword.budget.USUAL", "four")
+
+
+@pytest.mark.usefixtures("four")
+@pytest.mark.parametrize("asks", ["assistant_model", "draft_model", "prompt_lookup_num_tokens", "speculative_decoding"])
+@pytest.mark.parametrize("name", ["t5", "m2m100"])
+def test_the_spellings_people_use_are_served(name, asks):
+    model, given = built(name), sources(6, 13)
+    value = {"prompt_lookup_num_tokens": 4, "speculative_decoding": True}.get(asks, draft(name))
+    options = dict(max_new_tokens=20, do_sample=False, return_dict_in_generate=True)
+    want = model.generate(**given, **options)
+    with foreword.enable(), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        got = model.generate(**given, **options, **{asks: value})
+    assert got.sequences.tolist() == want.sequences.tolist()
+    assert sum(row.drafted for row in got.stats) > 0
+    if "model" in asks:
+        assert accepted(got) > 0
+    with foreword.enable():
+        same = model.generate(given["input_ids"], attention_mask=given["attention_mask"], **options, **{asks: value})
+    assert same.sequences.tolist() == want.sequences.tolist()
+
+
+@pytest.mark.usefixtures("four")
+def test_several_texts_of_each_source_are_served(model):
+    options = dict(max_new_tokens=12, do_sample=True, num_return_sequences=3, return_dict_in_generate=True)
+    with foreword.enable():
+        torch.manual_seed(2)
+        got = model.generate(**sources(6, 13), **options, draft_model=draft("t5"))
+    torch.manual_seed(2)
+    plain = model.generate(**sources(6, 13), **options, **how("none"))
+    assert got.sequences.tolist() == plain.sequences.tolist()
+    assert got.sequences.shape == (6, 13)
+    assert accepted(got) > 0
+
+
+HANDED = {
+    "num_beams": (dict(num_beams=2), "num_beams=2: beam search is not supported"),
+    "embeddings": (dict(input_ids=None, inputs_embeds=torch.zeros(1, 10, 64)), "inputs_embeds"),
+    "left": (dict(attention_mask=torch.tensor([[0] * 4 + [1] * 6])), "padded elsewhere than on the right"),
+    "states": (dict(encoder_outputs=BaseModelOutput(torch.ones(1, 10, 64))), "encoder_outputs"),
+    "decoder mask": (
+        dict(decoder_input_ids=torch.tensor([[0, 5]]), decoder_attention_mask=torch.tensor([[0, 1]])),
+        "decoder_attention_mask",
+    ),
+    "hidden": (dict(output_hidden_states=True), "output_hidden_states"),
+}
+
+
+@pytest.mark.parametrize("name", HANDED)
+def test_a_call_that_is_not_served_is_as_it_was(model, name):
+    more, says = HANDED[name]
+    given = sources(5) | dict(max_new_tokens=8, do_sample=False) | more
+    want = model.generate(**given)
+    with foreword.enable(), pytest.warns(UserWarning, match=f"{says}.*{UNCHANGED}") as caught:
+        got = model.generate(**given, speculative_decoding=True)
+    assert got.tolist() == want.tolist()
+    assert len(caught) == 1
+
+
+def test_the_encoder_of_a_served_call_runs_once_a_row(model):
+    calls = []
+    hook = model.get_encoder().register_forward_hook(lambda *call: calls.append(1))
+    with foreword.enable():
+        model.generate(**sources(6, 13), max_new_tokens=4, prompt_lookup_num_tokens=3)
+        calls.clear()
+        model.generate(**sources(6, 13), max_new_tokens=4, prompt_lookup_num_tokens=3)
+    hook.remove()
+    assert len(calls) == 2
