@@ -17,7 +17,7 @@ from torch import Tensor
 from foreword.draft.base import MODEL, Source
 from foreword.draft.tree.drafter import ModelDrafter
 from foreword.errors import InvalidRequest, VocabularyMismatch
-from foreword.model import Model, Read, Tokenizer, check_same, load_draft, load_tokenizer, share_encoder, source_kind
+from foreword.model import Model, Read, Tokenizer, check_same, load_draft, load_tokenizer, source_kind
 from foreword.types import DraftTree, Sequence
 
 CHUNK = 512
@@ -80,7 +80,6 @@ class LanguageModelDrafter(ModelDrafter):
             raise InvalidRequest(
                 f"cannot draft with {model.name}: {target.name} needs {wanted} as draft model. Give one"
             )
-        share_encoder(model.hf, target.hf)
         model.cache_tokens = target.cache_tokens
         if model.vocab > target.vocab:
             raise VocabularyMismatch(

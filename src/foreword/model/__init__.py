@@ -7,8 +7,8 @@ from foreword.model.cost import measure
 from foreword.model.model import Model, borrow, options
 from foreword.model.pool.plan import Read
 from foreword.model.probe.probe import Capability
-from foreword.model.seq2seq import Seq2Seq, check_decoder_only, is_seq2seq
-from foreword.model.shared_encoder import load_draft, share_encoder, source_kind
+from foreword.model.seq2seq import Seq2Seq, check_decoder_only, is_seq2seq, is_speech
+from foreword.model.shared_encoder import is_decoder, load_draft, source_kind, with_encoder
 from foreword.model.tokenizer import Tokenizer, check_same, load_tokenizer
 
 __all__ = [
@@ -22,11 +22,13 @@ __all__ = [
     "borrow",
     "check_decoder_only",
     "check_same",
+    "is_decoder",
     "is_seq2seq",
+    "is_speech",
     "load_draft",
     "load_tokenizer",
     "measure",
     "options",
-    "share_encoder",
     "source_kind",
+    "with_encoder",
 ]

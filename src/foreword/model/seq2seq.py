@@ -67,7 +67,7 @@ class Seq2Seq:
                 "decoder_start_token_id in generation_config.json"
             )
         if reads_sound(model):
-            if model.config.model_type != SPEECH:
+            if not is_speech(model):
                 raise ModelError(f"cannot run {name}: of the models that read sound only {SPEECH} is supported")
             return cls((start,), sound=True)
         first, eos = _token(settings, "forced_bos_token_id", name), getattr(settings, "eos_token_id", None)
@@ -168,7 +168,12 @@ def probe_source(model: PreTrainedModel) -> List[int] | Features:
 
 def reads_sound(model: PreTrainedModel) -> bool:
     """Return whether the encoder of a model reads sound."""
-    return model.main_input_name == "input_features"
+    return is_seq2seq(model.config) and model.main_input_name == "input_features"
+
+
+def is_speech(model: PreTrainedModel) -> bool:
+    """Return whether a model reads sound and is supported."""
+    return reads_sound(model) and model.config.model_type == SPEECH
 
 
 @runtime_checkable

@@ -33,14 +33,21 @@ def load_draft(source: str | Path | PreTrainedModel, target: Model) -> Model:
         trusted = target.trust_remote_code
         config = read_config(source, trust_remote_code=trusted, seq2seq=True)
         if is_seq2seq(config) or not sound:
-            return Model.load(source, dtype=target.dtype, device=str(target.device), trust_remote_code=trusted)
+            model = Model.load(source, dtype=target.dtype, device=str(target.device), trust_remote_code=trusted)
+            share_encoder(model.hf, target.hf)
+            return model
         source = load_weights(source, config, target.dtype, trust_remote_code=trusted)
         nn.Module.to(source, target.device)
-    return Model(with_encoder(source, target.hf) if sound and is_decoder(source) else source)
+    if sound and is_decoder(source):
+        return Model(with_encoder(source, target.hf))
+    share_encoder(source, target.hf)
+    return Model(source)
 
 
-def is_decoder(model: PreTrainedModel) -> bool:
+def is_decoder(model: object) -> bool:
     """Return whether a model is the decoder of an encoder-decoder alone: it takes states that it does not compute."""
+    if not isinstance(model, PreTrainedModel):
+        return False
     return not is_seq2seq(model.config) and "encoder_outputs" in inspect.signature(model.forward).parameters
 
 
@@ -67,7 +74,7 @@ def with_encoder(decoder: PreTrainedModel, target: PreTrainedModel) -> PreTraine
     whole.set_output_embeddings(decoder.get_output_embeddings())
     whole.generation_config = copy.deepcopy(target.generation_config)
     _replace(whole, whole.get_encoder(), target.get_encoder())
-    return whole.eval()
+    return whole
 
 
 def source_kind(model: Model) -> str:

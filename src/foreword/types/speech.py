@@ -30,6 +30,10 @@ class Features:
                 self._states[encoder] = encoder(self.mels[None].to(weight.device, weight.dtype), return_dict=True)
         return self._states[encoder]
 
+    def keep(self, encoder: nn.Module, states: Any) -> None:
+        """Keep what an encoder has given for these features."""
+        self._states[encoder] = states
+
 
 @dataclass(frozen=True, slots=True)
 class SpeechPrompt:
