@@ -1,4 +1,4 @@
-"""Sound longer than a window: transformers' sequential algorithm, token by token, and temperatures that replace poor text."""
+"""Sound longer than a window: the sequential algorithm of transformers, token by token, and its fallback."""
 
 from functools import cache
 from pathlib import Path

@@ -81,7 +81,7 @@ def test_a_model_of_one_language_takes_none(copied):
     file.write_text(json.dumps(settings))
     english = LLM(copied, dtype="float32")
     assert english.transcribe(SOUND, GREEDY)[0].language is None
-    with pytest.raises(InvalidRequest, match="knows English only. Leave them out"):
+    with pytest.raises(InvalidRequest, match=r"knows English only. Leave them out"):
         english.transcribe(SOUND, GREEDY, language="en")
 
 
@@ -110,5 +110,5 @@ def test_a_missing_or_wrong_feature_extractor_is_named(copied):
     with pytest.raises(ModelError, match=r"gives 128 bins and windows of 300 frames, and the model reads 80 and 300"):
         LLM(copied, dtype="float32").transcribe(SOUND)
     memory = LLM(Model(tiny_whisper.build("v2"), "v2"), tokenizer=tiny_whisper.tokenizer("v2"))
-    with pytest.raises(ModelError, match="its feature extractor is unknown. Save the model and its processor"):
+    with pytest.raises(ModelError, match=r"its feature extractor is unknown. Save the model and its processor"):
         memory.transcribe(SOUND)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import wave
 from collections.abc import Mapping
 from numbers import Integral
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 from jaxtyping import Float
@@ -15,8 +16,8 @@ from foreword.errors import InvalidRequest, words
 
 Samples = Float[np.ndarray, "_"]
 """One channel of samples, float32 within -1 and 1."""
-Audio = str | Path | tuple[Any, int] | Mapping[str, Any]
-"""A file, samples with their rate in Hz, or both as {"array": …, "sampling_rate": …}."""
+Audio = str | Path | bytes | tuple[Any, int] | Mapping[str, Any]
+"""A file or its bytes, samples with their rate in Hz, or both as {"array": …, "sampling_rate": …}."""
 RATES = 1_000, 1_000_000
 """Hz. Lowest and highest rate that sound may have."""
 LOUDEST = 2.0
@@ -27,7 +28,9 @@ INSTALL = "Run: pip install 'foreword[audio]'"
 def samples(audio: Audio, rate: int) -> Samples:
     """Return the samples of a sound at `rate`. Raises InvalidRequest where it cannot be read."""
     if isinstance(audio, str | Path):
-        found, own = _from_file(Path(audio).expanduser())
+        found, own = _from_path(Path(audio).expanduser())
+    elif isinstance(audio, bytes):
+        found, own = _from_file(io.BytesIO(audio), "these bytes")
     else:
         found, own = _from_memory(audio)
     if not len(found):
@@ -35,29 +38,32 @@ def samples(audio: Audio, rate: int) -> Samples:
     return found if own == rate else _resampled(found, own, rate)
 
 
-def _from_file(path: Path) -> tuple[Samples, int]:
+def _from_path(path: Path) -> tuple[Samples, int]:
     try:
         with path.open("rb") as file:
-            opening = file.read(12)
-            file.seek(0)
-            if opening[:4] == b"RIFF" and opening[8:] == b"WAVE":
-                try:
-                    with wave.open(file) as reader:
-                        return _pcm(reader, path)
-                except wave.Error:
-                    pass  # compressed, or floats: not for the standard library
-                except EOFError as error:
-                    raise _corrupt(path, "it ends within its header") from error
+            return _from_file(file, str(path))
     except OSError as error:
         raise InvalidRequest(f"cannot read {path}: {error.strerror or error}. Give the path of a sound file") from error
-    return _other_format(path)
 
 
-def _pcm(reader: wave.Wave_read, path: Path) -> tuple[Samples, int]:
+def _from_file(file: BinaryIO, name: str) -> tuple[Samples, int]:
+    opening = file.read(12)
+    file.seek(0)
+    if opening[:4] == b"RIFF" and opening[8:] == b"WAVE":
+        try:
+            return _pcm(wave.open(file), name)
+        except wave.Error:
+            file.seek(0)  # compressed, or floats: not for the standard library
+        except EOFError as error:
+            raise _corrupt(name, "it ends within its header") from error
+    return _other_format(file, name)
+
+
+def _pcm(reader: wave.Wave_read, name: str) -> tuple[Samples, int]:
     width, channels, frames = reader.getsampwidth(), reader.getnchannels(), reader.getnframes()
     data = reader.readframes(frames)
     if len(data) != frames * width * channels:
-        raise _corrupt(path, f"it holds {len(data) // (width * channels)} of {frames} samples")
+        raise _corrupt(name, f"it holds {len(data) // (width * channels)} of {frames} samples")
     if width == 1:
         whole = np.frombuffer(data, np.uint8).astype(np.float32) / 128 - 1
     elif width == 3:  # as the upper bytes of 32 bits
@@ -69,17 +75,17 @@ def _pcm(reader: wave.Wave_read, path: Path) -> tuple[Samples, int]:
     return whole.reshape(-1, channels).mean(1, dtype=np.float32), _checked_rate(reader.getframerate())
 
 
-def _other_format(path: Path) -> tuple[Samples, int]:
+def _other_format(file: BinaryIO, name: str) -> tuple[Samples, int]:
     try:
         import soundfile
     except ImportError as error:
         raise InvalidRequest(
-            f"cannot read {path}: it is no WAV file of whole numbers, and soundfile is missing. {INSTALL}"
+            f"cannot read {name}: it is no WAV file of whole numbers, and soundfile is missing. {INSTALL}"
         ) from error
     try:
-        data, rate = soundfile.read(path, dtype="float32", always_2d=True)
+        data, rate = soundfile.read(file, dtype="float32", always_2d=True)
     except (soundfile.SoundFileError, TypeError) as error:
-        raise _corrupt(path, words(error)) from error
+        raise _corrupt(name, words(error)) from error
     return _checked(data.mean(1, dtype=np.float32)), _checked_rate(rate)
 
 
@@ -139,5 +145,5 @@ def _resampled(found: Samples, own: int, rate: int) -> Samples:
     return resampled if len(resampled) else np.zeros(1, np.float32)
 
 
-def _corrupt(path: Path, why: str) -> InvalidRequest:
-    return InvalidRequest(f"cannot read {path}: {why}. Save the sound again, e.g. as WAV with 16 bits")
+def _corrupt(name: str, why: str) -> InvalidRequest:
+    return InvalidRequest(f"cannot read {name}: {why}. Save the sound again, e.g. as WAV with 16 bits")
