@@ -13,7 +13,6 @@ import starter
 import tiny_whisper
 from foreword import LLM, InvalidRequest, ModelError, SamplingParams
 from foreword.draft.lm import LanguageModelDrafter
-from foreword.errors import ContextExceeded
 from foreword.model import Model
 
 SOUND = (np.zeros(8000, np.float32), 16_000)
@@ -69,8 +68,14 @@ def test_defaults_are_greedy_and_fill_the_context():
     again = llm().transcribe([SOUND], SamplingParams(temperature=0, max_tokens=444))[0]
     assert found.tokens == again.tokens
     assert len(found.tokens) > 256 or found.finish_reason == "stop"
-    with pytest.raises(ContextExceeded, match="Shorten it"):
-        llm().transcribe(SOUND, GREEDY, prompt="word " * 500, condition_on_prev_tokens=False)
+
+
+def test_of_a_long_prompt_the_end_is_read():
+    found, same, other = (
+        llm().transcribe(SOUND, GREEDY, prompt=text)[0].tokens
+        for text in ("first " + "word " * 500, "word " * 60, "first " + "word " * 20)
+    )
+    assert found == same != other
 
 
 def test_a_model_of_one_language_takes_none(copied):

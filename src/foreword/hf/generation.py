@@ -24,7 +24,7 @@ from foreword.hf.unsupported import Call, check_names
 from foreword.model import is_seq2seq, is_speech
 from foreword.types import Features, Sequence
 
-Output = Int[Tensor, "batch length"] | SpeculativeOutput | SpeculativeSeq2SeqOutput
+Output = Int[Tensor, "batch length"] | SpeculativeOutput | SpeculativeSeq2SeqOutput | GenerateEncoderDecoderOutput
 
 
 def generate(

@@ -7,7 +7,7 @@ import wave
 from collections.abc import Mapping
 from numbers import Integral
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, SupportsInt, cast
 
 import numpy as np
 from jaxtyping import Float
@@ -16,7 +16,7 @@ from foreword.errors import InvalidRequest, words
 
 Samples = Float[np.ndarray, "_"]
 """One channel of samples, float32 within -1 and 1."""
-Audio = str | Path | bytes | tuple[Any, int] | Mapping[str, Any]
+Audio = str | Path | bytes | tuple[Any, SupportsInt] | Mapping[str, Any]
 """A file or its bytes, samples with their rate in Hz, or both as {"array": …, "sampling_rate": …}."""
 RATES = 1_000, 1_000_000
 """Hz. Lowest and highest rate that sound may have."""
@@ -85,7 +85,7 @@ def _other_format(file: BinaryIO, name: str) -> tuple[Samples, int]:
     try:
         data, rate = soundfile.read(file, dtype="float32", always_2d=True)
     except (soundfile.SoundFileError, TypeError) as error:
-        raise _corrupt(name, words(error)) from error
+        raise _corrupt(name, getattr(error, "error_string", words(error)).rstrip(" .")) from error
     return _checked(data.mean(1, dtype=np.float32)), _checked_rate(rate)
 
 

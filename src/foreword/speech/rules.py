@@ -26,7 +26,7 @@ class SpeechRules:
     def __init__(self, model: Model) -> None:
         """Raises ModelError where the settings name tokens that the model lacks."""
         self._settings, self._config, self._name = model.hf.generation_config, model.hf.config, model.name
-        self.vocab: int = model.vocab
+        self.vocab, self.eos = model.vocab, model.eos
         self._no_timestamps: int | None = self._get("no_timestamps_token_id")
         self.timestamp_begin: int = model.vocab + 1 if self._no_timestamps is None else self._no_timestamps + 1
         """Id of the first timestamp, 0.00 s; larger than any id in a model without timestamps."""

@@ -102,7 +102,7 @@ class Transcriber:
             fails, silent = self._failure(window, ids, len(start), tokens, own)
             if silent:
                 return None
-            if tokens[-1] == self.tokenizer.eos_token_id:
+            if tokens[-1] in self.rules.eos:
                 tokens.pop()
             if not fails:
                 break
