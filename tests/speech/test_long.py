@@ -15,7 +15,7 @@ from foreword.speech.audio import samples
 from foreword.speech.windows import compression_ratio, split
 
 RATE = 16_000
-GREEDY = SamplingParams(temperature=0, max_tokens=40)
+GREEDY = SamplingParams(temperature=0, max_tokens=24)
 
 
 @cache
@@ -32,9 +32,9 @@ def llm(name: str) -> LLM:
 
 @cache
 def long() -> np.ndarray:
-    """The words again and again, louder and softer: more than three windows."""
+    """The words again and again, louder and softer: more than two windows."""
     words = samples(tiny_whisper.SOUND, RATE)
-    return np.concatenate([words * loud for loud in (1, 0.3, 0.8, 0.1, 0.6, 0.9, 0.5, 0.2)])
+    return np.concatenate([words * loud for loud in (1, 0.3, 0.8, 0.1, 0.6)])
 
 
 @cache
@@ -45,13 +45,14 @@ def features(name: str) -> torch.Tensor:
 
 def check(name: str, found: Transcript, **options) -> None:
     """Compare a transcript with what transformers writes, segment by segment."""
-    options = dict(num_beams=1, max_new_tokens=40, return_timestamps=True, return_segments=True) | options
+    options = dict(num_beams=1, max_new_tokens=24, return_timestamps=True, return_segments=True) | options
     wanted = theirs(name).generate(input_features=features(name), **options)["segments"][0]
     assert [one.tokens for one in found.segments] == [one["tokens"].tolist() for one in wanted]
     assert [(one.start, one.end) for one in found.segments] == [(float(s["start"]), float(s["end"])) for s in wanted]
     assert found.tokens == [token for one in wanted for token in one["tokens"].tolist()]
 
 
+@cache
 def transcribed(name: str, **options) -> Transcript:
     found = llm(name).transcribe((long(), RATE), GREEDY, **options)[0]
     assert found.undrafted is None
@@ -63,8 +64,8 @@ def transcribed(name: str, **options) -> Transcript:
 def test_windows_follow_the_timestamps(name):
     found = transcribed(name)
     check(name, found, do_sample=False)
-    assert len(found.segments) > 5
-    assert len({seconds % 3 for one in found.segments for seconds in (one.start,)}) > 3
+    assert len(found.segments) > 3
+    assert len({one.start % 3 for one in found.segments}) > 2
     assert found.duration == len(long()) / RATE
     assert "<|" not in found.text
     assert "".join(one.text for one in found.segments) == found.text != ""
@@ -105,16 +106,16 @@ def test_silence_is_left_out():
 
 
 def test_a_poor_text_is_written_again_at_the_next_temperature():
-    asked = SamplingParams(temperature=0, max_tokens=40, seed=7)
+    asked = SamplingParams(temperature=0, max_tokens=24, seed=7)
     options = dict(language="en", fallback=(0.5, 1.5), logprob_threshold=0.0)
     found, plain = (
         llm("v2").transcribe((long(), RATE), one, **options)[0]
-        for one in (asked, SamplingParams(temperature=0, max_tokens=40, seed=7, method="none"))
+        for one in (asked, SamplingParams(temperature=0, max_tokens=24, seed=7, method="none"))
     )
     assert found.segments == plain.segments != transcribed("v2", language="en").segments
     assert found.stats.accepted > 20
     assert plain.stats.drafted == 0
-    other = llm("v2").transcribe((long(), RATE), SamplingParams(temperature=0, max_tokens=40, seed=8), **options)[0]
+    other = llm("v2").transcribe((long(), RATE), SamplingParams(temperature=0, max_tokens=24, seed=8), **options)[0]
     assert other.tokens != found.tokens
     fine = llm("v2").transcribe((long(), RATE), asked, language="en", fallback=(1.5,), logprob_threshold=-100.0)[0]
     assert fine.tokens == transcribed("v2", language="en").tokens

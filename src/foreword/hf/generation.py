@@ -210,7 +210,7 @@ class _Job:
         recorders = [row.reader.recorder for row in rows if isinstance(row.reader, StopRules) and row.reader.recorder]
         scores = steps([recorder.scores for recorder in recorders], longest, pad)
         logits = steps([recorder.logits for recorder in recorders], longest, pad)
-        shown = dict(
+        shown: dict[str, Any] = dict(
             sequences=sequences,
             scores=scores if self.config.output_scores else None,
             logits=logits if self.config.output_logits else None,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import inspect
 from pathlib import Path
+from typing import TypeGuard
 
 import torch
 from torch import nn
@@ -44,7 +45,7 @@ def load_draft(source: str | Path | PreTrainedModel, target: Model) -> Model:
     return Model(source)
 
 
-def is_decoder(model: object) -> bool:
+def is_decoder(model: object) -> TypeGuard[PreTrainedModel]:
     """Return whether a model is the decoder of an encoder-decoder alone: it takes states that it does not compute."""
     if not isinstance(model, PreTrainedModel):
         return False
