@@ -99,7 +99,7 @@ def test_assisted_calls_are_served_once_enabled(kind, rounds):
         hook.remove()
     assert torch.equal(found, expected)
     assert drafted(rounds) > 5
-    assert len(encoded) == len(hooks)
+    assert len(encoded) == len(hooks) * len(rounds)  # once a window
 
 
 def test_a_pipeline_gives_the_same_text(rounds):
