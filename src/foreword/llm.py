@@ -8,7 +8,6 @@ from collections.abc import Sequence as List
 from contextlib import contextmanager
 from pathlib import Path
 from threading import RLock
-from types import TracebackType
 
 from foreword import bundled
 from foreword.budget import DraftBudget, policy
@@ -29,12 +28,13 @@ from foreword.scheduler import Scheduler
 from foreword.scoring import score
 from foreword.speculator import Speculator
 from foreword.speculators import Speculators, default_method, source_of
-from foreword.types import Completion, Delta, SamplingParams, Sequence, TokenLogprob
+from foreword.speech.transcribe import Transcribes
+from foreword.types import Completion, Delta, SamplingParams, Sequence, SpeechPrompt, TokenLogprob
 from foreword.types.params import NODES, whole
 from foreword.verify import rule as find_rule
 
 
-class LLM:
+class LLM(Transcribes):
     """A target model, a drafter and the engine that runs them.
 
     >>> llm = LLM()                                              # the bundled models
@@ -156,7 +156,7 @@ class LLM:
     def __enter__(self) -> LLM:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -260,7 +260,7 @@ class LLM:
                 self.engine.abort(sequence)
             self._running.pop(sequence.id, None)
 
-    def prepare(self, prompt: Prompt, params: SamplingParams | None) -> list[Sequence]:
+    def prepare(self, prompt: Prompt | SpeechPrompt, params: SamplingParams | None) -> list[Sequence]:
         """Return `params.n` sequences for a prompt. Raises InvalidRequest if the request cannot be served."""
         self.compile(params)
         with self._locked():  # tokenizers are not thread-safe

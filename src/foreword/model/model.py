@@ -32,10 +32,11 @@ from foreword.model.probe.probe import NATIVE, Capability, backend_named, build_
 from foreword.model.seq2seq import Seq2Seq
 from foreword.native.openmp import one_thread
 from foreword.native.tree import GrownTree, TreeRequest
+from foreword.types import Encoded
 
 NO_LIMIT = 2**31
 """Tokens. Context length of a model whose config gives none."""
-CONTEXT = ("max_position_embeddings", "max_decoder_position_embeddings")
+CONTEXT = ("max_position_embeddings", "max_decoder_position_embeddings", "max_target_positions")
 """Names of the context length in a config."""
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -181,7 +182,7 @@ class Model:
         """
         return self.backend.open(id, capacity, tokens, tenant, layers)
 
-    def encode(self, id: int, source: List[int]) -> None:
+    def encode(self, id: int, source: List[int] | Encoded) -> None:
         """Run the encoder of an encoder-decoder over the source of an open sequence, before its first read."""
         cast("Encodes", self.backend).encode(id, source)
 

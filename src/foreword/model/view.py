@@ -25,6 +25,7 @@ from foreword.model.pool.plan import Read
 from foreword.model.pool.seq2seq import Seq2SeqPoolBackend, Sources
 from foreword.model.skip import LayerSkip, skipping, sublayers_of
 from foreword.native import forward
+from foreword.types import Encoded
 
 CODINGS = {16: forward.WHOLE, 8: forward.BYTES, 4: forward.NIBBLES}
 """Bits of a weight -> its coding on the C side."""
@@ -166,7 +167,7 @@ class PooledSeq2SeqView(PooledView, Seq2SeqPoolBackend):
         self._own, self._positions = base._own, base._positions
         self._sources = base._sources if shares else Sources()
 
-    def encode(self, id: int, source: List[int]) -> None:
+    def encode(self, id: int, source: List[int] | Encoded) -> None:
         if not self.guest:
             super().encode(id, source)
 
