@@ -172,7 +172,7 @@ def test_a_prompt_that_cannot_be_served_is_refused_by_name(prompt, why):
 
 
 def test_images_for_a_model_that_reads_text_only_are_refused_by_name():
-    with LLM() as text, pytest.raises(InvalidRequest, match="cannot read images with .*: it reads text only"):
+    with LLM() as text, pytest.raises(InvalidRequest, match=r"cannot read images with .*: it reads text only"):
         text.chat(said("What?", picture(9, 8)))
     llm = fresh("qwen2-vl")
     prompt = llm.render(chats()[0])
