@@ -49,7 +49,7 @@ class LLM:
     budget: policy for the number of draft tokens (docs/budgets.md).  nodes: instead, a fixed number per round.
     learn: distil the draft model from the target's output between rounds (docs/online.md): True, or Learning with its
         share of the time. The text does not depend on it.
-    dtype, device, backend, trust_remote_code: see `Model.load`.  tokenizer: default, that of the target's folder.
+    dtype, device, backend, weights, trust_remote_code: see `Model.load`.  tokenizer: default, that of the target's folder.
     slots: sequences that run at a time.  chunk: prompt tokens read in one round.
     cache_tokens: most tokens of keys and values held, a quarter of the free memory by default (docs/kv-cache.md).
 
@@ -72,6 +72,7 @@ class LLM:
         dtype: str = "auto",
         device: str = "auto",
         backend: str | None = None,
+        weights: str | None = None,
         slots: int = 8,
         chunk: int = 512,
         cache_tokens: int | None = None,
@@ -86,7 +87,9 @@ class LLM:
             target = bundled.target()
             name = WITH_DRAFT if method is None else method
             draft = shipped(find_method(name), name) if draft is None else draft
-        options = dict(dtype=dtype, device=device, backend=backend, trust_remote_code=trust_remote_code)
+        options = dict(
+            dtype=dtype, device=device, backend=backend, weights=weights, trust_remote_code=trust_remote_code
+        )
         check_given(target, draft, tokenizer, **options)
         self.method = default_method(draft) if method is None else method
         drafter = find_method(self.method)
@@ -170,7 +173,8 @@ class LLM:
         target, engine = self.target, self.engine
         about = f"method={self.method!r}, rule={engine.rule.name!r}, budget={type(engine.budget).__name__}"
         dtype, backend = str(target.dtype).removeprefix("torch."), target.capability.backend
-        return f"LLM({target.name!r}, {about}, dtype={dtype!r}, device='{target.device}', backend={backend!r})"
+        form = "" if target.weights is None else f", weights={target.weights!r}"
+        return f"LLM({target.name!r}, {about}, dtype={dtype!r}, device='{target.device}', backend={backend!r}{form})"
 
     def save_draft(self, folder: str | Path) -> None:
         """Save the trained draft model as a checkpoint for `draft=`; the folder appears complete or not at all.

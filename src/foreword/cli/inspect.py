@@ -53,6 +53,7 @@ def _model(llm: LLM, *, as_json: bool) -> dict[str, object]:
         "architecture": type(target.hf).__name__,
         "parameters": target.parameters,
         "dtype": str(target.dtype).removeprefix("torch."),
+        **({} if target.weights is None else {"weights": target.weights}),
         "device": str(target.device),
         "context": target.context if target.context < NO_LIMIT else None if as_json else "no limit",
         "vocabulary size": target.vocab,
