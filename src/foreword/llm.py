@@ -49,7 +49,8 @@ class LLM:
     budget: policy for the number of draft tokens (docs/budgets.md).  nodes: instead, a fixed number per round.
     learn: distil the draft model from the target's output between rounds (docs/online.md): True, or Learning with its
         share of the time. The text does not depend on it.
-    dtype, device, backend, weights, trust_remote_code: see `Model.load`.  tokenizer: default, that of the target's folder.
+    dtype, device, backend, weights, trust_remote_code: see `Model.load`.  tokenizer: that of the target's folder by
+        default.
     slots: sequences that run at a time.  chunk: prompt tokens read in one round.
     cache_tokens: most tokens of keys and values held, a quarter of the free memory by default (docs/kv-cache.md).
 

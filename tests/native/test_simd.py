@@ -85,7 +85,7 @@ def given() -> Tensor:
 
 @pytest.fixture(scope="module", params=KINDS, ids=lambda kind: kind.name)
 def said(request, tmp_path_factory) -> tuple[list[tuple[Tensor, Tensor]], Tensor, Tensor]:
-    """What the program says of each block, its forwards [coding, all rows at once or one by one, numbers], and a product."""
+    """What the program says of each block, its forwards [coding, all rows or one by one, numbers], and a product."""
     kind: Kind = request.param
     if why := kind.refused():
         pytest.skip(why)

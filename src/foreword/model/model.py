@@ -10,14 +10,14 @@ from collections.abc import Iterator
 from collections.abc import Sequence as List
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from foreword.errors import ForewordError, ModelError, words
+from foreword.errors import ForewordError, ModelError
 from foreword.model.backend import Encodes, Mode, ReadsHiddenStates
 from foreword.model.cost import Cost, known
 from foreword.model.loading.causal import check_causal
