@@ -72,12 +72,12 @@ class Model:
         else:
             self.backend, self.capability = build_backend(hf, known, replaced), known
         self.device: torch.device = next(hf.parameters()).device
-        self.weights = weights
+        self.weights: str | None = None
         """Form of the linear weights if it is not their dtype: "int8"."""
-        if weights is not None:
-            self._quantize()
         self.cache_tokens = None
         self._cost: Cost | None = None
+        if weights is not None:
+            self.quantize(weights)
         self._checked_layers: set[tuple[int, ...]] = set()
         """Layer numbers that `check_hidden_states` has accepted."""
         config = hf.config.get_text_config()
@@ -180,13 +180,18 @@ class Model:
         """
         getattr(self.backend, "quantize_int8", lambda: None)()
 
-    def _quantize(self) -> None:
+    def quantize(self, weights: str) -> None:
+        """Quantize the linear weights in place: it is another model from then on, whose text differs.
+
+        Raises ModelError on a backend that does not multiply by such weights.
+        """
         if self.capability.backend != NATIVE:
             raise ModelError(
-                f"cannot hold the weights of {self.name} in {self.weights}: only backend 'native' multiplies by them, "
-                f"and it runs on '{self.capability.backend}' ({self.capability.reason}). Leave 'weights' out"
+                f"cannot hold the weights of {self.name} in {weights}: only backend 'native' multiplies by them, and "
+                f"it runs on '{self.capability.backend}' ({self.capability.reason}). Leave 'weights' out"
             )
         self.quantize_int8()
+        self.weights, self._cost = weights, None
 
     def open(self, id: int, capacity: int, tokens: List[int] = (), tenant: str = "", layers: List[int] = ()) -> int:
         """Begin a sequence of at most `capacity` tokens, draft tokens included.
