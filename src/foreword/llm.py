@@ -8,6 +8,7 @@ from collections.abc import Sequence as List
 from contextlib import contextmanager
 from pathlib import Path
 from threading import RLock
+from typing import Any
 
 from foreword import bundled
 from foreword.budget import DraftBudget, policy
@@ -41,21 +42,20 @@ class LLM(Transcribes):
     >>> llm.generate("The capital of France is", SamplingParams(temperature=0, max_tokens=16))[0].text
 
     target, draft: folder, hub id or model in memory. A draft in memory may be modified, a target is not.
-    method: drafting method (`foreword methods` lists them); "none" decodes plainly. The default follows the draft: no
-        draft looks draft tokens up in the prompt, a head uses its own method, and a draft with another tokenizer is
-        mapped to the target's vocabulary, unless `method` is "lm".
+    method: drafting method (`foreword methods` lists them); "none" decodes plainly. By default that of the draft: its
+        own of a head, "ngram" without one, and for another tokenizer one that maps its tokens, unless it is "lm".
     rule: verification rule. "match" gives the same text as plain decoding with the same seed, the others the same
         distribution. Or a guarantee, "same-text" or "same-distribution", for the fastest rule that gives it.
     budget: policy for the number of draft tokens (docs/budgets.md).  nodes: instead, a fixed number per round.
     learn: distil the draft model between rounds (docs/online.md): True, or Learning with its share of the time.
-    dtype, device, backend, trust_remote_code: see `Model.load`.
+    dtype, device, backend, weights, trust_remote_code: see `Model.load`.
     tokenizer: default, that of the target's folder; False for token ids alone (docs/targets/image-tokens.md).
     slots: sequences that run at a time.  chunk: prompt tokens read in one round.
     cache_tokens: most tokens of keys and values held, a quarter of the free memory by default (docs/kv-cache.md).
 
     Requests may set their own method, rule and budget (`SamplingParams`). If several methods need a source, `draft`
     maps method names to sources, {"lm": folder, …}; the first is the default method.
-    Threads may share one LLM: their requests share rounds. An error of one request ends only that request.
+    Threads may share one LLM: their requests share rounds. An error of a request ends that request alone.
     """
 
     def __init__(
@@ -71,6 +71,7 @@ class LLM(Transcribes):
         dtype: str = "auto",
         device: str = "auto",
         backend: str | None = None,
+        weights: str | None = None,
         slots: int = 8,
         chunk: int = 512,
         cache_tokens: int | None = None,
@@ -83,9 +84,10 @@ class LLM(Transcribes):
         is_bundled = target is None
         if target is None:
             target = bundled.target()
-            name = WITH_DRAFT if method is None else method
+            name = method or WITH_DRAFT
             draft = shipped(find_method(name), name) if draft is None else draft
-        options = dict(dtype=dtype, device=device, backend=backend, trust_remote_code=trust_remote_code)
+        options: dict[str, Any] = dict(dtype=dtype, device=device, backend=backend, weights=weights)
+        options["trust_remote_code"] = trust_remote_code
         check_given(target, draft, tokenizer, **options)
         self.method = default_method(draft) if method is None else method
         drafter = find_method(self.method)
@@ -164,8 +166,10 @@ class LLM(Transcribes):
             return "<LLM, closed>"
         target, engine = self.target, self.engine
         about = f"method={self.method!r}, rule={engine.rule.name!r}, budget={type(engine.budget).__name__}"
-        dtype, backend = str(target.dtype).removeprefix("torch."), target.capability.backend
-        return f"LLM({target.name!r}, {about}, dtype={dtype!r}, device='{target.device}', backend={backend!r})"
+        kind = f"dtype='{target.dtype}'".replace("torch.", "") + (
+            f", weights={target.weights!r}" if target.weights else ""
+        )
+        return f"LLM({target.name!r}, {about}, {kind}, device='{target.device}', backend={target.capability.backend!r})"
 
     def save_draft(self, folder: str | Path) -> None:
         """Save the trained draft model as a checkpoint for `draft=`; the folder appears complete or not at all.

@@ -70,7 +70,8 @@ class Transcribes:
 
         A sound is a file, or (samples, rate in Hz). `params` default to greedy decoding; `max_tokens` counts for each
         window of 30 seconds. The other options are those of SpeechOptions (docs/targets/speech.md). With
-        `params.n` > 1, the transcripts of one sound are adjacent. Raises InvalidRequest where a sound or an option cannot be served.
+        `params.n` > 1, the transcripts of one sound are adjacent. Raises InvalidRequest where a sound or an option
+        cannot be served.
         """
         options = SpeechOptions(
             language=language,
