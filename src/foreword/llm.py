@@ -8,7 +8,6 @@ from collections.abc import Sequence as List
 from contextlib import contextmanager
 from pathlib import Path
 from threading import RLock
-from typing import Any
 
 from foreword import bundled
 from foreword.budget import DraftBudget, policy
@@ -28,7 +27,7 @@ from foreword.requests import Requests, completed
 from foreword.scheduler import Scheduler
 from foreword.scoring import score
 from foreword.speculator import Speculator
-from foreword.speculators import Speculators, default_method, source_of
+from foreword.speculators import Speculators, check_source, default_method, source_of
 from foreword.speech.transcribe import Transcribes
 from foreword.types import Completion, Delta, SamplingParams, Sequence, SpeechPrompt, TokenLogprob
 from foreword.types.params import NODES, whole
@@ -42,8 +41,8 @@ class LLM(Transcribes):
     >>> llm.generate("The capital of France is", SamplingParams(temperature=0, max_tokens=16))[0].text
 
     target, draft: folder, hub id or model in memory. A draft in memory may be modified, a target is not.
-    method: drafting method (`foreword methods` lists them); "none" decodes plainly. By default that of the draft: its
-        own of a head, "ngram" without one, and for another tokenizer one that maps its tokens, unless it is "lm".
+    method: drafting method (`foreword methods` lists them); "none" decodes plainly. By default that of the draft: a
+        head's own, a lookup without one, and for another tokenizer one that maps its tokens, unless it is "lm".
     rule: verification rule. "match" gives the same text as plain decoding with the same seed, the others the same
         distribution. Or a guarantee, "same-text" or "same-distribution", for the fastest rule that gives it.
     budget: policy for the number of draft tokens (docs/budgets.md).  nodes: instead, a fixed number per round.
@@ -84,22 +83,18 @@ class LLM(Transcribes):
         is_bundled = target is None
         if target is None:
             target = bundled.target()
-            name = method or WITH_DRAFT
-            draft = shipped(find_method(name), name) if draft is None else draft
-        options: dict[str, Any] = dict(dtype=dtype, device=device, backend=backend, weights=weights)
-        options["trust_remote_code"] = trust_remote_code
-        check_given(target, draft, tokenizer, **options)
+            draft = shipped(find_method(method or WITH_DRAFT), method or WITH_DRAFT) if draft is None else draft
+        how = dict(dtype=dtype, device=device, backend=backend, weights=weights, trust_remote_code=trust_remote_code)
+        check_given(target, draft, tokenizer, **how)
         self.method = default_method(draft) if method is None else method
         drafter = find_method(self.method)
         source = source_of(draft, self.method, drafter)
-        if drafter.needs and source is None and not is_bundled:
-            raise InvalidRequest(
-                f"cannot use method {self.method!r}: it needs {drafter.takes}. Give draft='folder or hub id'"
-            )
+        if not is_bundled:
+            check_source(source, self.method, drafter)
         settings = teaching(learn, drafter, self.method)
         if drafter.takes == MODEL and isinstance(source, str | Path) and tokenizer is not False:
             load_tokenizer(source, trust_remote_code=trust_remote_code)  # fail now if its files are missing
-        self.target, self._tokenizer = opened(target, tokenizer, **options)
+        self.target, self._tokenizer = opened(target, tokenizer, **how)
         self.target.cache_tokens = cache_tokens
         self._speculators = Speculators(
             self.target, self._tokenizer, draft, method=self.method, rule=rule, decides=make_budget, bundled=is_bundled
