@@ -26,7 +26,7 @@ THRESHOLDS = {"compression_ratio_threshold": 1.35, "logprob_threshold": -1.0, "n
 
 Files = Annotated[
     list[Path],
-    typer.Argument(help="Sound files: WAV; others with foreword[audio].", exists=True, dir_okay=False),
+    typer.Argument(help="Sound files: WAV; others with the extra audio.", exists=True, dir_okay=False),
 ]
 Language = Annotated[
     str | None,
