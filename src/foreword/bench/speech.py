@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import median
 from time import perf_counter, sleep
 from typing import Any
+from warnings import catch_warnings, filterwarnings
 
 from rich.box import SIMPLE_HEAD
 from rich.markup import escape
@@ -32,7 +33,7 @@ from foreword.bench.peers.transcribers import (
 from foreword.bench.race import REST
 from foreword.bench.run import Options, check, sources
 from foreword.draft import PLAIN, WITH_DRAFT, WITHOUT_DRAFT
-from foreword.errors import InvalidRequest
+from foreword.errors import DraftError, InvalidRequest
 from foreword.llm import LLM
 from foreword.speech.audio import samples
 from foreword.speech.features import FeatureReader
@@ -136,7 +137,7 @@ def transcribing(
     llm, out = _load(source, options), Exclusions(progress, needed=PLAIN)
     rate = FeatureReader(llm.target).rate
     sounds = {file.name: samples(file, rate) for file in files}
-    entries = {name: partial(_ours, llm, name) for name in names} | _others(source, options, out)
+    entries = _own(llm, names, out) | _others(source, options, out)
     asks = {
         heat: [
             Ask(name, sound, rate, heat, options.seed + place, max_tokens, "")
@@ -179,6 +180,17 @@ def _load(source: Weights, options: Options) -> LLM:
     if llm.target.seq2seq is None or not llm.target.seq2seq.sound:
         raise InvalidRequest(f"cannot measure {source.name}: it reads no sound. Give --model a speech model as Whisper")
     return llm
+
+
+def _own(llm: LLM, names: tuple[str, ...], out: Exclusions) -> dict[str, Runs]:
+    """Return our rows, with their drafters loaded."""
+    entries: dict[str, Runs] = {}
+    for name in names:
+        with out.unless(name), catch_warnings():
+            filterwarnings("error", "cannot load the drafter")  # its row would be plain decoding once more
+            llm.speculator(SamplingParams(method=name))
+            entries[name] = partial(_ours, llm, name)
+    return entries
 
 
 def _others(source: Weights, options: Options, out: Exclusions) -> dict[str, Runs]:
@@ -263,5 +275,7 @@ def _ours(llm: LLM, method: str, ask: Ask) -> Trial:
     started = perf_counter()
     found = llm.transcribe((ask.samples, ask.rate), params)[0]
     seconds = perf_counter() - started
+    if found.undrafted is not None:
+        raise DraftError(found.undrafted)
     stats = found.stats
     return Trial(found.text, tuple(found.tokens), seconds, stats.tokens, stats.rounds, stats.drafted, stats.accepted)
