@@ -2,10 +2,12 @@
 
 import json
 import re
+from shutil import copy
 from xml.etree import ElementTree
 
 import pytest
 
+import tiny_whisper
 from foreword.draft import WITH_DRAFT, WITHOUT_DRAFT
 
 
@@ -96,6 +98,11 @@ def test_bench_measures_on_another_device_where_it_can(here):
         ("--serve --method none", "cannot use '--method' with '--serve'"),
         ("--serve --plot x.png", "cannot use '--plot' with '--serve'"),
         ("--rules --where", "cannot combine '--rules' and '--where'"),
+        ("--audio .", "cannot use '--audio': it goes with '--task'"),
+        ("--task asr --audio .", "cannot measure speech without '--model'"),
+        ("--task asr --model x", "cannot measure speech without '--audio'"),
+        ("--task asr --model x --audio . --quick", "cannot use '--quick' with '--task asr'"),
+        ("--task asr --rules", "cannot combine '--rules' and '--task'"),
         ("--limit -t 0 --limit-prompts 3", "cannot use '--limit-prompts' and '--temperature' with '--limit'"),
     ],
 )
@@ -120,3 +127,18 @@ def test_quiet_bench_writes_its_table_alone(here, unbarred):
     assert found.stdout
     assert found.stderr == ""
     assert here(*asked).stderr
+
+
+def test_bench_transcribes_the_sounds_of_a_folder(here, tmp_path):
+    model = tiny_whisper.saved(tiny_whisper.build("v2"), "v2", tmp_path / "model")
+    (tmp_path / "sounds").mkdir()
+    copy(tiny_whisper.SOUND, tmp_path / "sounds")
+    asked = ("bench", "--task", "asr", "--audio", str(tmp_path / "sounds"), "--model", str(model), "--dtype", "float32")
+    report = json.loads(here(*asked, "--max-tokens", "8", "--method", "suffix", "--json", "-").stdout)
+    assert [(row["name"], row["temperature"]) for row in report["rows"]] == [
+        ("none", 0),
+        ("suffix", 0),
+        ("transformers.generate", 0),
+    ]
+    assert [row["same_text"] for row in report["rows"]] == [True] * 3
+    assert report["settings"]["max_tokens"] == 8

@@ -6,11 +6,11 @@ import json as encode
 from collections.abc import Callable
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from foreword.cli.common import early, options, render, runtime, source
+from foreword.cli.common import early, measurements, options, render, runtime, source
 from foreword.cli.common.progress import LineProgress
 
 if TYPE_CHECKING:
@@ -19,13 +19,11 @@ if TYPE_CHECKING:
     from foreword.bench.run import Options
 
 MEASURE, OUTPUT = "Measurement", "Results"
-ALONE = {"limit": {"context", "device"}, "rules": {"nodes"}, "serve": {"concurrency", "requests"}}
-"""Options that only one kind of measurement takes."""
-LIMITED = {"quick", "inflate", "model", "dtype", "trust_remote_code", "json", "quiet"}
-"""Other options that --limit takes."""
 STDOUT = Path("-")
 TEMPERATURES, BUDGETS = (0.3, 0.7, 1.0, 1.3), (4, 8, 16, 32, 64)
 """Default temperatures and draft tokens per round of --rules."""
+TOKENS = 128
+"""Default maximum of new tokens in a text answer."""
 
 
 def _option(
@@ -52,7 +50,12 @@ def _rows(methods: list[str] | None) -> None:
 
 def _engines(baselines: list[str] | None) -> None:
     for name in baselines or ():
-        early.check_name("engine", name, (*source.value("bench.peers.registry", "ENGINES"), "all"))
+        known = (
+            *source.value("bench.peers.registry", "ENGINES"),
+            source.value("bench.peers.transcribers", "FASTER_WHISPER"),
+            "all",
+        )
+        early.check_name("engine", name, known)
 
 
 Quick = Annotated[
@@ -64,7 +67,7 @@ Inflate = Annotated[
 ]
 Temperatures = Annotated[
     list[float] | None,
-    _option("Sampling temperature. Repeatable. Default: 0 and 1.", "--temperature", "-t", metavar="T"),
+    _option("Sampling temperature. Repeatable. Default: 0 and 1; for sound 0.", "--temperature", "-t", metavar="T"),
 ]
 Rows = Annotated[
     list[str] | None,
@@ -79,7 +82,7 @@ Budget = Annotated[
 Peers = Annotated[
     list[str] | None,
     _option(
-        "Additional baselines: openvino, llamacpp or all; needs foreword\\[peers].",
+        "Additional baselines: openvino, llamacpp or all (foreword\\[peers]); for sound faster-whisper.",
         "--peers",
         metavar="NAME",
         check=_engines,
@@ -93,8 +96,10 @@ Sources = Annotated[
     _option("Input of a method, such as its datastore.", "--source", metavar="NAME=PATH"),
 ]
 Few = Annotated[int | None, _option("Maximum number of prompts, over all categories.", least=1)]
-Length = Annotated[int, _option("Maximum number of new tokens per answer.", least=1)]
-Repeats = Annotated[int, _option("Runs per prompt.", least=1)]
+Length = Annotated[
+    int | None, _option("Maximum number of new tokens per answer. Default: 128; for sound the context.", least=1)
+]
+Repeats = Annotated[int, _option("Runs per prompt or sound.", least=1)]
 Seed = Annotated[int, _option("Seed of the first request; then consecutive.", least=0)]
 Json = Annotated[
     Path | None,
@@ -124,6 +129,11 @@ Requests = Annotated[int | None, _option("With --serve: requests at each concurr
 NodeCounts = Annotated[list[int] | None, _option("With --rules: draft tokens per round. Default: 4 to 64.", "--nodes")]
 Context = Annotated[int, _option("With --limit: context tokens before the forward.", least=1)]
 Device = Annotated[str, _option("With --limit: device, as cpu, cuda, cuda:1.", metavar="DEVICE", check=early.device)]
+Task = Annotated[
+    Literal["text", "asr"],
+    typer.Option("--task", help="Answers to prompts, or transcripts of sounds.", rich_help_panel=MEASURE),
+]
+Sounds = Annotated[Path | None, _option("With --task asr: folder of .wav and .flac files.", "--audio", metavar="DIR")]
 Plot = Annotated[
     Path | None,
     typer.Option(
@@ -144,6 +154,8 @@ def bench(
     concurrency: Concurrency = "1,4,16,32",
     requests: Requests = None,
     where: Where = False,
+    task: Task = "text",
+    audio: Sounds = None,
     inflate: Inflate = None,
     temperature: Temperatures = None,
     method: Rows = None,
@@ -151,7 +163,7 @@ def bench(
     peers: Peers = None,
     prompts: Kind = "in-domain",
     limit_prompts: Few = None,
-    max_tokens: Length = 128,
+    max_tokens: Length = None,
     repeats: Repeats = 1,
     context: Context = 200,
     nodes: NodeCounts = None,
@@ -168,7 +180,7 @@ def bench(
 ) -> None:
     """Measure all methods, plain decoding and transformers on this machine, in one interleaved run."""
     given = locals()
-    _check(given)
+    measurements.check(given, {name: option.default for name, option in signature(bench).parameters.items()})
     if limit:
         _limit(given)
     elif rules:
@@ -177,6 +189,8 @@ def bench(
         _batch_sizes(_request(given), early.numbers("batch", batch), json)
     elif serve:
         _serving(_request(given), requests, early.numbers("concurrency", concurrency), json)
+    elif audio is not None:
+        _speech(_request(given), audio, max_tokens, json)
     else:
         _methods(_request(given), json, where=where)
 
@@ -190,53 +204,22 @@ def _request(given: dict[str, Any]) -> Options:
         "budget",
         "prompts",
         "limit_prompts",
-        "max_tokens",
         "repeats",
         "seed",
         "dtype",
         "draft",
     )
+    usual = TEMPERATURES if given["rules"] else (0.0,) if given["audio"] else DEFAULT_TEMPERATURES
     return Options(
         **{name: given[name] for name in (*unchanged, "trust_remote_code")},
-        temperatures=tuple(given["temperature"] or (TEMPERATURES if given["rules"] else DEFAULT_TEMPERATURES)),
+        max_tokens=given["max_tokens"] or TOKENS,
+        temperatures=tuple(given["temperature"] or usual),
         methods=tuple(given["method"]) if given["method"] else None,
         peers=tuple(given["peers"] or ()),
         target=given["model"],
         sources=tuple(given["source"] or ()),
         plot=None if given["plot"] is None else str(given["plot"]),
     )
-
-
-def _check(given: dict[str, object]) -> None:
-    """Raise InvalidRequest for options that the chosen measurement would ignore."""
-    from foreword.errors import InvalidRequest
-
-    defaults = {name: option.default for name, option in signature(bench).parameters.items()}
-    changed = {name for name, default in defaults.items() if given[name] != default}
-    kinds = sorted(changed & {"limit", "rules", "batch", "serve", "where"})
-    if len(kinds) > 1:
-        raise InvalidRequest(f"cannot combine {_as_options(kinds)}: each is its own measurement. Give one at a time")
-    kind = kinds[0] if kinds else ""
-    for other, own in ALONE.items():
-        if other != kind and (unused := sorted(changed & own)):
-            raise InvalidRequest(
-                f"cannot use {_as_options(unused)}: it goes with {_as_options([other])}. Leave it out, or add that"
-            )
-    if kind == "limit" and (unused := sorted(changed - LIMITED - ALONE[kind] - {kind})):
-        raise InvalidRequest(
-            f"cannot use {_as_options(unused)} with '--limit': it measures forwards alone. Leave it out"
-        )
-
-    if kind in ("batch", "serve") and "plot" in changed:
-        raise InvalidRequest(f"cannot use '--plot' with '--{kind}': it draws single requests. Leave it out")
-    if kind == "serve" and (unused := sorted(changed & {"method", "budget", "source"})):
-        raise InvalidRequest(
-            f"cannot use {_as_options(unused)} with '--serve': servers run by their defaults. Leave it out"
-        )
-
-
-def _as_options(options: list[str]) -> str:
-    return " and ".join(f"'--{name.replace('_', '-')}'" for name in options)
 
 
 def _methods(request: Options, json: Path | None, *, where: bool) -> None:
@@ -268,6 +251,14 @@ def _serving(request: Options, requests: int | None, concurrencies: list[int], j
     from foreword.bench.serving.run import serving
 
     report = serving(request, concurrencies, requests, runtime.note)
+    _write(report.as_json(), report.table(), json)
+
+
+def _speech(request: Options, folder: Path, max_tokens: int | None, json: Path | None) -> None:
+    from foreword.bench.speech import transcribing
+
+    with LineProgress(quiet=json == STDOUT) as progress:
+        report = transcribing(request, folder, max_tokens, progress)
     _write(report.as_json(), report.table(), json)
 
 
