@@ -64,6 +64,12 @@ def _qwen2_vl(ids: dict[str, int]) -> hf.PreTrainedConfig:
     )  # fmt: skip
 
 
+def _tied(ids: dict[str, int]) -> hf.PreTrainedConfig:
+    config = _qwen2_vl(ids)
+    config.tie_word_embeddings = config.text_config.tie_word_embeddings = True
+    return config
+
+
 def _llava(ids: dict[str, int]) -> hf.PreTrainedConfig:
     return hf.LlavaConfig(
         text_config=hf.LlamaConfig(**SIZES),
@@ -240,6 +246,7 @@ def _tiles(kind: Any) -> Any:
 
 FAMILIES: dict[str, Family] = {
     "qwen2-vl": Family(_qwen2_vl, lambda: hf.Qwen2VLImageProcessorPil(**_QWEN_IMAGES), "Qwen2VLProcessor", **_QWEN),
+    "tied": Family(_tied, lambda: hf.Qwen2VLImageProcessorPil(**_QWEN_IMAGES), "Qwen2VLProcessor", **_QWEN),
     "qwen2.5-vl": Family(
         _qwen2_5_vl, lambda: hf.Qwen2VLImageProcessorPil(**_QWEN_IMAGES), "Qwen2_5_VLProcessor", **_QWEN
     ),
