@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 import torch
@@ -395,6 +396,25 @@ def said(text: str, *pictures: Image.Image) -> list[dict[str, Any]]:
     """Return a chat of one message: pictures, then a text."""
     content = [*({"type": "image", "image": one} for one in pictures), {"type": "text", "text": text}]
     return [{"role": "user", "content": content}]
+
+
+@cache
+def folder(name: str) -> Path:
+    """Return a folder of this process with a saved family."""
+    return saved(name, Path(mkdtemp(prefix="tiny_vision")))
+
+
+@cache
+def chats() -> list[list[dict[str, Any]]]:
+    """Chats with a landscape, a portrait after a text, a tiny image and two in one message; one without images."""
+    earlier = [{"role": "user", "content": "Hello."}, {"role": "assistant", "content": "Hi."}]
+    return [
+        said("What is this?", picture(72, 40)),
+        [*earlier, *said("Describe it.", picture(24, 88, 1))],
+        said("Small.", picture(9, 8, 2)),
+        said("Compare.", picture(33, 31, 3), picture(80, 32, 4)),
+        [{"role": "user", "content": "There is no image here."}],
+    ]
 
 
 def inputs(llm: Any, chat: list[dict[str, Any]]) -> dict[str, torch.Tensor]:

@@ -41,8 +41,8 @@ class Seen:
 
     def within(self, read: Read) -> range:
         """Return the tokens of a read that are between the first placeholder and the last."""
-        stop = min(read.start + len(read.tokens), self.images.stop)
-        return range(max(read.start, self.images.start), stop)
+        start, stop = max(read.start, self.images.start), min(read.start + len(read.tokens), self.images.stop)
+        return range(start, max(start, stop))
 
 
 class ImageKernel(Kernel):

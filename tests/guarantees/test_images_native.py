@@ -1,0 +1,156 @@
+"""Images on backend `native`: scores are those of the model's own code, and drafts and batches change no token.
+
+In bfloat16, on a CPU; text on the other backends is that of transformers (test_images.py).
+"""
+
+from functools import cache
+
+import pytest
+import torch
+
+import tiny_vision
+from foreword import LLM, SamplingParams
+from foreword.model import Model, Read
+from foreword.model.pool.prefixes import PAGE
+from foreword.model.probe.probe import NATIVE
+from foreword.model.probe.trial import ROUNDED
+from foreword.native.forward import reason
+from foreword.prompts import ImagePrompt
+from tiny_vision import chats, folder, picture, said
+
+pytestmark = pytest.mark.skipif(reason() is not None, reason=f"no native backend here: {reason()}")
+FAMILIES = [name for name in tiny_vision.FAMILIES if tiny_vision.missing(name) is None and "gemma4" not in name]
+QUICK = ("tied", "qwen3-vl", "llava", "gemma3")
+SOME = [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in FAMILIES]
+"""Families with M-RoPE and a tied head, with states for later layers, with neither, and with mutual attention."""
+NEW = 32
+
+
+@cache
+def target(name: str) -> Model:
+    return Model.load(folder(name), dtype="bfloat16")
+
+
+def fresh(name: str, method: str = "none", **options) -> LLM:
+    """An LLM whose target keeps no text of earlier ones."""
+    target(name).backend.pool.prefixes.clear()
+    return LLM(target(name), method=method, **options)
+
+
+def asked(**more) -> list[SamplingParams]:
+    """Parameters for each chat: most are sampled, some of them hardly."""
+    heats = (0, 0.8, 0.3, 0, 0.5)
+    return [SamplingParams(temperature=heat, seed=7, max_tokens=NEW, **more) for heat in heats]
+
+
+def together(llm: LLM, params) -> list:
+    return llm.generate([llm.render(chat) for chat in chats()], params)
+
+
+@cache
+def plain(name: str) -> list[list[int]]:
+    """Our own text without drafts, each chat alone."""
+    llm = fresh(name)
+    return [llm.chat(chat, one).tokens for chat, one in zip(chats(), asked(), strict=True)]
+
+
+def scored(llm: LLM, prompt: ImagePrompt, chunk: int) -> torch.Tensor:
+    """The scores of every token of a prompt that is read in chunks."""
+    backend = llm.target.backend
+    backend.open(99, len(prompt))
+    backend.see(99, llm._requests._sight.rows(prompt))
+    try:
+        starts = range(0, len(prompt), chunk)
+        reads = [Read(99, start, part, keep=len(part)) for start in starts if (part := prompt[start : start + chunk])]
+        return torch.cat([backend.read([read]) for read in reads])
+    finally:
+        backend.close(99)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_scores_of_prompts_with_images_are_those_of_the_model(name):
+    llm = fresh(name)
+    assert llm.target.capability.backend == NATIVE
+    assert llm.target.hf.get_output_embeddings().weight.numel() == 0  # packed, and not held twice
+    own = tiny_vision.build(name).bfloat16()
+    own.get_decoder().set_attn_implementation("eager")
+    for chat in chats()[:-1]:
+        prompt, inputs = llm.render(chat), tiny_vision.inputs(llm, chat)
+        assert isinstance(prompt, ImagePrompt)
+        with torch.inference_mode():
+            expected = own(**inputs, use_cache=False).logits[0].float()
+        scores = scored(llm, prompt, len(prompt))
+        deviations = (scores - expected).abs().amax(-1) / expected.std()
+        assert float(deviations.max()) < ROUNDED * 2 / 3
+        assert float(deviations.median()) < ROUNDED / 4
+        if name != "gemma3":  # whose images are read whole
+            assert torch.equal(scored(llm, prompt, 5), scores)
+
+
+@pytest.mark.parametrize("chunk", [5, 512])
+@pytest.mark.parametrize("name", SOME)
+def test_text_depends_on_no_other_request_and_no_chunk(name, chunk):
+    answers = together(fresh(name, chunk=chunk, slots=3), asked())
+    assert [one.tokens for one in answers] == plain(name)
+    assert len({tuple(one) for one in plain(name)}) == len(chats())
+
+
+@pytest.mark.parametrize("method", ["suffix", "predicted", "layers", "quantized", "lm", "recycle", "lookahead"])
+@pytest.mark.parametrize("name", SOME)
+def test_drafts_change_no_token(name, method):
+    params = asked()
+    if method == "predicted":
+        params = [asked(prediction=tuple(text))[number] for number, text in enumerate(plain(name))]
+    draft = target(name) if method == "lm" else None
+    drafted = together(fresh(name, method, draft=draft, nodes=4), params)
+    assert [one.tokens for one in drafted] == plain(name)
+    assert [one.undrafted for one in drafted] == [None] * len(drafted)
+    assert sum(one.stats.drafted for one in drafted) > 0
+    assert sum(one.stats.accepted for one in drafted) > 0
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_images_of_one_size_share_no_pages_unless_they_are_the_same(name):
+    llm = fresh(name)
+    one, other = (said("What is it?", picture(64, 64, seed)) for seed in (1, 2))
+    params = SamplingParams(temperature=0, max_tokens=4, logprobs=0)
+    first = llm.render(one)
+    filler = "A long text before the image, so that a page is full of it."
+    filler += "." * ((PAGE - 14 - len(filler) - len("<user>") - first.index(first.placeholder)) % PAGE)
+    before = [{"role": "user", "content": filler}]
+    ids = llm.render(before + one)
+    placeholder = ids.index(ids.placeholder)
+    alone = llm.chat(before + other, params)
+    llm = fresh(name)
+    first = llm.chat(before + one, params)
+    second, again = llm.chat(before + other, params), llm.chat(before + one, params)
+    assert second.logprobs == alone.logprobs != first.logprobs  # of every bit
+    assert again.logprobs == first.logprobs
+    assert second.stats.cached == placeholder // PAGE * PAGE > 0
+    assert again.stats.cached == (len(ids) - 1) // PAGE * PAGE > second.stats.cached
+
+
+@pytest.mark.parametrize("name", ["tied", "gemma3"])
+def test_a_text_that_gives_way_is_read_again_with_its_images(name):
+    llm = fresh(name)
+    sequence = llm.prepare(llm.render(chats()[0]), asked()[0])[0]
+    llm.begin(sequence)
+    for _ in range(5):
+        llm.advance()
+    llm.engine._cache.give_up(llm.engine.scheduler.preempt())
+    target(name).backend.pool.prefixes.clear()
+    while not llm.engine.idle:
+        llm.advance()
+    assert sequence.tokens[sequence.prompt :] == plain(name)[0]
+
+
+def test_a_backend_that_packed_the_weights_lends_them_to_the_model_only_for_a_while():
+    hf = target("tied").hf
+    chats_before = plain("tied")
+    with target("tied").backend.lend(), torch.inference_mode():
+        own = hf(input_ids=torch.tensor([[5, 6, 7]]), use_cache=False).logits
+    expected = tiny_vision.build("tied").bfloat16()(input_ids=torch.tensor([[5, 6, 7]]), use_cache=False).logits
+    torch.testing.assert_close(own, expected, rtol=0.1, atol=0.1)
+    assert hf.get_output_embeddings().weight.numel() == hf.get_input_embeddings().weight.numel() == 0
+    assert all(linear.weight.numel() == 0 for linear in hf.get_decoder().modules() if isinstance(linear, torch.nn.Linear))
+    assert [fresh("tied").chat(chat, one).tokens for chat, one in zip(chats(), asked(), strict=True)] == chats_before
