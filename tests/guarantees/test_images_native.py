@@ -11,6 +11,7 @@ import torch
 import tiny_vision
 from foreword import LLM, SamplingParams
 from foreword.model import Model, Read
+from foreword.model.cpu.backend import joined
 from foreword.model.pool.prefixes import PAGE
 from foreword.model.probe.probe import NATIVE
 from foreword.model.probe.trial import ROUNDED
@@ -144,6 +145,16 @@ def test_a_text_that_gives_way_is_read_again_with_its_images(name):
     assert sequence.tokens[sequence.prompt :] == plain(name)[0]
 
 
+def test_angles_of_three_directions_are_joined_also_where_transformers_does_so_in_attention():
+    config, rotary = target("tied").hf.config.text_config, target("tied").hf.get_decoder().rotary_emb
+    positions = torch.tensor([[0, 1, 1, 1, 3], [0, 1, 1, 2, 3], [0, 1, 2, 1, 3]])
+    grid = torch.stack([rotary(torch.zeros(1), axis.expand(3, 1, -1))[0] for axis in positions])
+    expected, _ = rotary(torch.zeros(1), positions[:, None])
+    assert grid.shape == (3, *expected.shape)
+    assert torch.equal(joined(grid, config.rope_parameters["mrope_section"]), expected)
+    assert not torch.equal(grid[0], expected)
+
+
 def test_a_backend_that_packed_the_weights_lends_them_to_the_model_only_for_a_while():
     hf = target("tied").hf
     chats_before = plain("tied")
@@ -152,5 +163,7 @@ def test_a_backend_that_packed_the_weights_lends_them_to_the_model_only_for_a_wh
     expected = tiny_vision.build("tied").bfloat16()(input_ids=torch.tensor([[5, 6, 7]]), use_cache=False).logits
     torch.testing.assert_close(own, expected, rtol=0.1, atol=0.1)
     assert hf.get_output_embeddings().weight.numel() == hf.get_input_embeddings().weight.numel() == 0
-    assert all(linear.weight.numel() == 0 for linear in hf.get_decoder().modules() if isinstance(linear, torch.nn.Linear))
+    assert all(
+        linear.weight.numel() == 0 for linear in hf.get_decoder().modules() if isinstance(linear, torch.nn.Linear)
+    )
     assert [fresh("tied").chat(chat, one).tokens for chat, one in zip(chats(), asked(), strict=True)] == chats_before

@@ -8,8 +8,8 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from collections.abc import Sequence as List
-from ctypes import byref, c_int64
 from contextlib import AbstractContextManager, nullcontext
+from ctypes import byref, c_int64
 from functools import partial
 from typing import Any
 
@@ -224,8 +224,8 @@ def turns_of(model: PreTrainedModel) -> List[Rotary | None]:
         return [None] * len(layers)
     if type(inner).__name__.startswith("Cohere"):
         rotary = partial(_half_split, rotary)
-    if any("mrope_section" in rope for rope in ropes(config)):
-        rotary = partial(_multimodal, rotary)
+    if section := next((rope["mrope_section"] for rope in ropes(config) if "mrope_section" in rope), None):
+        rotary = partial(_multimodal, rotary, section)
     kinds = config.layer_types if ropes(config) != [config.rope_parameters] else [None] * len(layers)
     by_kind = {kind: rotary if kind is None else partial(rotary, layer_type=kind) for kind in set(kinds)}
     return [by_kind[kind] if architectures.turns(layer) else None for kind, layer in zip(kinds, layers, strict=True)]
@@ -237,9 +237,20 @@ def _half_split(rotary: Rotary, like: Tensor, positions: Tensor) -> tuple[Tensor
     return cos, sin
 
 
-def _multimodal(rotary: Rotary, like: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+def _multimodal(rotary: Rotary, section: list[int], like: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
     """Return multimodal angles (M-RoPE); a position of text is the same in all three directions."""
-    return rotary(like, positions.expand(3, -1, -1))
+    cos, sin = (joined(table, section) for table in rotary(like, positions.expand(3, -1, -1)))
+    return cos, sin
+
+
+def joined(table: Float[Tensor, "*grid 1 position dim"], section: list[int]) -> Float[Tensor, "1 position dim"]:
+    """Return angles of which each part of a head's dimensions has those of its direction.
+
+    Some versions of transformers do so in the rotary embedding, others in attention.
+    """
+    if table.dim() == 3:
+        return table
+    return torch.cat([part[number % 3] for number, part in enumerate(table.split(section * 2, dim=-1))], dim=-1)
 
 
 def query_scale(config: Any) -> Callable[[Tensor], Tensor] | None:

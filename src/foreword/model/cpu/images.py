@@ -1,4 +1,4 @@
-"""Provides the images of sequences to the C forward: rows in place of embeddings, their angles and the keys they see."""
+"""Provides the images of sequences to the C forward: rows in place of embeddings, their angles, keys they attend to."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from foreword.errors import InvalidRequest
-from foreword.model.cpu.kernel import MARGIN, Kernel, Rotary, Rows, angles_of
+from foreword.model.cpu.kernel import MARGIN, Kernel, Rotary, Rows
 from foreword.model.pool.plan import Read, Span
 from foreword.model.vision.rows import ImageRows
 from foreword.native import forward
@@ -79,7 +79,7 @@ class ImageKernel(Kernel):
             places = images.positions[-3:, images.start : images.stop]
             places = places[:, None] if len(places) > 1 else places
             for rotary in filter(None, dict.fromkeys(self._turns)):
-                angles[rotary] = tuple(angles_of(table) for table in rotary(torch.zeros(1), places))
+                angles[rotary] = tuple(table.float().flatten(0, -2) for table in rotary(torch.zeros(1), places))
         reach = {kind: ends + torch.tensor([0, 1]) for kind, ends in images.reach.items()}
         self._images[id] = Seen(images, layers, angles, positions, reach, shift)
 

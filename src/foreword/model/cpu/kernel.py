@@ -82,11 +82,6 @@ def ropes(config: Any) -> List[dict[str, Any]]:
     return kinds or [parameters]
 
 
-def angles_of(table: Float[Tensor, "*grid position dim"]) -> Float[Tensor, "rows dim"]:
-    """Return the angles of positions; models with a grid repeat the same ones for each direction."""
-    return table.float().flatten(0, -2)
-
-
 def lay_words(described: forward.Model, embedding: Any, backend: Any) -> None:
     """Point to the embeddings: in the module or, if those were dropped, in the packed LM head of the backend."""
     if embedding.weight.numel():
@@ -244,7 +239,7 @@ class Kernel(Paged[Rows]):
         like, positions = torch.zeros(1, dtype=torch.float32), torch.arange(self._reached + self._spare)[None]
         with torch.inference_mode():
             self._angles = {
-                rotary: tuple(angles_of(table)[: positions.shape[1]].contiguous() for table in rotary(like, positions))
+                rotary: tuple(table.float().flatten(0, -2).contiguous() for table in rotary(like, positions))
                 for rotary in dict.fromkeys(self._turns)
                 if rotary is not None
             }
