@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from foreword.hf import disable, enable, generate
     from foreword.llm import LLM
     from foreword.recording import Recording
+    from foreword.speech.options import Segment, Transcript
     from foreword.types import Completion, Delta, Round, SamplingParams, Stats, TokenLogprob
 
 __version__ = "0.1.0"
@@ -32,8 +33,10 @@ _HOME = {
     "Delta": "types",
     "Round": "types",
     "Recording": "recording",
+    "Segment": "speech.options",
     "Stats": "types",
     "TokenLogprob": "types",
+    "Transcript": "speech.options",
     "generate": "hf",
     "enable": "hf",
     "disable": "hf",
@@ -58,8 +61,10 @@ __all__ = [
     "Recording",
     "Round",
     "SamplingParams",
+    "Segment",
     "Stats",
     "TokenLogprob",
+    "Transcript",
     "UnknownMethod",
     "VocabularyMismatch",
     "disable",

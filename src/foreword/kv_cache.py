@@ -36,8 +36,8 @@ class KVCache:
         sequence.cached = self._target.open(sequence.id, room, sequence.keys, tenant, layers)
         if sequence.images is not None:
             cast("SeesImages", self._target.backend).see(sequence.id, sequence.images)
-        if sequence.source:
-            self._target.encode(sequence.id, sequence.source)
+        if sequence.encoder_input:
+            self._target.encode(sequence.id, sequence.encoder_input)
         if not sequence.rounds:
             sequence.stats.cached = sequence.cached
         pool = self._target.backend.pool
@@ -57,7 +57,7 @@ class KVCache:
         if pool is None or pool.limit is None or not running:
             return True
         needed = [pool.lacking(one.id, self._rows(one)) for one in (*running, sequence)]
-        needed += [pool.lacking(source_id(one.id), len(one.source)) for one in (*running, sequence)]
+        needed += [pool.lacking(source_id(one.id), one.encoder_rows) for one in (*running, sequence)]
         shared = pool.prefixes.shared(sequence.keys, sequence.params.tenant, layers)
         return sum(needed) - shared <= pool.limit - pool.used
 

@@ -8,7 +8,6 @@ from collections.abc import Sequence as List
 from contextlib import contextmanager
 from pathlib import Path
 from threading import RLock
-from types import TracebackType
 
 from foreword import bundled
 from foreword.budget import DraftBudget, policy
@@ -28,34 +27,34 @@ from foreword.requests import Requests, completed
 from foreword.scheduler import Scheduler
 from foreword.scoring import score
 from foreword.speculator import Speculator
-from foreword.speculators import Speculators, default_method, source_of
-from foreword.types import Completion, Delta, SamplingParams, Sequence, TokenLogprob
+from foreword.speculators import Speculators, check_source, default_method, source_of
+from foreword.speech.transcribe import Transcribes
+from foreword.types import Completion, Delta, SamplingParams, Sequence, SpeechPrompt, TokenLogprob
 from foreword.types.params import NODES, whole
 from foreword.verify import rule as find_rule
 
 
-class LLM:
+class LLM(Transcribes):
     """A target model, a drafter and the engine that runs them.
 
     >>> llm = LLM()                                              # the bundled models
     >>> llm.generate("The capital of France is", SamplingParams(temperature=0, max_tokens=16))[0].text
 
     target, draft: folder, hub id or model in memory. A draft in memory may be modified, a target is not.
-    method: drafting method (`foreword methods` lists them); "none" decodes plainly. The default follows the draft: no
-        draft looks draft tokens up in the prompt, a head uses its own method, and a draft with another tokenizer is
-        mapped to the target's vocabulary, unless `method` is "lm".
+    method: drafting method (`foreword methods` lists them); "none" decodes plainly. By default that of the draft: a
+        head's own, a lookup without one, and for another tokenizer one that maps its tokens, unless it is "lm".
     rule: verification rule. "match" gives the same text as plain decoding with the same seed, the others the same
         distribution. Or a guarantee, "same-text" or "same-distribution", for the fastest rule that gives it.
     budget: policy for the number of draft tokens (docs/budgets.md).  nodes: instead, a fixed number per round.
     learn: distil the draft model between rounds (docs/online.md): True, or Learning with its share of the time.
-    dtype, device, backend, trust_remote_code: see `Model.load`.
+    dtype, device, backend, weights, trust_remote_code: see `Model.load`.
     tokenizer: default, that of the target's folder; False for token ids alone (docs/targets/image-tokens.md).
     slots: sequences that run at a time.  chunk: prompt tokens read in one round.
     cache_tokens: most tokens of keys and values held, a quarter of the free memory by default (docs/kv-cache.md).
 
     Requests may set their own method, rule and budget (`SamplingParams`). If several methods need a source, `draft`
     maps method names to sources, {"lm": folder, …}; the first is the default method.
-    Threads may share one LLM: their requests share rounds. An error of one request ends only that request.
+    Threads may share one LLM: their requests share rounds. An error of a request ends that request alone.
     """
 
     def __init__(
@@ -71,6 +70,7 @@ class LLM:
         dtype: str = "auto",
         device: str = "auto",
         backend: str | None = None,
+        weights: str | None = None,
         slots: int = 8,
         chunk: int = 512,
         cache_tokens: int | None = None,
@@ -83,21 +83,18 @@ class LLM:
         is_bundled = target is None
         if target is None:
             target = bundled.target()
-            name = WITH_DRAFT if method is None else method
-            draft = shipped(find_method(name), name) if draft is None else draft
-        options = dict(dtype=dtype, device=device, backend=backend, trust_remote_code=trust_remote_code)
-        check_given(target, draft, tokenizer, **options)
+            draft = shipped(find_method(method or WITH_DRAFT), method or WITH_DRAFT) if draft is None else draft
+        how = dict(dtype=dtype, device=device, backend=backend, weights=weights, trust_remote_code=trust_remote_code)
+        check_given(target, draft, tokenizer, **how)
         self.method = default_method(draft) if method is None else method
         drafter = find_method(self.method)
         source = source_of(draft, self.method, drafter)
-        if drafter.needs and source is None and not is_bundled:
-            raise InvalidRequest(
-                f"cannot use method {self.method!r}: it needs {drafter.takes}. Give draft='folder or hub id'"
-            )
+        if not is_bundled:
+            check_source(source, self.method, drafter)
         settings = teaching(learn, drafter, self.method)
         if drafter.takes == MODEL and isinstance(source, str | Path) and tokenizer is not False:
             load_tokenizer(source, trust_remote_code=trust_remote_code)  # fail now if its files are missing
-        self.target, self._tokenizer = opened(target, tokenizer, **options)
+        self.target, self._tokenizer = opened(target, tokenizer, **how)
         self.target.cache_tokens = cache_tokens
         self._speculators = Speculators(
             self.target, self._tokenizer, draft, method=self.method, rule=rule, decides=make_budget, bundled=is_bundled
@@ -156,7 +153,7 @@ class LLM:
     def __enter__(self) -> LLM:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -164,8 +161,10 @@ class LLM:
             return "<LLM, closed>"
         target, engine = self.target, self.engine
         about = f"method={self.method!r}, rule={engine.rule.name!r}, budget={type(engine.budget).__name__}"
-        dtype, backend = str(target.dtype).removeprefix("torch."), target.capability.backend
-        return f"LLM({target.name!r}, {about}, dtype={dtype!r}, device='{target.device}', backend={backend!r})"
+        kind = f"dtype='{target.dtype}'".replace("torch.", "") + (
+            f", weights={target.weights!r}" if target.weights else ""
+        )
+        return f"LLM({target.name!r}, {about}, {kind}, device='{target.device}', backend={target.capability.backend!r})"
 
     def save_draft(self, folder: str | Path) -> None:
         """Save the trained draft model as a checkpoint for `draft=`; the folder appears complete or not at all.
@@ -260,7 +259,7 @@ class LLM:
                 self.engine.abort(sequence)
             self._running.pop(sequence.id, None)
 
-    def prepare(self, prompt: Prompt, params: SamplingParams | None) -> list[Sequence]:
+    def prepare(self, prompt: Prompt | SpeechPrompt, params: SamplingParams | None) -> list[Sequence]:
         """Return `params.n` sequences for a prompt. Raises InvalidRequest if the request cannot be served."""
         self.compile(params)
         with self._locked():  # tokenizers are not thread-safe

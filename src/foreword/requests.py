@@ -31,7 +31,7 @@ from foreword.model import Model, Seq2Seq, Tokenizer, need_tokenizer
 from foreword.model.vision.processor import Vision, reads_images
 from foreword.prompts import ImagePrompt, Prompt, has_images, is_list, token_ids
 from foreword.structured.compiler import Grammars
-from foreword.types import Completion, Delta, SamplingParams, Sequence, Source
+from foreword.types import Completion, Delta, SamplingParams, Sequence, Source, SpeechPrompt
 from foreword.types.params import NODES
 
 SEEDS = 2**63
@@ -63,7 +63,7 @@ class Requests:
         if isinstance(params, SamplingParams):
             self._grammars.compiled(params)
 
-    def sequences(self, prompt: Prompt, params: SamplingParams | None) -> list[Sequence]:
+    def sequences(self, prompt: Prompt | SpeechPrompt, params: SamplingParams | None) -> list[Sequence]:
         """Return `params.n` sequences for one prompt, with the seeds seed, seed + 1, ….
 
         Raises InvalidRequest if the prompt or a parameter cannot be served.
@@ -74,14 +74,10 @@ class Requests:
         params = replace(params)  # the caller may go on changing them
         if has_images(prompt):
             prompt = self.with_images(prompt)
-        tokens = (
-            self.tokenizer(check_unicode("a prompt", prompt))["input_ids"]
-            if isinstance(prompt, str)
-            else token_ids(prompt)
-        )
-        rules = self._rules(params.language)
+        tokens, rules = self._tokens(prompt), self._rules(params.language)
         self._check(tokens, params, rules)
         images = self._sight.rows(prompt) if isinstance(prompt, ImagePrompt) else None
+        features = prompt.features if isinstance(prompt, SpeechPrompt) else None
         source = Source()
         if rules is not None:
             source, tokens, params = Source(tokens), list(rules.start), rules.applied(params)
@@ -98,7 +94,7 @@ class Requests:
             sequences.append(
                 Sequence(
                     next(self._ids), ids, len(ids), params, seed, self._eos, reader, prediction, follows, source,
-                    images, end,
+                    images, features, end,
                 )
             )  # fmt: skip
         return sequences
@@ -133,6 +129,15 @@ class Requests:
         raise InvalidRequest(
             f"cannot render this chat: the chat template of {self._target.name} refuses these messages: {errors[0]}"
         ) from errors[0]
+
+    def _tokens(self, prompt: Prompt | SpeechPrompt) -> list[int]:
+        if isinstance(prompt, SpeechPrompt):
+            return list(prompt.tokens)
+        if self._target.seq2seq is not None and self._target.seq2seq.sound:
+            raise InvalidRequest(f"cannot complete a text: {self._target.name} reads sound. Use LLM.transcribe")
+        if isinstance(prompt, str):
+            return self.tokenizer(check_unicode("a prompt", prompt))["input_ids"]
+        return token_ids(prompt)
 
     def _reader(self, tokens: list[int], params: SamplingParams) -> Detokenizer | None:
         if self._tokenizer is None and not params.stop:
@@ -186,6 +191,8 @@ class Requests:
     def _rules(self, language: str) -> Seq2Seq | None:
         """Return the rules of an encoder-decoder whose answer begins as that language does, if one is given."""
         rules, name = self._target.seq2seq, self._target.name
+        if rules is not None and rules.sound:
+            return None  # those of speech/rules.py
         if not language:
             return rules
         if rules is None:

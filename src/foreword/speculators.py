@@ -131,3 +131,9 @@ def source_of(sources: Sources, name: str, kind: type[Drafter] | MethodSpec) -> 
 def default_method(sources: Sources) -> str:
     """Return the default method: the first of a mapping of sources, else the one for the kind of source."""
     return next(iter(sources), WITH_DRAFT) if isinstance(sources, Mapping) else usual(sources)
+
+
+def check_source(source: Sources, name: str, kind: type[Drafter] | MethodSpec) -> None:
+    """Raise InvalidRequest where a method needs a source and there is none."""
+    if kind.needs and source is None:
+        raise InvalidRequest(f"cannot use method {name!r}: it needs {kind.takes}. Give draft='folder or hub id'")

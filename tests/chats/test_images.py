@@ -48,7 +48,20 @@ def file(tmp_path):
         {"type": "input_image", "image_url": URL},
         {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": BASE64}},
     ],
-    ids=str,
+    ids=[
+        "picture",
+        "bytes",
+        "base64",
+        "data URL",
+        "part: picture",
+        "part: bytes",
+        "part: URL",
+        "part: base64",
+        "OpenAI",
+        "OpenAI, short",
+        "responses",
+        "Anthropic",
+    ],
 )
 def test_every_form_gives_the_same_picture(part):
     for files in (True, False):

@@ -104,3 +104,16 @@ def test_doctor_says_what_it_found_and_ends_in_1_where_that_is_bad(here):
     facts = json.loads(here("doctor", *few, "--json").stdout)
     assert facts["method"] == "lm"
     assert here("doctor", "nowhere/at/all", *few).returncode == 1
+
+
+def test_inspect_measures_how_far_a_quantized_model_is_from_the_whole_one(here):
+    facts = json.loads(here("inspect", "--weights", "int8", "--json").stdout)
+    assert (facts["weights"], facts["backend"]) == ("int8", "native")
+    assert {"in-domain", "in-domain: translation", "out-of-domain"} < set(facts["kl_divergence"])
+    assert all(0 < nats < 0.01 for nats in facts["kl_divergence"].values())
+
+
+def test_inspect_refuses_to_quantize_what_the_native_backend_does_not_run(here):
+    refused = here("inspect", "--weights", "int8", "--backend", "pool")
+    assert refused.returncode == 1
+    assert "made of bfloat16 weights for backend 'native'" in " ".join(refused.stderr.split())

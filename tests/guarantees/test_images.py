@@ -157,3 +157,16 @@ def test_images_for_a_model_that_reads_text_only_are_refused_by_name():
     prompt = llm.render(chats()[0])
     with pytest.raises(InvalidRequest, match="cannot score a prompt: there are images in it"):
         llm.score(prompt)
+
+
+def test_rendering_runs_no_model():
+    """A server renders in another thread than the engine's, which uses the model meanwhile."""
+    llm, calls = fresh("qwen2-vl"), []
+    hook = llm.target.hf.register_forward_pre_hook(lambda *_: calls.append(1))
+    try:
+        prompt = llm.render(chats()[0])
+        assert calls == []
+        llm.generate([prompt], greedy())
+        assert calls != []
+    finally:
+        hook.remove()

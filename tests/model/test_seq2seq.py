@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForSeq2SeqLM, WhisperConfig, WhisperForConditionalGeneration
+from transformers import AutoModelForSeq2SeqLM, Speech2TextConfig, Speech2TextForConditionalGeneration
 
 import starter
 import tiny_seq2seq
@@ -80,13 +80,15 @@ def test_two_vocabularies_are_refused():
         Model(model, "marian")
 
 
-def test_an_encoder_of_sound_is_refused(tmp_path):
+def test_another_encoder_of_sound_than_whisper_is_refused(tmp_path):
     sizes = dict(d_model=32, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2, decoder_attention_heads=2)
-    config = WhisperConfig(**sizes, vocab_size=320, encoder_ffn_dim=32, decoder_ffn_dim=32, pad_token_id=0)
-    config.update(dict(bos_token_id=1, eos_token_id=2, decoder_start_token_id=1))
-    WhisperForConditionalGeneration(config).save_pretrained(tmp_path)
-    with pytest.raises(ModelError, match="an encoder-decoder of the kind whisper"):
+    config = Speech2TextConfig(**sizes, vocab_size=320, encoder_ffn_dim=32, decoder_ffn_dim=32)
+    model = Speech2TextForConditionalGeneration(config)
+    model.save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match=r"an encoder-decoder of the kind speech_to_text.* or whisper"):
         Model.load(tmp_path)
+    with pytest.raises(ModelError, match="of the models that read sound only whisper is supported"):
+        Model(model)
 
 
 def test_a_reader_of_configs_that_wants_a_decoder_gets_none_other(folder):

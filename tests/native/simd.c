@@ -39,7 +39,9 @@ static void operations(const float *a, const float *b, const float *c) {
     store_words((void *)small, rounded(minimum(maximum(x, all(-3e4f)), all(3e4f))));
     counts sums[2] = {none(), none()};
     for (int i = 0; i < 4; i++) sums[i % 2] = word_dot(sums[i % 2], load_bytes(bytes + 2 * LANES * i), four_words(small + 4 * i));
-    say(pair_sums(sums[0], sums[1]));
+    double total[LANES];
+    say(pair_sums(sums[0], sums[1], 0, 1, 1));
+    pair_sums(sums[0], sums[1], total, 1, 0), say(pair_sums(sums[1], sums[0], total, 0, 1));
     say_number(sum_of(x)), say_number(maximum_of(x)), say_number((float)above(x, y));
 }
 
@@ -98,9 +100,23 @@ static void forward(int coding, int64_t step) {
     fwrite(logits, sizeof *logits, LENGTH * VOCAB, stdout);
 }
 
+/* Products with 8-bit weights, deeper than one stretch. */
+static void product_in_bytes(void) {
+    enum { OUTPUTS = 48, DEPTH = 2 * STRETCH + 80, ROWS = 5 };
+    drawn = 7;
+    float to[ROWS * OUTPUTS], steps[ROWS], *from = ones(ROWS * DEPTH);
+    factor *rows = malloc(ROWS * DEPTH * sizeof *rows);
+    for (int64_t i = 0; i < ROWS * DEPTH; i += LANES) store_factors(rows + i, load(from + i));
+    for (int r = 0; r < ROWS; r++) steps[r] = to_integers(rows + r * DEPTH, DEPTH);
+    const Product p = {rows, packed(OUTPUTS, DEPTH, BYTES), ROWS, DEPTH, OUTPUTS, STORE, to, .coding = BYTES, .steps = steps};
+    for (int64_t panel = 0; panel < parts_of(OUTPUTS, PANEL); panel++) in_bytes(&p, panel);
+    fwrite(to, sizeof to, 1, stdout);
+}
+
 int main(void) {
     float numbers[3][LANES];
     foreword_use_amx(0);
     while (fread(numbers, sizeof numbers, 1, stdin)) operations(numbers[0], numbers[1], numbers[2]);
     for (int coding = WHOLE; coding <= NIBBLES; coding++) forward(coding, LENGTH), forward(coding, 1);
+    product_in_bytes();
 }

@@ -4,6 +4,7 @@ What this machine's processor cannot do is left out; another kind of machine is 
 emulator are installed.
 """
 
+import hashlib
 import platform
 import shutil
 import subprocess
@@ -20,10 +21,14 @@ from foreword.native.cpu import told
 
 PROGRAM = Path(__file__).with_name("simd.c")
 LANES, LOGITS = 16, 40 * 112
-OPERATIONS, NUMBERS = 30, 3
+OPERATIONS, NUMBERS = 31, 3
 """What the program says of each 16 times three numbers: so many vectors, then so many numbers."""
 FIRST = (-0.1802, 0.0192, 0.4362, -0.9732, 0.7403, -0.2961, 0.8087, -1.4089)
 """Logits, as an ARM said them in an emulator and a Xeon with AVX2 to the same bits."""
+
+
+PRODUCT = "85b9b33adaa482b2"
+"""Beginning of the hash of a product with weights of 8 bits, which is the same on all of them."""
 
 
 @dataclass(frozen=True)
@@ -79,8 +84,8 @@ def given() -> Tensor:
 
 
 @pytest.fixture(scope="module", params=KINDS, ids=lambda kind: kind.name)
-def said(request, tmp_path_factory) -> tuple[list[tuple[Tensor, Tensor]], Tensor]:
-    """What the program says of each block, and its forwards: [coding, all rows at once or one by one, numbers]."""
+def said(request, tmp_path_factory) -> tuple[list[tuple[Tensor, Tensor]], Tensor, Tensor]:
+    """What the program says of each block, its forwards [coding, all rows or one by one, numbers], and a product."""
     kind: Kind = request.param
     if why := kind.refused():
         pytest.skip(why)
@@ -94,7 +99,8 @@ def said(request, tmp_path_factory) -> tuple[list[tuple[Tensor, Tensor]], Tensor
     blocks, size = len(given()), OPERATIONS * LANES + NUMBERS
     each = found[: blocks * size].view(blocks, size)
     vectors = [(block[:-NUMBERS].view(OPERATIONS, LANES), block[-NUMBERS:]) for block in each]
-    return vectors, found[blocks * size :].view(3, 2, LOGITS)
+    logits = found[blocks * size :]
+    return vectors, logits[: 6 * LOGITS].view(3, 2, LOGITS), logits[6 * LOGITS :]
 
 
 def bfloat16(x: Tensor) -> Tensor:
@@ -143,7 +149,13 @@ def test_bytes_times_words_are_summed_exactly(said):
     for (x, _, _), (found, _) in zip(given()[:6], said[0], strict=False):
         words = x.round().long().view(4, 1, 4)
         each = (loads * words).sum(-1)
-        assert torch.equal(found[29], torch.cat([each[0] + each[2], each[1] + each[3]]).float())
+        sums = torch.cat([each[0] + each[2], each[1] + each[3]])
+        assert torch.equal(found[29], sums.float())
+        assert torch.equal(found[30], (sums + sums.roll(8)).float())
+
+
+def test_products_with_8_bits_have_the_same_bits_on_every_processor(said):
+    assert hashlib.sha256(said[2].numpy().tobytes()).hexdigest()[:16] == PRODUCT
 
 
 def test_what_is_hardly_a_number_stays_what_it_is(said):
@@ -157,7 +169,7 @@ def test_what_is_hardly_a_number_stays_what_it_is(said):
 
 def test_rows_keep_their_bits_and_say_what_they_say_elsewhere(said):
     """In bfloat16, 8 bits and 4, all rows at once and one by one."""
-    _, forwards = said
+    _, forwards, _ = said
     assert torch.equal(forwards[:, 0], forwards[:, 1])
     assert forwards.isfinite().all()
     assert forwards[0].std() > 0.1

@@ -1,13 +1,19 @@
-"""Drafters that no user would want: they know the truth and spoil it, lie, overreach, or break. Test code."""
+"""Drafters that no user would want: they know the truth and spoil it, lie, overreach, or break. Test code.
+
+And one tree grown in different ways, to be held side by side.
+"""
 
 from collections.abc import Callable
 from collections.abc import Sequence as List
 from random import Random
 
+import pytest
 import torch
 
 from foreword.draft.base import Drafter, chosen
-from foreword.types import Batch, Draft, Scores, Sequence, Verdict
+from foreword.draft.tree.coupled import CoupledTree
+from foreword.draft.tree.drafter import ModelDrafter
+from foreword.types import Batch, Draft, DraftTree, Scores, Sequence, Verdict
 from running import Answer
 
 Truth = Callable[[Sequence], list[int]]
@@ -99,3 +105,30 @@ class Listener(RandomTree):
         states = self.heard.setdefault(sequence.id, [])
         assert sum(map(len, states)) == start
         states.append(hidden.clone())
+
+
+Start = Callable[[], tuple[ModelDrafter, Sequence, Batch]]
+"""A new drafter that is ready to guess, and for what."""
+GrownTree = tuple[DraftTree, CoupledTree]
+IN_C, AT_ONCE = (CoupledTree, "at_once"), (ModelDrafter, "_at_once")
+"""What must say no for a tree to grow without C from laws that are known, or level by level."""
+
+
+def grown(start: Start, most: int, patch: pytest.MonkeyPatch, without: tuple[type, str] | None = None) -> GrownTree:
+    """A tree of so many guesses, as it grows by itself or without a quicker way."""
+    with patch.context() as inside:
+        if without is not None:
+            inside.setattr(*without, lambda *_: False)
+        drafter, one, batch = start()
+        return drafter.propose(batch, [most]).trees[0], drafter._coupled[one.id]
+
+
+def check_same(found: GrownTree, wanted: GrownTree) -> None:
+    """The same guesses, and the same to learn from."""
+    (ours, quick), (theirs, slow) = found, wanted
+    assert (ours.tokens, ours.parents) == (theirs.tokens, theirs.parents)
+    assert ours.probabilities == pytest.approx(theirs.probabilities, rel=1e-4, abs=1e-6)
+    assert (quick.expanded.tokens, quick.expanded.parents) == (slow.expanded.tokens, slow.expanded.parents)
+    for (tokens, values), (right, true) in zip(quick.children, slow.children, strict=True):
+        assert tokens == right
+        assert values == pytest.approx(true, rel=1e-4, abs=1e-4)

@@ -25,6 +25,7 @@ from foreword.cli.training.acceptance import acceptance
 from foreword.cli.training.data import data
 from foreword.cli.training.export import export
 from foreword.cli.training.train import train
+from foreword.cli.transcribe import transcribe
 from foreword.cli.tune import tune
 from foreword.cli.view import view
 
@@ -64,6 +65,14 @@ for panel, command, example in (
         ('foreword generate "Shell command: list files" -t 0', "cat letter.txt | foreword generate - --raw"),
     ),
     (GENERATE, chat, ("foreword chat --temperature 0.7 --seed 7", "foreword chat -m path/or/hub-id -d path/or/hub-id")),
+    (
+        GENERATE,
+        transcribe,
+        (
+            "foreword transcribe talk.wav -m path/or/hub-id --timestamps",
+            "foreword transcribe *.wav -m path/or/hub-id -d path/or/hub-id --language en --json",
+        ),
+    ),
     (
         GENERATE,
         serve,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from foreword.cli.common import options, render
@@ -28,7 +30,10 @@ def inspect(
     from foreword import LLM
     from foreword.draft import PLAIN, RETOLD, SHARED, WITH_DRAFT, WITHOUT_DRAFT
 
-    llm = LLM(model, method=PLAIN, **loading.keywords)
+    given = loading.keywords
+    form = given.pop("weights", None)
+    llm = LLM(model, method=PLAIN, **given)
+    apart = {} if form is None else _quantized(llm, form)
     drafted = WITH_DRAFT if draft is not None or model is None else WITHOUT_DRAFT
     facts = _model(llm, as_json=as_json) | {"default method": drafted}
     if draft is not None:
@@ -38,8 +43,11 @@ def inspect(
     cost = llm.target.cost
     if as_json:
         plain = {name.replace(" ", "_"): value for name, value in facts.items()}
-        sys.stdout.write(json.dumps(plain | _milliseconds(cost)) + "\n")
+        sys.stdout.write(json.dumps(plain | apart | _milliseconds(cost)) + "\n")
         return
+    if apart:
+        shown = {name: f"{nats:.5f}" for name, nats in apart["kl_divergence"].items()}
+        facts |= {"KL divergence, nats a token": shown}
     render.facts(facts)
     render.stdout().print(_table(cost, llm.target.context))
 
@@ -53,6 +61,7 @@ def _model(llm: LLM, *, as_json: bool) -> dict[str, object]:
         "architecture": type(target.hf).__name__,
         "parameters": target.parameters,
         "dtype": str(target.dtype).removeprefix("torch."),
+        **({} if target.weights is None else {"weights": target.weights}),
         "device": str(target.device),
         "context": target.context if target.context < NO_LIMIT else None if as_json else "no limit",
         "vocabulary size": target.vocab,
@@ -61,6 +70,27 @@ def _model(llm: LLM, *, as_json: bool) -> dict[str, object]:
         "backend": target.capability.backend,
         "why": target.capability.reason,
     }
+
+
+def _quantized(llm: LLM, form: str) -> dict[str, dict[str, float]]:
+    """Quantize the target; return its KL divergence from what it was, by domain."""
+    from foreword.bench.divergence import divergence
+    from foreword.model.probe.probe import NATIVE
+    from foreword.model.view import view
+
+    target = llm.target
+    if target.capability.backend != NATIVE:
+        target.quantize(form)  # raises the error
+    found = divergence(target, view(target, bits=8), partial(_tokens, llm))
+    target.quantize(form)
+    return {"kl_divergence": found}
+
+
+def _tokens(llm: LLM, messages: Sequence[Mapping[str, str]]) -> list[int]:
+    """Return a prompt's tokens, in the chat template of the model if it has one."""
+    if llm.tokenizer.chat_template:
+        return llm.render(messages)
+    return list(llm.tokenizer(messages[-1]["content"])["input_ids"])
 
 
 def _milliseconds(cost: Cost) -> dict[str, object]:

@@ -76,10 +76,6 @@ class LanguageModelDrafter(ModelDrafter):
         if isinstance(source, str | Path) and tokenizer is not None:
             check_same(tokenizer, load_tokenizer(source, trust_remote_code=target.trust_remote_code))
         model = load_draft(source, target)
-        if model.seq2seq is not None and target.seq2seq is None:
-            raise InvalidRequest(
-                f"cannot draft with {model.name}: {target.name} needs a decoder-only model as draft model. Give one"
-            )
         model.cache_tokens = target.cache_tokens
         if model.vocab > target.vocab:
             raise VocabularyMismatch(
@@ -114,7 +110,7 @@ class LanguageModelDrafter(ModelDrafter):
             room = sequence.prompt + sequence.params.max_tokens + ROOM
             held = self.model.open(sequence.id, room, sequence.tokens, sequence.params.tenant)
             if self._reads_source(sequence):
-                self.model.encode(sequence.id, sequence.source)
+                self.model.encode(sequence.id, sequence.encoder_input)
             memory = self._memories[sequence.id] = _Memory(held)
         start = memory.length
         path = memory.settle(sequence.tokens)
@@ -129,4 +125,4 @@ class LanguageModelDrafter(ModelDrafter):
 
     def _reads_source(self, sequence: Sequence) -> bool:
         """Return whether the draft model has an encoder for the source; one without reads the answer only."""
-        return bool(sequence.source) and self.model.seq2seq is not None
+        return bool(sequence.encoder_input) and self.model.seq2seq is not None

@@ -47,6 +47,7 @@ _BY_ROW = (
     hf.SequenceBiasLogitsProcessor,
     hf.SuppressTokensAtBeginLogitsProcessor,
     hf.SuppressTokensLogitsProcessor,
+    hf.WhisperTimeStampLogitsProcessor,
 )
 """Processors that treat all rows alike; any other may depend on the row's index."""
 

@@ -18,7 +18,7 @@ from foreword.draft.cross_vocab.pairing import VocabularyPair, suited
 from foreword.errors import VocabularyMismatch, words
 from foreword.hf.borrowed import ModelRecord, model_record
 from foreword.hf.refusal import Refusal
-from foreword.model import Model, Tokenizer, is_seq2seq, load_tokenizer
+from foreword.model import Model, Tokenizer, is_decoder, is_seq2seq, load_tokenizer
 
 PADDING = 1024
 """Tokens. Models of one tokenizer differ in vocabulary size by less: embeddings are padded (Qwen 128, Pythia 384)."""
@@ -50,12 +50,12 @@ class AssistantModel:
         model, name = self.model, f"draft model {type(self.model).__name__}"
         if not isinstance(model, PreTrainedModel | Model):
             return Refusal(name, "it is no model, folder or hub id", "Give one of these")
-        seq2seq = is_seq2seq(target.config)
-        if is_seq2seq((model.hf if isinstance(model, Model) else model).config) is not seq2seq:
+        seq2seq, alone = is_seq2seq(target.config), is_decoder(model, target)
+        if not alone and is_seq2seq((model.hf if isinstance(model, Model) else model).config) is not seq2seq:
             kinds = "an encoder-decoder", "a decoder-only model"
             needed, kind = kinds if seq2seq else kinds[::-1]
             return Refusal(name, f"{kind} cannot draft for {needed}", f"Give {needed}")
-        if isinstance(model, PreTrainedModel):
+        if isinstance(model, PreTrainedModel) and not alone:
             reason = None if model is target else model_record(model).refused
             if reason:
                 return Refusal(name, f"no backend can run it ({reason})", "Give another one")

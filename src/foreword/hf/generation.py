@@ -13,6 +13,7 @@ from jaxtyping import Int
 from torch import Tensor
 from transformers import GenerationConfig, GenerationMixin, LogitsProcessorList, PreTrainedModel, StoppingCriteriaList
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
+from transformers.generation.utils import GenerateEncoderDecoderOutput
 
 from foreword.errors import InvalidRequest
 from foreword.hf.adapters import PaddedProcessor, Recorder, StopRules, distribution, split
@@ -20,10 +21,10 @@ from foreword.hf.inputs import copied_source, unpadded
 from foreword.hf.loop import Prompts, Speculation, engine, run
 from foreword.hf.outputs import SpeculativeOutput, SpeculativeSeq2SeqOutput, steps
 from foreword.hf.unsupported import Call, check_names
-from foreword.model import is_seq2seq
-from foreword.types import Sequence
+from foreword.model import is_seq2seq, is_speech
+from foreword.types import Features, Sequence
 
-Output = Int[Tensor, "batch length"] | SpeculativeOutput | SpeculativeSeq2SeqOutput
+Output = Int[Tensor, "batch length"] | SpeculativeOutput | SpeculativeSeq2SeqOutput | GenerateEncoderDecoderOutput
 
 
 def generate(
@@ -77,7 +78,9 @@ def generate(
         drafter=drafter, method=method, rule=rule, budget=budget, nodes=nodes, seed=seed, tokenizers=names
     )
     source = _source(model, input_ids, inputs_tensor)
-    job = _Job(input_ids, source, generation_config, logits_processor or [], stopping_criteria or [], streamer)
+    features = _features(model, source, model_kwargs.get("encoder_outputs"))
+    processors, criteria = logits_processor or [], stopping_criteria or []
+    job = _Job(input_ids, source, generation_config, processors, criteria, streamer, features)
     # transformers has run the encoder already; only states that the caller gave are refused.
     states = frame_locals.get("kwargs", {}).get("encoder_outputs")
     try:
@@ -104,7 +107,8 @@ def serve(
 ) -> Output:
     """Serve a call that was checked before transformers prepared it."""
     source = _source(model, input_ids, inputs_tensor)
-    job = _Job(input_ids, source, generation_config, logits_processor, stopping_criteria, streamer)
+    features = _features(model, source, None)
+    job = _Job(input_ids, source, generation_config, logits_processor, stopping_criteria, streamer, features)
     try:
         return job.run(model, model_kwargs.get("attention_mask"), speculation)
     finally:
@@ -123,6 +127,8 @@ class _Job:
     processors: list[Any]
     criteria: list[Any]
     streamer: Any
+    features: tuple[Features, ...] = ()
+    """The windows of sound in `source`, where its model reads sound."""
 
     def __post_init__(self) -> None:
         """Copy the arguments, since the caller may change them meanwhile."""
@@ -135,7 +141,7 @@ class _Job:
         synced, mask = inputs.pop("synced_gpus"), inputs.get("attention_mask")
         setting = {"synced_gpus": synced}.get
         if self.source is not None:
-            inputs |= {"input_ids": self.source, "decoder_input_ids": self.prompts}
+            inputs |= {model.main_input_name: self.source, "decoder_input_ids": self.prompts}
         else:
             inputs |= {"input_ids": self.prompts}
             inputs["attention_mask"] = torch.ones_like(self.prompts) if mask is None else mask
@@ -157,7 +163,7 @@ class _Job:
     def run(self, model: PreTrainedModel, mask: Tensor | None, speculation: Speculation) -> Output:
         """Generate all rows and return the output."""
         rows = self.rows(mask, speculation)
-        read = self.prompts if self.source is None else self.source
+        read = self.prompts if self.source is None or self.features else self.source
         with engine(model, speculation, rows, read) as loop:
             run(loop, rows, self.streamer)
         return self.output(rows)
@@ -175,9 +181,10 @@ class _Job:
         others = [c for c in self.criteria if c not in ends and not isinstance(c, MaxLengthCriteria)]
         remaining, filters = split(self.processors)
         rows = []
-        texts = unpadded(self.prompts, self.source, mask)
+        source = None if self.features else self.source
+        texts = unpadded(self.prompts, source, None if self.features else mask)
         for row, seed in enumerate(_seeds(len(self.prompts), speculation.seed, bool(self.config.do_sample))):
-            prompt, (tokens, source) = self.prompts[row : row + 1], texts[row]
+            prompt, (tokens, own) = self.prompts[row : row + 1], texts[row]
             padding = prompt[:, : length - len(tokens)]
             processors = [PaddedProcessor(processor, padding, row, len(self.prompts)) for processor in remaining]
             params = distribution(processors, dict(filters), sample=bool(self.config.do_sample), limit=limit)
@@ -186,7 +193,8 @@ class _Job:
                 recorder = Recorder(params, len(tokens))
                 params = recorder.wrap(params)
             reader = StopRules(prompt, limit, eos, others, recorder)
-            rows.append(Sequence(row, tokens, len(tokens), params, seed, reader=reader, source=source))
+            features = self.features[row] if self.features else None
+            rows.append(Sequence(row, tokens, len(tokens), params, seed, reader=reader, source=own, features=features))
         return rows
 
     def output(self, rows: list[Sequence]) -> Output:
@@ -202,11 +210,16 @@ class _Job:
         recorders = [row.reader.recorder for row in rows if isinstance(row.reader, StopRules) and row.reader.recorder]
         scores = steps([recorder.scores for recorder in recorders], longest, pad)
         logits = steps([recorder.logits for recorder in recorders], longest, pad)
-        kind = SpeculativeOutput if self.source is None else SpeculativeSeq2SeqOutput
-        return kind(
-            sequences=sequences,  # type: ignore[arg-type]
+        shown: dict[str, Any] = dict(
+            sequences=sequences,
             scores=scores if self.config.output_scores else None,
             logits=logits if self.config.output_logits else None,
+        )
+        if self.features:  # speech models go on with this output, and expect nothing else in it
+            return GenerateEncoderDecoderOutput(**shown)
+        kind = SpeculativeOutput if self.source is None else SpeculativeSeq2SeqOutput
+        return kind(
+            **shown,
             stats=tuple(row.stats for row in rows),
             seeds=tuple(row.seed for row in rows),
         )
@@ -242,6 +255,16 @@ def _source(model: PreTrainedModel, prompts: Prompts, inputs: Tensor | None) -> 
             "model.generate(..., custom_generate=foreword.generate), or give 'inputs_tensor'"
         )
     return copied_source(inputs, len(prompts))
+
+
+def _features(model: PreTrainedModel, source: Tensor | None, states: Any) -> tuple[Features, ...]:
+    """Return the windows of sound in a source; of one window alone, with the states that transformers has computed."""
+    if source is None or not is_speech(model):
+        return ()
+    windows = tuple(map(Features, source))
+    if len(windows) == 1 and states is not None:
+        windows[0].outputs[model.get_encoder()] = states
+    return windows
 
 
 def _seeds(count: int, seed: int | None, sample: bool) -> list[int]:

@@ -24,11 +24,15 @@ VISION = ("mm_encoder_outputs", "mm_token_type_ids")
 _SERVED = {"input_ids", "attention_mask", "position_ids", "use_cache", "logits_to_keep"}
 _CACHES = ("past_key_values", "cache_params")
 _DECODER = {"decoder_input_ids", "decoder_attention_mask"}
+_FEATURES = "input_features"
 _ONLY = "only token ids and attention_mask are read"
 
 
-def refused_input(inputs: Mapping[str, Any], setting: Setting, *, seq2seq: bool) -> Refusal | None:
-    """Return why these inputs of a model, an encoder-decoder or not, cannot be served; None if they can."""
+def refused_input(inputs: Mapping[str, Any], setting: Setting, *, seq2seq: bool, sound: bool) -> Refusal | None:
+    """Return why these inputs of a model, an encoder-decoder (of sound) or not, cannot be served; None if they can."""
+    if sound:  # its encoder reads no mask
+        named = _names(inputs, {_FEATURES, "attention_mask", "use_cache"} | _DECODER, "only input_features are read")
+        return named or _sound(inputs) or _decoder(inputs)
     named = _names(inputs, _SERVED - {"position_ids"} | _DECODER if seq2seq else _SERVED)
     return named or (_source(inputs) or _decoder(inputs) if seq2seq else _prompts(inputs, setting))
 
@@ -60,7 +64,7 @@ def inferred(prompts: Ids, setting: Setting) -> Shaped[Tensor, "batch length"]:
     return torch.ones_like(prompts) if pad is None or pad in ends else prompts.ne(pad)
 
 
-def _names(inputs: Mapping[str, Any], served: set[str]) -> Refusal | None:
+def _names(inputs: Mapping[str, Any], served: set[str], only: str = _ONLY) -> Refusal | None:
     for name, value in inputs.items():
         if value is None or name in served:
             continue
@@ -71,7 +75,7 @@ def _names(inputs: Mapping[str, Any], served: set[str]) -> Refusal | None:
                 reason = "a cache passed by the caller is neither read nor filled"
                 return Refusal(name, reason, assisted_differs=filled)
         elif name not in VISION or _has_image(value):
-            return Refusal(name, _ONLY)
+            return Refusal(name, only)
     return None
 
 
@@ -114,6 +118,13 @@ def _source(inputs: Mapping[str, Any]) -> Refusal | None:
         fix = "Set tokenizer.padding_side = 'right'"
         return Refusal("attention_mask", "the sources are padded elsewhere than on the right", fix)
     return None
+
+
+def _sound(inputs: Mapping[str, Any]) -> Refusal | None:
+    found = inputs.get(_FEATURES)
+    if found is None or (isinstance(found, Tensor) and found.dim() == 3 and found.is_floating_point()):
+        return None
+    return Refusal(_FEATURES, "only floating point tensors of shape [batch, bins, frames] are read")
 
 
 def _decoder(inputs: Mapping[str, Any]) -> Refusal | None:

@@ -21,7 +21,7 @@ from foreword.engine import Engine
 from foreword.errors import InvalidRequest
 from foreword.hf.borrowed import ModelRecord, borrowed_model, lock_models, model_record
 from foreword.hf.draft_models import AssistantModel
-from foreword.model import Mode, Model, is_seq2seq
+from foreword.model import Mode, Model, borrow, is_decoder, is_seq2seq, with_encoder
 from foreword.scheduler import Scheduler
 from foreword.types import Sequence
 from foreword.types.params import NODES
@@ -89,6 +89,8 @@ def _readable(draft: PreTrainedModel | Model, model: PreTrainedModel, target: Mo
     """Return a draft model that can run. The target is borrowed already: it needs only a second cache."""
     if draft is model:
         return Model(model, known=target.capability, swaps=[])
+    if is_decoder(draft, model):
+        return held.enter_context(borrow(with_encoder(draft, model), target.capability))
     return draft if isinstance(draft, Model) else held.enter_context(borrowed_model(draft))[0]
 
 

@@ -139,7 +139,7 @@ def _served(model: PreTrainedModel, draft: Any, given: dict[str, Any], setting: 
         criterion = StopStringCriteria(tokenizer=tokenizer, stop_strings=stop)
         ours["stopping_criteria"] = StoppingCriteriaList([*(ours.get("stopping_criteria") or ()), criterion])
         ours["stop_strings"] = None
-    if is_seq2seq(model.config) and call.inputs.get("input_ids") is not None:
+    if is_seq2seq(model.config) and call.inputs.get(model.main_input_name) is not None:
         ours["encoder_outputs"] = BaseModelOutput(torch.empty(0))  # or transformers would run the encoder too
     speculation = Speculation(drafter=draft, tokenizers=tokenizers)
     ours["custom_generate"] = functools.partial(serve, speculation=speculation, streamer=given.get("streamer"))
@@ -152,7 +152,7 @@ def _call(model: PreTrainedModel, given: dict[str, Any], setting: Setting) -> Ca
     options |= {"tokenizer", "assistant_tokenizer", "trust_remote_code"}
     inputs = {name: value for name, value in given.items() if name not in options or name == "use_cache"}
     if given.get("inputs") is not None:
-        inputs["input_ids"] = given["inputs"]
+        inputs[model.main_input_name] = given["inputs"]
     criteria = list(given.get("stopping_criteria") or ())
     own_ends = any(hasattr(criterion, "eos_token_id") for criterion in criteria)
     timed = setting("stop_strings") is not None or setting("max_time") is not None

@@ -24,7 +24,7 @@ from transformers.utils.generic import TransformersKwargs
 from foreword.errors import InvalidRequest
 from foreword.hf.inputs import VISION, Setting, refused_input
 from foreword.hf.refusal import LEAVE_OUT, Refusal
-from foreword.model import is_seq2seq
+from foreword.model import is_seq2seq, is_speech
 
 CLOSE = 0.8
 """difflib ratio from which a name counts as a typo of another; token_type_ids and eos_token_id have 0.7."""
@@ -86,13 +86,15 @@ class Call:
         refusal = (
             _model(self.model)
             or _option(self.setting)
-            or refused_input(self.inputs, self.setting, seq2seq=is_seq2seq(self.model.config))
+            or refused_input(
+                self.inputs, self.setting, seq2seq=is_seq2seq(self.model.config), sound=is_speech(self.model)
+            )
             or _processor(self.processors, self.explicit)
         )
         return refusal or self._rows()
 
     def _rows(self) -> Refusal | None:
-        prompts = self.inputs.get("input_ids")
+        prompts = self.inputs.get(self.model.main_input_name)
         rows = (1 if prompts is None else len(prompts)) * self.copies
         if rows == 1:
             return None
@@ -120,7 +122,7 @@ def _model(model: PreTrainedModel) -> Refusal | None:
     kind, seq2seq = type(model).__name__, is_seq2seq(model.config)
     if _attribute(type(model), "_sample") is not _attribute(GenerationMixin, "_sample"):
         return Refusal(kind, "it has its own decoding loop")
-    if model.main_input_name != "input_ids":
+    if model.main_input_name != "input_ids" and not is_speech(model):
         return Refusal(kind, f"it reads {model.main_input_name}, not token ids alone")
     config = model.config.get_text_config()
     masked = type(config) in MODEL_FOR_MASKED_LM_MAPPING and type(config) in MODEL_FOR_CAUSAL_LM_MAPPING

@@ -4,12 +4,13 @@ from transformers import PreTrainedModel as HFModel
 
 from foreword.model.backend import Mode
 from foreword.model.cost import measure
-from foreword.model.model import Model, borrow, options
+from foreword.model.model import Model, borrow
+from foreword.model.options import options
 from foreword.model.pool.plan import Read
 from foreword.model.pool.seq2seq import source_id
 from foreword.model.probe.probe import Capability
-from foreword.model.seq2seq import Seq2Seq, check_decoder_only, is_seq2seq
-from foreword.model.shared_encoder import load_draft
+from foreword.model.seq2seq import Seq2Seq, check_decoder_only, is_seq2seq, is_speech
+from foreword.model.shared_encoder import is_decoder, load_draft, share_encoder, with_encoder
 from foreword.model.tokenizer import Tokenizer, check_same, load_tokenizer, need_tokenizer
 
 __all__ = [
@@ -23,11 +24,15 @@ __all__ = [
     "borrow",
     "check_decoder_only",
     "check_same",
+    "is_decoder",
     "is_seq2seq",
+    "is_speech",
     "load_draft",
     "load_tokenizer",
     "measure",
     "need_tokenizer",
     "options",
+    "share_encoder",
     "source_id",
+    "with_encoder",
 ]

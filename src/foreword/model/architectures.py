@@ -14,9 +14,11 @@ from torch import Tensor, nn
 from transformers import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
     MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
+    MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING,
     AutoModelForCausalLM,
     AutoModelForImageTextToText,
     AutoModelForSeq2SeqLM,
+    AutoModelForSpeechSeq2Seq,
     PreTrainedConfig,
     PreTrainedModel,
 )
@@ -88,7 +90,9 @@ def inner_size(config: Any) -> int:
 def loader(config: PreTrainedConfig) -> Any:
     """Return the Auto class that loads a checkpoint: transformers has one for each kind of model."""
     if getattr(config, "is_encoder_decoder", False):
-        return AutoModelForSeq2SeqLM
+        return (
+            AutoModelForSpeechSeq2Seq if type(config) in MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING else AutoModelForSeq2SeqLM
+        )
     vision = type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING and type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING
     return AutoModelForImageTextToText if vision else AutoModelForCausalLM
 

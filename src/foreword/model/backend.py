@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from foreword.model.pool.pages import PagePool
 from foreword.model.pool.plan import Read
 from foreword.native.tree import GrownTree, TreeRequest
+from foreword.types import Encoded
 
 
 class Mode(Enum):
@@ -83,12 +84,12 @@ class Encodes(Protocol):
     encoder: nn.Module
     """What reads the source; a draft model may share that of its target."""
 
-    def encode(self, id: int, source: List[int]) -> None:
-        """Run the encoder over the source of an open sequence, before its first read; a `Source` holds its output."""
+    def encode(self, id: int, source: List[int] | Encoded) -> None:
+        """Run the encoder over the source of an open sequence, before its first read, unless it has read it."""
         ...
 
     @property
-    def probe_source(self) -> List[int]:
+    def probe_source(self) -> List[int] | Encoded:
         """The source under which it is checked and timed."""
         ...
 

@@ -10,20 +10,20 @@ from collections.abc import Iterator
 from collections.abc import Sequence as List
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from foreword.errors import ForewordError, ModelError, words
+from foreword.errors import ForewordError, ModelError
 from foreword.model.backend import Encodes, Mode, ReadsHiddenStates
 from foreword.model.cost import Cost, known
-from foreword.model.cpu.backend import usual
 from foreword.model.loading.causal import check_causal
 from foreword.model.loading.config import read_config, unloadable
 from foreword.model.loading.load import eos_ids, load_weights
+from foreword.model.options import dtypes, options
 from foreword.model.pool.hooks import layer_count
 from foreword.model.pool.memory import most_tokens
 from foreword.model.pool.packed_linear import Swap, swap_out
@@ -32,12 +32,12 @@ from foreword.model.probe.probe import NATIVE, Capability, backend_named, build_
 from foreword.model.seq2seq import Seq2Seq
 from foreword.native.openmp import one_thread
 from foreword.native.tree import GrownTree, TreeRequest
+from foreword.types import Encoded
 
 NO_LIMIT = 2**31
 """Tokens. Context length of a model whose config gives none."""
-CONTEXT = ("max_position_embeddings", "max_decoder_position_embeddings")
+CONTEXT = ("max_position_embeddings", "max_decoder_position_embeddings", "max_target_positions")
 """Names of the context length in a config."""
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 class Model:
@@ -57,6 +57,7 @@ class Model:
         known: Capability | None = None,
         swaps: list[Swap] | None = None,
         backend: str | None = None,
+        weights: str | None = None,
     ) -> None:
         self.hf = hf.eval()
         self.name = name or hf.config.name_or_path or type(hf).__name__
@@ -73,8 +74,12 @@ class Model:
         else:
             self.backend, self.capability = build_backend(hf, known, replaced), known
         self.device: torch.device = next(hf.parameters()).device
+        self.weights: str | None = None
+        """Form of the linear weights if it is not their dtype: "int8"."""
         self.cache_tokens = None
         self._cost: Cost | None = None
+        if weights is not None:
+            self.quantize(weights)
         self._checked_layers: set[tuple[int, ...]] = set()
         """Layer numbers that `check_hidden_states` has accepted."""
         config = hf.config.get_text_config()
@@ -98,6 +103,7 @@ class Model:
         dtype: str | torch.dtype = "auto",
         device: str = "auto",
         backend: str | None = None,
+        weights: str | None = None,
         trust_remote_code: bool = False,
     ) -> Model:
         """Load a checkpoint from a folder or the hub.
@@ -105,17 +111,19 @@ class Model:
         `dtype="auto"` is bfloat16 on a CPU that multiplies it in hardware, and on any CPU where the native backend runs
         the model, else float32; on an accelerator it is the checkpoint's own. `backend` is "native", "graph", "pool",
         "cache" or "plain"; None takes the fastest that gives the model's own scores (docs/how-it-works.md).
+        `weights="int8"` quantizes the linear weights, on backend "native" only: the model is then another one, with
+        half of the bytes (docs/targets/quantized.md).
         `trust_remote_code` allows Python code from the checkpoint's folder, and from that of its draft model; without
         it, such a checkpoint is refused. Raises ModelError when there is no such model, its weights are incomplete or
         not finite, or it cannot run on that backend.
         """
-        where, backend = options(dtype=dtype, device=device, backend=backend)
+        where, backend = options(dtype=dtype, device=device, backend=backend, weights=weights)
         config = read_config(source, trust_remote_code=trust_remote_code, seq2seq=True)
-        first, *others = _dtypes(dtype, where, config.architectures if backend in (None, NATIVE) else None)
+        first, *others = dtypes(dtype, where, config.architectures if backend in (None, NATIVE) else None)
         hf = load_weights(source, config, first, trust_remote_code=trust_remote_code)
         try:
             nn.Module.to(hf, where)
-            model = cls(hf, str(source), backend=backend)
+            model = cls(hf, str(source), backend=backend, weights=weights)
         except ForewordError:
             raise
         except (torch.OutOfMemoryError, MemoryError) as error:
@@ -158,6 +166,7 @@ class Model:
                 "dtype": str(self.dtype),
                 "device": torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else self.device.type,
                 "backend": self.capability.backend,
+                **({} if self.weights is None else {"weights": self.weights}),
             }
             self._cost = known(self, key)
         return self._cost
@@ -167,11 +176,24 @@ class Model:
         return one_thread() if self.capability.backend == NATIVE else nullcontext()
 
     def quantize_int8(self) -> None:
-        """Quantize the weights to int8 in place where that makes forwards faster; for draft models only.
+        """Quantize the weights to int8 in place where that makes forwards faster, for draft models.
 
         The scores change, and the weights can no longer be read back, for training or saving.
         """
         getattr(self.backend, "quantize_int8", lambda: None)()
+
+    def quantize(self, weights: str) -> None:
+        """Quantize the linear weights in place: it is another model from then on, whose text differs.
+
+        Raises ModelError on a backend that does not multiply by such weights.
+        """
+        if self.capability.backend != NATIVE:
+            raise ModelError(
+                f"cannot hold the weights of {self.name} in {weights}: only backend 'native' multiplies by them, and "
+                f"it runs on '{self.capability.backend}' ({self.capability.reason}). Leave 'weights' out"
+            )
+        self.quantize_int8()
+        self.weights, self._cost = weights, None
 
     def open(self, id: int, capacity: int, tokens: List[int] = (), tenant: str = "", layers: List[int] = ()) -> int:
         """Begin a sequence of at most `capacity` tokens, draft tokens included.
@@ -181,7 +203,7 @@ class Model:
         """
         return self.backend.open(id, capacity, tokens, tenant, layers)
 
-    def encode(self, id: int, source: List[int]) -> None:
+    def encode(self, id: int, source: List[int] | Encoded) -> None:
         """Run the encoder of an encoder-decoder over the source of an open sequence, before its first read."""
         cast("Encodes", self.backend).encode(id, source)
 
@@ -266,34 +288,3 @@ def borrow(hf: PreTrainedModel, known: Capability | None = None) -> Iterator[Mod
         hf.set_attn_implementation(implementation)
         for module, training in modes:
             module.training = training
-
-
-def options(*, dtype: str | torch.dtype, device: str, backend: str | None) -> tuple[torch.device, str | None]:
-    """Return the device and the backend of these names, after checking all three; loads nothing.
-
-    Raises ModelError for an unknown dtype or a device this machine lacks, InvalidRequest for an unknown backend.
-    """
-    if dtype != "auto" and dtype not in (*DTYPES, *DTYPES.values()):
-        raise ModelError(f"'dtype' must be 'auto' or one of {', '.join(DTYPES)}, got {dtype!r}")
-    return device_named(device), backend_named(backend)
-
-
-def device_named(device: str) -> torch.device:
-    """Return the device of this name. Raises ModelError for one that this machine lacks."""
-    if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        resolved = torch.device(device)
-        torch.empty(0, device=resolved)
-    except (RuntimeError, AssertionError) as error:
-        raise ModelError(
-            f"cannot use device {device!r}: {words(error)}. Use 'auto', 'cpu' or one that this machine has"
-        ) from error
-    return resolved
-
-
-def _dtypes(dtype: str | torch.dtype, device: torch.device, kinds: List[str] | None) -> List[Any]:
-    """Return the dtypes to load a model in: the first if the native backend then runs it, else the second."""
-    if dtype == "auto":
-        return usual(kinds) if device.type == "cpu" else ["auto"]
-    return [DTYPES[dtype] if isinstance(dtype, str) else dtype]

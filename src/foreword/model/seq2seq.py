@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence as List
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
+from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Float, Int
@@ -18,11 +19,14 @@ from transformers.generation.logits_process import SuppressTokensAtBeginLogitsPr
 from foreword.errors import InvalidRequest, ModelError
 from foreword.model.backend import Mode
 from foreword.model.cache_backend import CacheBackend
+from foreword.model.loading.config import SPEECH
 from foreword.native.openmp import all_threads
-from foreword.types import SamplingParams, Source
+from foreword.types import Encoded, Features, SamplingParams, Source
 
 SOURCE = 11
 """Tokens. Length of the source under which backends are checked and timed."""
+_PROBES: WeakKeyDictionary[PreTrainedModel, Features] = WeakKeyDictionary()
+"""By model, the sound under which it is checked and timed: an encoder of sound takes seconds, and runs once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,8 @@ class Seq2Seq:
     """Ids that do not follow `start`."""
     longest: int | None = None
     """Tokens. Longest source; None = the context of the decoder."""
+    sound: bool = False
+    """Whether the source is sound; its rules are then those of speech/rules.py."""
 
     @classmethod
     def of(cls, model: PreTrainedModel, name: str) -> Seq2Seq | None:
@@ -61,6 +67,10 @@ class Seq2Seq:
                 f"cannot run {name}: its generation settings name no token that the decoder starts with. Set "
                 "decoder_start_token_id in generation_config.json"
             )
+        if reads_sound(model):
+            if not is_speech(model):
+                raise ModelError(f"cannot run {name}: of the models that read sound only {SPEECH} is supported")
+            return cls((start,), sound=True)
         first, eos = _token(settings, "forced_bos_token_id", name), getattr(settings, "eos_token_id", None)
         ends = [[token] for token in (eos if isinstance(eos, list) else [eos])]
         words = [word for word in getattr(settings, "bad_words_ids", None) or [] if word not in ends]
@@ -105,11 +115,11 @@ class Seq2SeqBackend(CacheBackend):
         self.encoder: nn.Module = model.get_encoder()
 
     @property
-    def probe_source(self) -> list[int]:
+    def probe_source(self) -> List[int] | Features:
         """The source under which it is checked and timed."""
         return probe_source(self._model)
 
-    def encode(self, id: int, source: List[int]) -> None:
+    def encode(self, id: int, source: List[int] | Encoded) -> None:
         """Run the encoder over the source of an open sequence, before its first read."""
         state = self._states[id]
         with all_threads():
@@ -122,9 +132,9 @@ class Seq2SeqBackend(CacheBackend):
         return {"decoder_input_ids": ids}
 
 
-def encoded(encoder: nn.Module, source: List[int]) -> Any:
-    """Run an encoder over one source, unpadded, unless it has read it; return its output, as the model takes it."""
-    return (source if isinstance(source, Source) else Source(source)).encoded(encoder)
+def encoded(encoder: nn.Module, source: List[int] | Encoded) -> Any:
+    """Run an encoder over one source, unless it has read it; return its output, as the model takes it."""
+    return (source if isinstance(source, Encoded) else Source(source)).encoded(encoder)
 
 
 def is_seq2seq(config: PreTrainedConfig) -> bool:
@@ -137,15 +147,35 @@ def own_logits(model: PreTrainedModel, texts: Int[Tensor, "batch tokens"]) -> Fl
     texts = texts.to(next(model.parameters()).device)
     inputs: dict[str, Any] = {"input_ids": texts}
     if is_seq2seq(model.config):
-        source = torch.tensor([probe_source(model)], device=texts.device)
-        inputs = {"input_ids": source.expand(len(texts), -1), "decoder_input_ids": texts}
+        source, count = probe_source(model), len(texts)
+        inputs = (
+            {"encoder_outputs": (source.encoded(model.get_encoder())[0].expand(count, -1, -1),)}
+            if isinstance(source, Features)
+            else {"input_ids": torch.tensor([source], device=texts.device).expand(count, -1)}
+        )
+        inputs["decoder_input_ids"] = texts
     return model(**inputs, use_cache=False).logits
 
 
-def probe_source(model: PreTrainedModel) -> list[int]:
-    """Return the source under which an encoder-decoder is checked and timed."""
-    vocab = model.config.get_text_config().vocab_size
-    return torch.randint(vocab // 8, vocab, (SOURCE,), generator=torch.Generator().manual_seed(2)).tolist()
+def probe_source(model: PreTrainedModel) -> List[int] | Features:
+    """Return the source under which an encoder-decoder is checked and timed; for one of sound always the same."""
+    noise, config = torch.Generator().manual_seed(2), model.config
+    if not reads_sound(model):
+        vocab = config.get_text_config().vocab_size
+        return torch.randint(vocab // 8, vocab, (SOURCE,), generator=noise).tolist()
+    if model not in _PROBES:
+        _PROBES[model] = Features(torch.rand(config.num_mel_bins, 2 * config.max_source_positions, generator=noise))
+    return _PROBES[model]
+
+
+def reads_sound(model: PreTrainedModel) -> bool:
+    """Return whether the encoder of a model reads sound."""
+    return is_seq2seq(model.config) and model.main_input_name == "input_features"
+
+
+def is_speech(model: PreTrainedModel) -> bool:
+    """Return whether a model reads sound and is supported."""
+    return reads_sound(model) and model.config.model_type == SPEECH
 
 
 @runtime_checkable

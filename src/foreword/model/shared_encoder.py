@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import copy
 from pathlib import Path
-from typing import cast
+from typing import Any, TypeGuard, cast
 
 import torch
 from torch import nn
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
 from foreword.errors import InvalidRequest
 from foreword.model.backend import Encodes
@@ -21,10 +21,12 @@ from foreword.model.loading.given import twin
 from foreword.model.loading.load import load_weights
 from foreword.model.model import Model
 from foreword.model.seq2seq import is_seq2seq
-from foreword.types import Source
+from foreword.types import Encoded, Features, Source
 
 _PROBE_ID = -1
 """Sequence id under which encoders are compared, which is no request."""
+_ENCODER = ("num_mel_bins", "max_source_positions")
+"""Config names of what an encoder reads, beside those that begin with "encoder_"."""
 
 
 def load_draft(source: str | Path | PreTrainedModel | Model, target: Model) -> Model:
@@ -36,65 +38,98 @@ def load_draft(source: str | Path | PreTrainedModel | Model, target: Model) -> M
     if isinstance(source, Model):
         model = source
     elif isinstance(source, PreTrainedModel):
-        model = Model(_whole(source, target))
+        model = Model(with_encoder(source, target.hf) if is_decoder(source, target.hf) else source)
     else:
         trusted = target.trust_remote_code
         config = read_config(source, trust_remote_code=trusted, seq2seq=True)
-        if not _is_decoder(config, target):
+        if not _is_decoder(config, target.hf):
             model = Model.load(source, dtype=target.dtype, device=str(target.device), trust_remote_code=trusted)
         else:
             hf = load_weights(source, config, target.dtype, trust_remote_code=trusted)
             nn.Module.to(hf, target.device)
-            model = Model(_whole(hf, target), str(source))
-    if _share(model, target) and model is not source:
+            model = Model(with_encoder(hf, target.hf), str(source))
+    check_draft(model, target)
+    if share_encoder(model, target) and model is not source:
         model.hf.set_encoder(nn.Identity())  # its own, which is not needed
     return model
 
 
-def _is_decoder(config: PreTrainedConfig, target: Model) -> bool:
-    """Return whether a config is of the decoder of the target's kind of encoder-decoder."""
-    kind = target.hf.config.model_type
-    return target.seq2seq is not None and config.model_type == kind and not is_seq2seq(config)
+def check_draft(draft: Model, target: Model) -> None:
+    """Raise InvalidRequest for a draft model that cannot read what the target reads."""
+    if draft.seq2seq is None or _reads(draft) == _reads(target):
+        return
+    needed = {
+        None: "a decoder-only model",
+        0: "an encoder-decoder of text",
+    }.get(_reads(target), f"a model of speech that reads {_reads(target)} mel bins")
+    raise InvalidRequest(f"cannot draft with {draft.name}: {target.name} needs {needed} as draft model. Give one")
 
 
-def _whole(model: PreTrainedModel, target: Model) -> PreTrainedModel:
-    """Return the encoder-decoder of a decoder and a twin of the target's encoder; any other model as it is."""
-    if not _is_decoder(model.config, target):
-        return model
-    name, width, needed = type(model).__name__, model.config.hidden_size, target.hf.config.hidden_size
+def is_decoder(model: object, target: PreTrainedModel) -> TypeGuard[PreTrainedModel]:
+    """Return whether a model is a decoder alone, of the target's kind of encoder-decoder."""
+    return isinstance(model, PreTrainedModel) and _is_decoder(model.config, target)
+
+
+def with_encoder(decoder: PreTrainedModel, target: PreTrainedModel) -> PreTrainedModel:
+    """Return the encoder-decoder of a decoder, which is used as it is, and a twin of the target's encoder.
+
+    Raises InvalidRequest where they do not fit.
+    """
+    name, width, needed = type(decoder).__name__, decoder.config.hidden_size, target.config.hidden_size
     if width != needed:
         raise InvalidRequest(
-            f"cannot draft with {name}: this decoder reads states of width {width}, and the encoder of {target.name} "
-            f"gives {needed}. Give a decoder that was trained with this encoder, or a whole encoder-decoder"
+            f"cannot draft with {name}: this decoder reads states of width {width}, and the encoder of "
+            f"{type(target).__name__} gives {needed}. Give a decoder that was trained with this encoder, or a whole "
+            "encoder-decoder"
         )
-    config, theirs = copy.deepcopy(model.config), target.hf.config.to_dict()
-    config.update({key: value for key, value in theirs.items() if key.startswith("encoder_")})
+    config, theirs = copy.deepcopy(decoder.config), target.config.to_dict()
+    config.update({key: value for key, value in theirs.items() if key.startswith("encoder_") or key in _ENCODER})
     config.is_encoder_decoder = True
     with torch.device("meta"):
-        whole = type(target.hf)(config)
-    whole.set_input_embeddings(model.get_input_embeddings())
-    whole.set_encoder(twin(target.hf.get_encoder()))
-    whole.set_decoder(model.get_decoder())
-    whole.set_output_embeddings(model.get_output_embeddings())
+        whole = type(target)(config)
+    whole.set_input_embeddings(decoder.get_input_embeddings())
+    whole.set_encoder(twin(target.get_encoder()))
+    whole.set_decoder(decoder.get_decoder())
+    whole.set_output_embeddings(decoder.get_output_embeddings())
     for key, buffer in list(whole.named_buffers(recurse=False)):  # a bias of the logits, which a decoder alone lacks
         setattr(whole, key, torch.zeros_like(buffer, device=target.device))
-    whole.generation_config = copy.deepcopy(target.hf.generation_config)
+    whole.generation_config = copy.deepcopy(target.generation_config)
     return whole
 
 
-def _share(draft: Model, target: Model) -> bool:
+def share_encoder(draft: Model, target: Model) -> bool:
     """Give the draft model the target's encoder if both compute the same; return whether its own is not needed."""
     alike = (draft.device, draft.dtype) == (target.device, target.dtype) and draft.vocab <= target.vocab
     if draft is target or draft.seq2seq is None or target.seq2seq is None or not alike:
         return False
     ours, theirs = cast("Encodes", draft.backend), cast("Encodes", target.backend)
     if ours.encoder is not theirs.encoder:
-        probe = Source(ours.probe_source)
-        for model in (draft, target):
+        sources = _probes(ours.probe_source, theirs.probe_source)
+        for model, probe in zip((draft, target), sources, strict=True):
             model.open(_PROBE_ID, 1)
             model.encode(_PROBE_ID, probe)
             model.close(_PROBE_ID)
-        if not torch.equal(*(probe.encoded(backend.encoder)[0] for backend in (ours, theirs))):
+        states = [probe.encoded(one.encoder)[0] for probe, one in zip(sources, (ours, theirs), strict=True)]
+        if not torch.equal(*states):
             return False
         ours.encoder = theirs.encoder
     return True
+
+
+def _probes(ours: Any, theirs: Any) -> tuple[Encoded, Encoded]:
+    """Return the sources under which two encoders are compared: one, or equal sounds that each has read already."""
+    if isinstance(ours, Features):
+        return ours, theirs
+    probe = Source(ours)
+    return probe, probe
+
+
+def _reads(model: Model) -> int | None:
+    """Return the mel bins that a model reads, 0 for text; None for a decoder-only model."""
+    if model.seq2seq is None:
+        return None
+    return model.hf.config.num_mel_bins if model.seq2seq.sound else 0
+
+
+def _is_decoder(config: Any, target: PreTrainedModel) -> bool:
+    return is_seq2seq(target.config) and config.model_type == target.config.model_type and not is_seq2seq(config)

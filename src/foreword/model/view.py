@@ -25,6 +25,7 @@ from foreword.model.pool.plan import Read
 from foreword.model.pool.seq2seq import Seq2SeqPoolBackend, Sources
 from foreword.model.skip import LayerSkip, skipping, sublayers_of
 from foreword.native import forward
+from foreword.types import Encoded
 
 CODINGS = {16: forward.WHOLE, 8: forward.BYTES, 4: forward.NIBBLES}
 """Bits of a weight -> its coding on the C side."""
@@ -40,7 +41,7 @@ class Skipping(Protocol):
 
 
 def view(target: Model, *, skip: LayerSkip | None = None, bits: int = 16, spare: int = 0) -> Model:
-    """Return the same model with skipped sublayers and its weights in 16, 8 or 4 bits.
+    """Return the same model with skipped sublayers and its weights in 8 or 4 bits, or with 16 as the target has them.
 
     With `spare` > 0 the view shares the target's keys and values: it need not read again what the target has read, and
     the target's next forward overwrites what the view wrote. Every sequence opened from then on gets `spare` more rows
@@ -166,7 +167,7 @@ class PooledSeq2SeqView(PooledView, Seq2SeqPoolBackend):
         self._own, self._positions = base._own, base._positions
         self._sources = base._sources if shares else Sources()
 
-    def encode(self, id: int, source: List[int]) -> None:
+    def encode(self, id: int, source: List[int] | Encoded) -> None:
         if not self.guest:
             super().encode(id, source)
 
@@ -174,11 +175,13 @@ class PooledSeq2SeqView(PooledView, Seq2SeqPoolBackend):
 def _check_sizes(name: str, backend: CpuBackend, bits: int) -> None:
     if bits not in CODINGS:
         raise InvalidRequest(f"'bits' must be one of {', '.join(map(str, CODINGS))}, got {bits}")
+    if bits == 16:
+        return
     m = backend._model
     depths = (m.hidden, m.experts.contents.inner if m.experts else m.intermediate, m.heads * m.dim)
     if m.coding != forward.WHOLE:
         raise InvalidRequest(
-            f"cannot make a view of {name}: its weights are held in 8 bits, for drafting only. Load it again"
+            f"cannot draft with {name} in {bits} bits: its own weights are held in 8 bits. Use another method"
         )
     if bits == 4 and any(depth % forward.GROUP for depth in depths):
         raise InvalidRequest(

@@ -16,7 +16,7 @@ from starlette.middleware.cors import CORSMiddleware
 
 from foreword import __version__
 from foreword.errors import ForewordError, InvalidRequest
-from foreword.server import page
+from foreword.server import page, speech
 from foreword.server.dialects import plain
 from foreword.server.dialects.chat import ChatBody, ChatDialect
 from foreword.server.dialects.completions import CompletionBody, CompletionDialect
@@ -70,6 +70,8 @@ def build_app(service: Service) -> FastAPI:
         app.add_exception_handler(kind, _Failure(service))
     app.include_router(plain.routes(service))
     app.include_router(page.routes(service))
+    if service.llm.target.seq2seq is not None and service.llm.target.seq2seq.sound:
+        app.include_router(speech.routes(service))
     _add_generation(app, service)
     return app
 

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
         Verify,
     )
     from foreword.types.round import Round
-    from foreword.types.source import Source
+    from foreword.types.source import Encoded, Source
+    from foreword.types.speech import Features, SpeechPrompt
     from foreword.types.stats import Clock, Load, Stats
 
 _HOME = {
@@ -53,7 +54,10 @@ _HOME = {
     "TokenLogprob": "request",
     "Verify": "request",
     "Round": "round",
+    "Encoded": "source",
     "Source": "source",
+    "Features": "speech",
+    "SpeechPrompt": "speech",
     "Clock": "stats",
     "Load": "stats",
     "Stats": "stats",
@@ -66,6 +70,8 @@ __all__ = [
     "Delta",
     "Draft",
     "DraftTree",
+    "Encoded",
+    "Features",
     "FinishReason",
     "Lists",
     "Load",
@@ -79,6 +85,7 @@ __all__ = [
     "Scores",
     "Sequence",
     "Source",
+    "SpeechPrompt",
     "Stats",
     "Stops",
     "TextDecoder",

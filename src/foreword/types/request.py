@@ -13,6 +13,7 @@ from torch import Tensor
 from foreword.types.draft import Draft, DraftTree, Verdict
 from foreword.types.params import SamplingParams
 from foreword.types.round import Round
+from foreword.types.speech import Features
 from foreword.types.stats import Stats
 
 FinishReason = Literal["stop", "length", "abort"]
@@ -95,6 +96,8 @@ class Sequence:
     """Token ids that the encoder of an encoder-decoder reads: the request's prompt. `tokens` are the decoder's."""
     images: PromptImages | None = None
     """Set if there are images in the prompt."""
+    features: Features | None = None
+    """What an encoder that reads sound reads instead."""
     forced_end: int | None = None
     """The token that takes the last place of an answer of max_tokens."""
     cached: int = 0
@@ -124,6 +127,16 @@ class Sequence:
     def room(self) -> int:
         """Tokens that may still be emitted."""
         return self.params.max_tokens - self.produced
+
+    @property
+    def encoder_input(self) -> tuple[int, ...] | Features:
+        """What the encoder of an encoder-decoder reads; empty for a decoder-only model."""
+        return self.source if self.features is None else self.features
+
+    @property
+    def encoder_rows(self) -> int:
+        """Rows of the encoder's output, whose keys and values the decoder reads."""
+        return len(self.source) if self.features is None else self.features.rows
 
     @property
     def given(self) -> list[int]:

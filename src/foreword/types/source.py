@@ -6,26 +6,36 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 
-class Source(tuple[int, ...]):
-    """Token ids that encoders read, and the output of each encoder that has read them.
+class Encoded:
+    """What encoders read, and the output of each encoder that has read it.
 
     So an encoder runs once, although a draft model shares it, or several answers are written to one source.
     """
 
     outputs: dict[nn.Module, Any]
 
+    def inputs(self, weight: Tensor) -> dict[str, Tensor]:
+        """Return the arguments of an encoder with such weights."""
+        raise NotImplementedError
+
+    @torch.inference_mode()
+    def encoded(self, encoder: nn.Module) -> Any:
+        """Return what an encoder of transformers gives for this, alone and unpadded."""
+        if encoder not in self.outputs:
+            self.outputs[encoder] = encoder(**self.inputs(next(encoder.parameters())), return_dict=True)
+        return self.outputs[encoder]
+
+
+class Source(Encoded, tuple[int, ...]):
+    """Token ids that encoders read."""
+
     def __new__(cls, tokens: Iterable[int] = ()) -> Source:
         source = super().__new__(cls, tokens)
         source.outputs = {}
         return source
 
-    @torch.inference_mode()
-    def encoded(self, encoder: nn.Module) -> Any:
-        """Return what an encoder of transformers gives for these tokens, alone and unpadded."""
-        if encoder not in self.outputs:
-            tokens = torch.tensor([self], device=next(encoder.parameters()).device)
-            self.outputs[encoder] = encoder(input_ids=tokens, return_dict=True)
-        return self.outputs[encoder]
+    def inputs(self, weight: Tensor) -> dict[str, Tensor]:
+        return {"input_ids": torch.tensor([self], device=weight.device)}

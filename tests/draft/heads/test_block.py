@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.nn import functional
 
+from drafters import AT_ONCE, IN_C, check_same, grown
 from foreword.draft.heads.block import BlockDrafter, BlockPredictor, BlockRequest
 from foreword.draft.heads.block_native import NativeBlockTrees
 from foreword.errors import ModelError
@@ -16,7 +17,6 @@ from foreword.native.tree import TreeRequest
 from foreword.sampling.streams import NoiseStreams
 from foreword.types import Batch, SamplingParams, Sequence
 from running import Request, prompts, target
-from ways import AT_ONCE, IN_C, check_same, grown
 
 DEEP = 4
 

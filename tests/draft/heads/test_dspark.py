@@ -7,6 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from drafters import AT_ONCE, check_same, grown
 from foreword.draft.heads.block import BlockRequest
 from foreword.draft.heads.dspark import DSparkBlocks, DSparkDrafter, DSparkHead
 from foreword.draft.heads.masked import Layout
@@ -18,7 +19,6 @@ from foreword.native import forward
 from foreword.sampling.streams import NoiseStreams
 from foreword.types import Batch, SamplingParams
 from running import Request, prompts, target
-from ways import AT_ONCE, check_same, grown
 
 SIZES = {
     "vocab_size": 8192, "hidden_size": 384, "intermediate_size": 96, "num_hidden_layers": 1, "num_attention_heads": 2,

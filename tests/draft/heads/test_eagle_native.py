@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from drafters import AT_ONCE, check_same, grown
 from foreword.draft.heads import eagle
 from foreword.draft.heads.eagle import EagleDrafter
 from foreword.draft.heads.eagle_checkpoint import load
@@ -21,7 +22,6 @@ from foreword.train.registry import EagleOptions
 from foreword.types import Batch, SamplingParams, Sequence
 from pair import VOCAB, llama, setting
 from running import sayings, shelf, target
-from ways import AT_ONCE, check_same, grown
 
 native = pytest.mark.skipif(reason() is not None, reason=f"no native kernel here: {reason()}")
 KINDS = ["reduced", "reduced to an odd number", "whole", "own embeddings", "normed before", "normed after", "biased"]

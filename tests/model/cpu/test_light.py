@@ -175,22 +175,34 @@ def test_heads_are_held_so_where_they_are_loaded():
     assert [stack._model.coding, stack._fc.coding] == [forward.BYTES] * 2
 
 
+def plain_products(rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """The definition of products with 8 bits: both sides are integers, the exact sum is rounded once, then scaled."""
+    rows, weight = rows.bfloat16().float(), weight.float()
+    largest, top = rows.abs().amax(-1, keepdim=True), weight.abs().amax(-1, keepdim=True)
+    limit, steps = torch.tensor(127.0 * 128), torch.tensor(127.0)  # a number over a tensor is a product in torch
+    integers = torch.where(largest > 0, rows * (limit / largest), 0).round().long()
+    sums = integers @ (weight * (steps / top)).round().long().T
+    return (largest / limit) * (top * torch.tensor(1 / 127)).T * sums.float()
+
+
 @pytest.mark.parametrize("matrices", [True, False])
-@pytest.mark.parametrize(("depth", "outputs"), [(4096, 48), (16384, 32), (80, 16)])
-def test_sums_of_any_depth_fit(matrices, depth, outputs):
-    """Weights and rows as large as they can be, and all of one sign."""
-    library = forward.needed()
-    matrix = Matrix(torch.full((outputs, depth), 0.5).bfloat16())
+@pytest.mark.parametrize(("depth", "outputs"), [(4096, 48), (16384, 32), (1024, 64), (80, 16)])
+def test_sums_of_any_depth_are_exact(matrices, depth, outputs):
+    """Whether matrix registers make them or not: of random numbers, and of the largest, all of one sign."""
+    library, generator = forward.needed(), torch.Generator().manual_seed(depth)
+    weight = torch.randn(outputs, depth, generator=generator).bfloat16()
+    weight[3] = weight.abs().max()
+    matrix = Matrix(weight)
     matrix.quantize_int8()
-    rows = torch.full((20, depth), 3.0)
-    rows[1, ::2], rows[2] = 1.5, -3.0
+    rows = torch.randn(20, depth, generator=generator)
+    rows[1], rows[2], rows[3] = rows.max(), -3.0, 0
     usual = forward.amx()
     library.foreword_use_amx(int(matrices))
     try:
         found = matrix.times(rows)
     finally:
         library.foreword_use_amx(int(usual))
-    torch.testing.assert_close(found, (0.5 * rows.sum(-1))[:, None].expand(20, outputs), rtol=2e-3, atol=0)
+    assert torch.equal(found, plain_products(rows, weight))
 
 
 class Matrix(Kernel):

@@ -74,9 +74,10 @@ class TrustedLoading(Loading):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendLoading(TrustedLoading):
-    """Loading options and the backend."""
+    """Loading options, the backend and the form of the weights."""
 
     backend: options.BackendName = None
+    weights: options.WeightsName = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -118,7 +118,8 @@ class CpuBackend(ImageKernel):
         """
         if self._model.coding != forward.WHOLE:
             raise ModelError(
-                "cannot restore weights: they are held in 8 bits, for drafting only. Load the model with learn=True"
+                "cannot restore weights: they are held in 8 bits. Load a target without weights='int8', or a draft "
+                "model with learn=True"
             )
         restore(self._hf if model is None else model, self._model, self._held)
 

@@ -266,7 +266,7 @@ class Kernel(Paged[Rows]):
     def quantize_int8(self, *others: forward.Model) -> None:
         """Quantize every matrix to 8 bits, those of `others` too; this halves memory and read time.
 
-        Use it for drafting only: logits change, and the bfloat16 weights cannot be recovered.
+        Logits change, and the bfloat16 weights cannot be recovered.
         """
         models, whole = (self._model, *others), self._held
         if self._model.coding != forward.WHOLE:

@@ -16,6 +16,8 @@ from foreword.errors import ModelError, named, words
 from foreword.model.loading import hub
 
 CONFIG = "config.json"
+SPEECH = "whisper"
+"""Kind of the encoder-decoders of sound that are supported: features of a fixed length, and rules of their own."""
 REMOTE = "auto_map"
 """Entry of a config, or a tokenizer's config, that names classes in its own folder."""
 
@@ -94,10 +96,10 @@ def read_config(source: str | Path, *, trust_remote_code: bool = False, seq2seq:
     if getattr(config, "is_encoder_decoder", False):
         if not seq2seq:
             raise ModelError(f"cannot use {source} here: it is an encoder-decoder. Use a decoder-only model")
-        if type(config) not in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING:
+        if type(config) not in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING and config.model_type != SPEECH:
             raise ModelError(
                 f"cannot run {source}: it is an encoder-decoder of the kind {config.model_type}, which transformers "
-                "loads with no AutoModelForSeq2SeqLM. Use one that reads text"
+                f"loads with no AutoModelForSeq2SeqLM. Use one that reads text, or {SPEECH}"
             )
     return config
 

@@ -15,7 +15,8 @@ from foreword.errors import ForewordError, InvalidRequest, ModelError
 from foreword.errors import named as cause
 from foreword.model.loading.complete import check_finite, weights
 from foreword.model.loading.config import read_config
-from foreword.model.model import Model, options
+from foreword.model.model import Model
+from foreword.model.options import options
 from foreword.model.tokenizer import Tokenizer, load_tokenizer
 
 Given = str | Path | PreTrainedModel | Model
@@ -29,7 +30,7 @@ def check_given(target: object, draft: object, tokenizer: object, **how: Any) ->
 
     `how`: keyword arguments of `Model.load`, checked by `options`.
     """
-    options(dtype=how["dtype"], device=how["device"], backend=how["backend"])
+    options(**{name: how[name] for name in ("dtype", "device", "backend", "weights")})
     check_model("target", target)
     for part, source in draft.items() if isinstance(draft, Mapping) else [("", draft)]:
         if source is not None:
@@ -88,7 +89,7 @@ def opened(target: Given, tokenizer: GivenTokenizer = None, **how: Any) -> tuple
     name = _home(target) or type(target).__name__
     check_finite(name, weights(target))
     try:
-        return Model(twin(target), name, backend=how["backend"]), tokenizer
+        return Model(twin(target), name, backend=how["backend"], weights=how["weights"]), tokenizer
     except ForewordError:
         raise
     except Exception as error:

@@ -27,6 +27,7 @@ from foreword.model.pool.plan import Plan, Read, SourceKeys
 from foreword.model.pool.positions import Positions
 from foreword.model.seq2seq import encoded, probe_source
 from foreword.native.openmp import all_threads
+from foreword.types import Encoded, Features
 
 
 @dataclass(slots=True)
@@ -53,7 +54,7 @@ class Seq2SeqPoolBackend(PoolBackend):
         self._sources, self._positions = Sources(), Positions(model)
 
     @property
-    def probe_source(self) -> list[int]:
+    def probe_source(self) -> List[int] | Features:
         """The source under which it is checked and timed."""
         return probe_source(self._model)
 
@@ -68,7 +69,7 @@ class Seq2SeqPoolBackend(PoolBackend):
         self._sources.rows.pop(id, None)
 
     @torch.inference_mode()
-    def encode(self, id: int, source: List[int]) -> None:
+    def encode(self, id: int, source: List[int] | Encoded) -> None:
         """Run the encoder over the source of an open sequence, before its first read."""
         cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
         with all_threads(), self._own_attention():

@@ -96,7 +96,7 @@ class Vision:
     """The processor of one model, and the token id that stands for a piece of an image."""
 
     def __init__(self, processor: Any, target: Model) -> None:
-        self._processor, self._target, self._name = processor, target, target.name
+        self._processor, self._target, self._name, self._checked = processor, target, target.name, False
         self.placeholder: int = target.hf.config.image_token_id
 
     @classmethod
@@ -114,13 +114,19 @@ class Vision:
         config = target.hf.config
         source = config.name_or_path or tokenizer.name_or_path
         processor = load_processor(source, config, tokenizer, trust_remote_code=target.trust_remote_code)
-        vision = cls(processor, target)
-        if (deviation := vision.deviation()) > (EXACT if target.dtype == torch.float32 else ROUNDED):
+        return cls(processor, target)
+
+    def _check(self) -> None:
+        """Raise InvalidRequest where scores after an image are not the model's own; checked once."""
+        if self._checked:
+            return
+        target, deviation = self._target, self.deviation()
+        if deviation > (EXACT if target.dtype == torch.float32 else ROUNDED):
             raise InvalidRequest(
                 f"cannot read images with {target.name} on backend '{target.capability.backend}': scores after an "
                 f"image deviate from the model's own by {deviation:.1e} standard deviations. Use text alone"
             )
-        return vision
+        self._checked = True
 
     @torch.inference_mode()
     def deviation(self) -> float:
@@ -134,7 +140,7 @@ class Vision:
         parts = [{"type": "image", "image": picture}, {"type": "text", "text": "What is this?"}]
         options = {"add_generation_prompt": True}
         prompt = cast("ImagePrompt", self.encode(1, [{"role": "user", "content": parts}], **options))
-        hf, backend, images = self._target.hf, cast("Backend", self._target.backend), self.rows(prompt)
+        hf, backend, images = self._target.hf, cast("Backend", self._target.backend), self._rows(prompt)
         backend.open(PROBE, len(prompt))
         try:
             cast("SeesImages", backend).see(PROBE, images)
@@ -156,7 +162,14 @@ class Vision:
         return float(((scores - own).abs().amax(-1) / own.std()).median())
 
     def rows(self, prompt: ImagePrompt) -> ImageRows:
-        """Run the vision tower over the images of a prompt."""
+        """Run the vision tower over the images of a prompt. It uses the model, as a round of the engine does.
+
+        Raises InvalidRequest where scores after an image are not the model's own.
+        """
+        self._check()
+        return self._rows(prompt)
+
+    def _rows(self, prompt: ImagePrompt) -> ImageRows:
         pool = self._target.backend.pool
         key = 0 if pool is None else pool.prefixes.number(prompt.digest)
         keys = [key if token == self.placeholder else token for token in prompt]

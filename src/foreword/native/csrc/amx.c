@@ -83,10 +83,14 @@ static inline __attribute__((always_inline)) void multiply(const Factors *f, int
     TIMES(3, 4, 6);
 }
 
-/* Combine sums of high and low bytes, times the scales of the row and the outputs. */
-static inline __attribute__((always_inline)) floats counted(const float *high, const float *low, float step, const float *scales) {
-    const floats above = _mm512_cvtepi32_ps(_mm512_load_si512(high)), below = _mm512_cvtepi32_ps(_mm512_load_si512(low));
-    return mul(mul(all(step), load(scales)), fused(above, all(LOW), below));
+/* Combine sums of high and low bytes, times the scales of the row and the outputs: the exact sum, rounded once, as in int8.c. */
+static inline __attribute__((always_inline)) floats counted(const int32_t *high, const int32_t *low, float step, const float *scales) {
+    __m256 sum[2];
+    for (int i = 0; i < 2; i++) {
+        const __m512d above = _mm512_cvtepi32_pd(_mm256_load_si256((const __m256i *)(high + 8 * i))), below = _mm512_cvtepi32_pd(_mm256_load_si256((const __m256i *)(low + 8 * i)));
+        sum[i] = _mm512_cvtpd_ps(_mm512_fmadd_pd(above, _mm512_set1_pd(LOW), below));
+    }
+    return mul(mul(all(step), load(scales)), _mm512_insertf32x8(_mm512_castps256_ps512(sum[0]), sum[1], 1));
 }
 
 static inline __attribute__((always_inline)) Factors factors_of(const Product *p, int64_t row, int64_t panel, const int P, const int B) {
@@ -107,7 +111,7 @@ static inline __attribute__((always_inline)) void put(const Product *p, int64_t 
     const float *scales = (const float *)((const char *)p->weight + panel * byte_panel(p->depth));
     floats sum[2] = {all(0), all(0)};
     for (int i = 0; i < P; i++)
-        sum[i] = B ? counted(sums + i * LANES, sums + width + i * LANES, p->steps[row], scales + i * LANES) : load(sums + i * LANES);
+        sum[i] = B ? counted((const int32_t *)sums + i * LANES, (const int32_t *)sums + width + i * LANES, p->steps[row], scales + i * LANES) : load(sums + i * LANES);
     finish(p, row, panel * PANEL, sum[0], sum[P - 1], P);
 }
 

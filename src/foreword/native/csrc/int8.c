@@ -8,7 +8,9 @@
 #define QUAD 4 /* consecutive depths of an output */
 #define TOP (127 * LOW) /* largest integer of a quantized row */
 
-/* Quantize a row to integers and return its scale. Every sum of products fits in 32 bits. */
+#define STRETCH 1024 /* depths whose sums of products fit in 32 bits; a multiple of QUAD */
+
+/* Quantize a row to integers and return its scale. */
 static float to_integers(factor *x, int64_t depth) {
     floats most = all(0);
     for (int64_t i = 0; i < depth; i += LANES) {
@@ -16,8 +18,7 @@ static float to_integers(factor *x, int64_t depth) {
         most = maximum(most, maximum(v, sub(all(0), v)));
     }
     const int halves = in_halves(depth);
-    const int64_t fits = INT32_MAX / 127 / depth;
-    const float limit = (float)(halves || fits > TOP ? TOP : fits), top = maximum_of(most);
+    const float limit = TOP, top = maximum_of(most);
     if (!(top > 0)) {
         memset(x, 0, depth * sizeof(int16_t));
         return 0;
@@ -43,35 +44,40 @@ INLINE void byte_tile(const Product *p, int64_t row, int64_t panel, const int R,
     const char *x = (const char *)p->x + row * stride;
     const int side = 2 * R * P > SUMS ? 1 : P;
     floats out[MOST_CODED][2];
+    double total[MOST_CODED][PANEL]; /* whole numbers, exact */
 #pragma GCC unroll 2
-    for (int from = 0; from < P; from += side) {
-        counts sum[MOST_CODED][4];
+    for (int from = 0; from < P; from += side)
+        for (int64_t start = 0, stop; start < p->depth; start = stop) {
+            stop = at_most(start + STRETCH, p->depth);
+            counts sum[MOST_CODED][4];
 #pragma GCC unroll 6
-        for (int r = 0; r < R; r++)
+            for (int r = 0; r < R; r++)
 #pragma GCC unroll 4
-            for (int i = 0; i < 2 * side; i++) sum[r][i] = none();
-        for (int64_t k = 0; k < p->depth / QUAD; k++) {
-            words weight[4];
+                for (int i = 0; i < 2 * side; i++) sum[r][i] = none();
+            for (int64_t k = start / QUAD; k < stop / QUAD; k++) {
+                words weight[4];
 #pragma GCC unroll 4
-            for (int i = 0; i < 2 * side; i++) {
-                const int8_t *at = codes + (k * P + from) * QUAD * LANES + i * 2 * LANES;
-                weight[i] = load_bytes(at);
-            }
+                for (int i = 0; i < 2 * side; i++) {
+                    const int8_t *at = codes + (k * P + from) * QUAD * LANES + i * 2 * LANES;
+                    weight[i] = load_bytes(at);
+                }
 #pragma GCC unroll 2
-            for (int i = 0; i < P && from == 0; i++) prefetch(codes + (k * P + i) * QUAD * LANES + 2048); /* for the other half too */
+                for (int i = 0; i < P && from == 0; i++) prefetch(codes + (k * P + i) * QUAD * LANES + 2048); /* for the other half too */
 #pragma GCC unroll 6
-            for (int r = 0; r < R; r++) {
-                const words four = four_words(x + r * stride + k * QUAD * (int64_t)sizeof(int16_t));
+                for (int r = 0; r < R; r++) {
+                    const words four = four_words(x + r * stride + k * QUAD * (int64_t)sizeof(int16_t));
 #pragma GCC unroll 4
-                for (int i = 0; i < 2 * side; i++) sum[r][i] = word_dot(sum[r][i], weight[i], four);
+                    for (int i = 0; i < 2 * side; i++) sum[r][i] = word_dot(sum[r][i], weight[i], four);
+                }
             }
+#pragma GCC unroll 6
+            for (int r = 0; r < R; r++)
+#pragma GCC unroll 2
+                for (int i = 0; i < side; i++) {
+                    const floats scale = mul(all(p->steps[row + r]), load(scales + (from + i) * LANES));
+                    out[r][from + i] = mul(scale, pair_sums(sum[r][2 * i], sum[r][2 * i + 1], total[r] + (from + i) * LANES, start == 0, stop == p->depth));
+                }
         }
-#pragma GCC unroll 6
-        for (int r = 0; r < R; r++)
-#pragma GCC unroll 2
-            for (int i = 0; i < side; i++)
-                out[r][from + i] = mul(mul(all(p->steps[row + r]), load(scales + (from + i) * LANES)), pair_sums(sum[r][2 * i], sum[r][2 * i + 1]));
-    }
 #pragma GCC unroll 6
     for (int r = 0; r < R; r++) finish(p, row + r, panel * PANEL, out[r][0], out[r][P - 1], P);
 }

@@ -122,9 +122,16 @@ INLINE counts word_dot(counts sum, words a, words b) { /* of each adjacent pair 
     return _mm512_add_epi32(sum, _mm512_madd_epi16(a, b));
 #endif
 }
-INLINE floats pair_sums(counts a, counts b) { /* of each adjacent pair, first those of a */
+/* Sums of each adjacent pair, first those of a. In several parts they are added up in `total`, and rounded once, in the last. */
+INLINE floats pair_sums(counts a, counts b, double *total, int first, int last) {
     const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30), odd = _mm512_or_si512(even, _mm512_set1_epi32(1));
-    return _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_permutex2var_epi32(a, even, b), _mm512_permutex2var_epi32(a, odd, b)));
+    const __m512i sums = _mm512_add_epi32(_mm512_permutex2var_epi32(a, even, b), _mm512_permutex2var_epi32(a, odd, b));
+    if (first && last) return _mm512_cvtepi32_ps(sums);
+    __m512d low = _mm512_cvtepi32_pd(_mm512_castsi512_si256(sums)), high = _mm512_cvtepi32_pd(_mm512_extracti64x4_epi64(sums, 1));
+    if (!first) low = _mm512_add_pd(low, _mm512_loadu_pd(total)), high = _mm512_add_pd(high, _mm512_loadu_pd(total + LANES / 2));
+    _mm512_storeu_pd(total, low), _mm512_storeu_pd(total + LANES / 2, high);
+    const __m512i halves[] = {_mm512_castsi256_si512(_mm256_castps_si256(_mm512_cvtpd_ps(low))), _mm512_castsi256_si512(_mm256_castps_si256(_mm512_cvtpd_ps(high)))};
+    return _mm512_castsi512_ps(_mm512_inserti64x4(halves[0], _mm512_castsi512_si256(halves[1]), 1));
 }
 
 /* A table of 16 bfloat16, and its lookup by the `n`th nibble of each of 32 16-bit numbers. */
@@ -328,11 +335,14 @@ INLINE numbers word_dot_part(numbers a, word_part b, word_part c) {
 #endif
 }
 INLINE counts word_dot(counts a, words b, words c) { return (counts)EACH_OF_THREE(word_dot_part); }
-INLINE floats pair_sums(counts a, counts b) {
+INLINE floats pair_sums(counts a, counts b, double *total, int first, int last) {
     int32_t each[2 * LANES];
     float sums[LANES];
     memcpy(each, &a, sizeof a), memcpy(each + LANES, &b, sizeof b);
-    for (int i = 0; i < LANES; i++) sums[i] = (float)(each[2 * i] + each[2 * i + 1]);
+    for (int i = 0; i < LANES; i++) {
+        const int32_t sum = each[2 * i] + each[2 * i + 1];
+        sums[i] = first && last ? (float)sum : (float)(total[i] = first ? sum : total[i] + sum);
+    }
     return load(sums);
 }
 

@@ -1,0 +1,128 @@
+"""`foreword transcribe`: what is said in sound files, as text, as segments with times, or as JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from foreword.cli.common import options, render, runtime
+from foreword.cli.common.bundles import BackendLoading, Drafting, bundled
+from foreword.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from foreword.speech.options import Transcript
+
+SPEECH = "Speech"
+FALLBACK = (0.2, 0.4, 0.6, 0.8, 1.0)
+"""Temperatures of --fallback: those of Whisper."""
+THRESHOLDS = {"compression_ratio_threshold": 1.35, "logprob_threshold": -1.0, "no_speech_threshold": 0.6}
+"""Those that transformers documents for Whisper: the first looks at token ids, not at text."""
+
+Files = Annotated[
+    list[Path],
+    typer.Argument(help="Sound files: WAV; others with the extra audio.", exists=True, dir_okay=False),
+]
+Language = Annotated[
+    str | None,
+    typer.Option("--language", "-l", help="Language of the speech. Default: detected.", rich_help_panel=SPEECH),
+]
+Task = Annotated[
+    Literal["transcribe", "translate"] | None,
+    typer.Option("--task", help="Text in that language, or in English.", rich_help_panel=SPEECH),
+]
+Timestamps = Annotated[
+    bool, typer.Option("--timestamps", help="Start and end of each segment.", rich_help_panel=SPEECH)
+]
+Prompt = Annotated[
+    str, typer.Option("--prompt", help="Text before the first window: names, style.", rich_help_panel=SPEECH)
+]
+Fallback = Annotated[
+    bool,
+    typer.Option("--fallback", help="Higher temperatures for poor text; silence left out.", rich_help_panel=SPEECH),
+]
+Temperature = Annotated[
+    float, typer.Option("--temperature", "-t", help="Sampling temperature.", rich_help_panel=options.SAMPLING)
+]
+
+
+@bundled
+def transcribe(
+    files: Files,
+    *,
+    model: options.ModelName = None,
+    loading: BackendLoading,
+    drafting: Drafting,
+    language: Language = None,
+    task: Task = None,
+    timestamps: Timestamps = False,
+    prompt: Prompt = "",
+    fallback: Fallback = False,
+    temperature: Temperature = 0.0,
+    max_tokens: options.MaxTokens = None,
+    seed: options.Seed = None,
+    stats: options.Statistics = True,
+    quiet: options.Quiet = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Transcribe sound files with a speech model as Whisper.
+
+    The text of each file is one line on stdout; with --timestamps each segment is one. With --json each file is one
+    line of JSON. Sound longer than 30 seconds is transcribed window by window.
+    """
+    from foreword.types.params import SamplingParams
+
+    if model is None:
+        raise InvalidRequest("cannot transcribe: the bundled model reads no sound. Give --model openai/whisper-tiny")
+    limit = {} if max_tokens is None else {"max_tokens": max_tokens}
+    params = SamplingParams(temperature=temperature, seed=seed, **limit)  # type: ignore[arg-type]
+    with render.loading():
+        from foreword import LLM
+
+        llm = LLM(model, **loading.keywords, **drafting.keywords)
+    how: dict[str, Any] = dict(language=language, task=task, timestamps=timestamps, prompt=prompt)
+    if fallback:
+        how |= dict(fallback=FALLBACK, **THRESHOLDS)
+    with render.bar(quiet=quiet or len(files) == 1) as shown:
+        bar = shown.add_task("files", total=len(files))
+        for file in files:
+            before = perf_counter()
+            found = llm.transcribe(file, params, **how)[0]
+            _write(file, found, timestamps=timestamps, as_json=as_json)
+            if stats and not as_json:
+                runtime.note(_summary(file, found, perf_counter() - before))
+            shown.update(bar, advance=1)
+
+
+def _write(file: Path, found: Transcript, *, timestamps: bool, as_json: bool) -> None:
+    if as_json:
+        sys.stdout.write(json.dumps({"file": str(file), **asdict(found)}, ensure_ascii=False) + "\n")
+    elif timestamps:
+        for segment in found.segments:
+            sys.stdout.write(f"[{_clock(segment.start)} --> {_clock(segment.end)}] {segment.text.strip()}\n")
+    else:
+        sys.stdout.write(found.text.strip() + "\n")
+    sys.stdout.flush()
+
+
+def _clock(seconds: float) -> str:
+    return f"{int(seconds // 3600):02}:{int(seconds // 60 % 60):02}:{seconds % 60:05.2f}"
+
+
+def _summary(file: Path, found: Transcript, seconds: float) -> str:
+    stats = found.stats
+    parts = [
+        file.name,
+        f"{found.duration:.1f} s of sound in {seconds:.1f} s",
+        f"language {found.language}" if found.language else "",
+        f"{stats.tokens} tokens",
+        f"{stats.tokens_per_pass:.2f} tokens per pass",
+        f"{stats.acceptance:.0%} of {stats.drafted} draft tokens accepted" if stats.drafted else "no draft tokens",
+        "ended by length" if found.finish_reason == "length" else "",
+    ]
+    return " · ".join(filter(None, parts))

@@ -1,0 +1,57 @@
+"""Provides the checks of how a model is to be loaded: dtype, device, backend and form of the weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as List
+from typing import Any
+
+import torch
+
+from foreword.errors import InvalidRequest, ModelError, words
+from foreword.model.cpu.backend import usual
+from foreword.model.probe.probe import NATIVE, backend_named
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+WEIGHTS = ("int8",)
+"""Forms of quantized weights."""
+
+
+def options(
+    *, dtype: str | torch.dtype, device: str, backend: str | None, weights: str | None
+) -> tuple[torch.device, str | None]:
+    """Return the device and the backend of these names, after checking all four; loads nothing.
+
+    Raises ModelError for an unknown dtype or a device this machine lacks, InvalidRequest for an unknown backend or
+    form of weights, or one that does not go with the others.
+    """
+    if weights not in (None, *WEIGHTS):
+        raise InvalidRequest(f"cannot use weights={weights!r}: choose one of {', '.join(WEIGHTS)}, or leave it out")
+    if weights is not None and (backend not in (None, NATIVE) or dtype not in ("auto", "bfloat16", torch.bfloat16)):
+        raise InvalidRequest(
+            f"cannot use weights={weights!r} with dtype={dtype!r} and backend={backend!r}: they are made of bfloat16 "
+            "weights for backend 'native'. Leave 'dtype' and 'backend' out"
+        )
+    if dtype != "auto" and dtype not in (*DTYPES, *DTYPES.values()):
+        raise ModelError(f"'dtype' must be 'auto' or one of {', '.join(DTYPES)}, got {dtype!r}")
+    return device_named(device), backend_named(backend)
+
+
+def device_named(device: str) -> torch.device:
+    """Return the device of this name. Raises ModelError for one that this machine lacks."""
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        resolved = torch.device(device)
+        torch.empty(0, device=resolved)
+    except (RuntimeError, AssertionError) as error:
+        raise ModelError(
+            f"cannot use device {device!r}: {words(error)}. Use 'auto', 'cpu' or one that this machine has"
+        ) from error
+    return resolved
+
+
+def dtypes(dtype: str | torch.dtype, device: torch.device, kinds: List[str] | None) -> List[Any]:
+    """Return the dtypes to load a model in: the first if the native backend then runs it, else the second."""
+    if dtype == "auto":
+        return usual(kinds) if device.type == "cpu" else ["auto"]
+    return [DTYPES[dtype] if isinstance(dtype, str) else dtype]

@@ -1,0 +1,1 @@
+"""Speech targets: sound in, text out."""

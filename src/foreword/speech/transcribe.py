@@ -1,0 +1,160 @@
+"""`transcribe`: several sounds at once, their windows in the rounds of one engine."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence as List
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any, Protocol, cast, runtime_checkable
+
+from jaxtyping import Float
+from torch import Tensor
+
+from foreword.errors import InvalidRequest
+from foreword.model import Model, Read, Tokenizer
+from foreword.speech.audio import Audio, samples
+from foreword.speech.features import FeatureReader
+from foreword.speech.options import SpeechOptions, Transcript
+from foreword.speech.rules import SpeechRules
+from foreword.speech.windows import SEEDS, Runs, Transcriber
+from foreword.types import Completion, Delta, Features, SamplingParams, Sequence
+
+READ_ID = -2
+"""Id of the texts that are read only for their logits."""
+UNUSED = ("logprobs", "trace", "prediction")
+"""Parameters of a request that a transcript has no place for."""
+
+
+@runtime_checkable
+class RunsSequences(Protocol):
+    """What runs sequences: an LLM."""
+
+    target: Model
+
+    @property
+    def tokenizer(self) -> Tokenizer: ...
+
+    def _locked(self) -> AbstractContextManager[None]: ...
+
+    def prepare(self, prompt: Any, params: SamplingParams | None) -> list[Sequence]: ...
+
+    def begin(self, sequence: Sequence) -> None: ...
+
+    def advance(self) -> None: ...
+
+    def forget(self, sequence: Sequence) -> None: ...
+
+    def completion(self, sequence: Sequence, deltas: List[Delta]) -> Completion: ...
+
+
+class Transcribes:
+    """The part of an LLM that transcribes sound."""
+
+    def transcribe(
+        self: RunsSequences,
+        audio: Audio | List[Audio],
+        params: SamplingParams | None = None,
+        *,
+        language: str | None = None,
+        task: str | None = None,
+        timestamps: bool = False,
+        prompt: str = "",
+        condition_on_prev_tokens: bool = False,
+        fallback: List[float] = (),
+        compression_ratio_threshold: float | None = None,
+        logprob_threshold: float | None = None,
+        no_speech_threshold: float | None = None,
+    ) -> list[Transcript]:
+        """Transcribe sounds together and return the transcripts in their order.
+
+        A sound is a file, or (samples, rate in Hz). `params` default to greedy decoding; `max_tokens` counts for each
+        window of 30 seconds. The other options are those of SpeechOptions (docs/targets/speech.md). With
+        `params.n` > 1, the transcripts of one sound are adjacent. Raises InvalidRequest where a sound or an option
+        cannot be served.
+        """
+        options = SpeechOptions(
+            language=language,
+            task=task,
+            timestamps=timestamps,
+            prompt=prompt,
+            condition_on_prev_tokens=condition_on_prev_tokens,
+            fallback=tuple(fallback),
+            compression_ratio_threshold=compression_ratio_threshold,
+            logprob_threshold=logprob_threshold,
+            no_speech_threshold=no_speech_threshold,
+        )
+        return transcribe(self, audio, params, options)
+
+
+def transcribe(
+    llm: RunsSequences, audio: Audio | List[Audio], params: SamplingParams | None, options: SpeechOptions
+) -> list[Transcript]:
+    """Transcribe sounds by an LLM; see `Transcribes.transcribe`."""
+    _check(llm.target, params)
+    for temperature in options.fallback:
+        replace(params or SamplingParams(), temperature=temperature)  # refuses a wrong one
+
+    def logits(window: Features, tokens: List[int], keep: int) -> Float[Tensor, "kept vocab"]:
+        with llm._locked():
+            llm.target.open(READ_ID, len(tokens))
+            try:
+                llm.target.encode(READ_ID, window)
+                return llm.target.read([Read(READ_ID, 0, list(tokens), keep=keep)])
+            finally:
+                llm.target.close(READ_ID)
+
+    reader, rules = FeatureReader(llm.target), SpeechRules(llm.target)
+    transcriber = Transcriber(rules, llm.tokenizer, logits, llm.target.context, options, params)
+    runs: list[Runs] = []
+    for given in audio if isinstance(audio, list) else [cast("Audio", audio)]:
+        sound = reader.read(samples(given, reader.rate))
+        for number in range(params.n if params else 1):
+            first = params.seed if params else 0
+            seed = secrets.randbits(63) if first is None else (first + number) % SEEDS
+            runs.append(transcriber.runs(sound, seed))
+    return _run(llm, runs)
+
+
+def _check(target: Model, params: SamplingParams | None) -> None:
+    if target.seq2seq is None or not target.seq2seq.sound:
+        raise InvalidRequest(f"cannot transcribe with {target.name}: it reads no sound. Use a speech model as Whisper")
+    if not isinstance(params, SamplingParams | None):
+        raise InvalidRequest(f"params must be SamplingParams, got {params!r}")
+    plain = SamplingParams()
+    for name in UNUSED if params is not None else ():
+        if getattr(params, name) != getattr(plain, name):
+            raise InvalidRequest(f"cannot transcribe with {name!r}: a transcript has none. Leave it out")
+
+
+def _run(llm: RunsSequences, runs: List[Runs]) -> list[Transcript]:
+    """Run all transcriptions; each goes on with its next text once the one before is complete."""
+    transcripts: list[Transcript | None] = [None] * len(runs)
+    running: dict[int, Sequence] = {}
+
+    def go_on(place: int, completion: Completion | None) -> None:
+        try:
+            prompt, params = next(runs[place]) if completion is None else runs[place].send(completion)
+        except StopIteration as end:
+            transcripts[place] = end.value
+            return
+        (running[place],) = llm.prepare(prompt, params)
+        llm.begin(running[place])
+
+    try:
+        for place in range(len(runs)):
+            go_on(place, None)
+        while running:
+            for place, sequence in list(running.items()):
+                if sequence.error:
+                    raise sequence.error
+                if sequence.finish_reason:
+                    del running[place]
+                    llm.forget(sequence)
+                    go_on(place, llm.completion(sequence, list(sequence.unread)))
+            if running:
+                llm.advance()
+    finally:
+        for sequence in running.values():
+            llm.forget(sequence)
+    return [one for one in transcripts if one is not None]

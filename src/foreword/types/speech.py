@@ -1,0 +1,36 @@
+"""Inputs of models that read sound: log-mel features, and the prompt of one window of sound."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jaxtyping import Float
+from torch import Tensor
+
+from foreword.types.source import Encoded
+
+__all__ = ["Features", "SpeechPrompt"]
+
+
+class Features(Encoded):
+    """Log-mel features of one window of sound, which encoders read."""
+
+    def __init__(self, mels: Float[Tensor, "bins frames"]) -> None:
+        self.mels = mels
+        self.outputs = {}
+
+    @property
+    def rows(self) -> int:
+        """Rows of an encoder's output: one for two frames."""
+        return self.mels.shape[1] // 2
+
+    def inputs(self, weight: Tensor) -> dict[str, Tensor]:
+        return {"input_features": self.mels[None].to(weight.device, weight.dtype)}
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechPrompt:
+    """What a model of speech reads before it writes: a window of sound, and the first tokens of its decoder."""
+
+    features: Features
+    tokens: tuple[int, ...]

@@ -1,0 +1,47 @@
+"""`foreword transcribe`: text, segments and JSON of sound files."""
+
+import json
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+
+import tiny_whisper
+from foreword import LLM, SamplingParams
+
+GREEDY = SamplingParams(temperature=0, max_tokens=20)
+
+
+@cache
+def folder() -> Path:
+    return tiny_whisper.saved(tiny_whisper.build("v2"), "v2", Path(mkdtemp()))
+
+
+def test_text_segments_and_json_are_those_of_the_library(here):
+    file, model = str(tiny_whisper.SOUND), str(folder())
+    options = ("--model", model, "--draft", model, "--max-tokens", "20", "--language", "en", "--dtype", "float32")
+    llm = LLM(folder(), dtype="float32", method="none")
+    plain, timed = (llm.transcribe(file, GREEDY, language="en", timestamps=one)[0] for one in (False, True))
+    text = here("transcribe", file, file, *options)
+    assert (text.returncode, text.stdout) == (0, 2 * (plain.text.strip() + "\n"))
+    assert text.stderr.count("fox.wav · 1.3 s of sound in") == 2
+    segments = here("transcribe", file, *options, "--timestamps", "--quiet").stdout.splitlines()
+    assert [line.partition("] ")[2] for line in segments] == [one.text.strip() for one in timed.segments]
+    assert segments[0].startswith(f"[00:00:{timed.segments[0].start:05.2f} --> ")
+    found = json.loads(here("transcribe", file, *options, "--timestamps", "--json").stdout)
+    assert found["tokens"] == timed.tokens
+    assert (found["file"], found["language"], found["stats"]["accepted"] > 0) == (file, "en", True)
+    assert [one["tokens"] for one in found["segments"]] == [one.tokens for one in timed.segments]
+
+
+def test_errors_name_what_is_wrong(here, tmp_path):
+    broken = tmp_path / "broken.wav"
+    broken.write_bytes(tiny_whisper.SOUND.read_bytes()[:5000])
+    for words, said in [
+        ((str(tiny_whisper.SOUND),), "the bundled model reads no sound. Give --model"),
+        ((str(broken), "-m", str(folder())), "it holds 2478 of 29000 samples"),
+        ((str(tmp_path / "none.wav"), "-m", str(folder())), "does not exist"),
+        ((str(tiny_whisper.SOUND), "-m", str(folder()), "--language", "klingon"), "there is no language 'klingon'"),
+    ]:
+        found = here("transcribe", *words)
+        assert (found.returncode, found.stdout) == (2, "")
+        assert said in found.stderr

@@ -1,0 +1,133 @@
+"""Sound from files and arrays: one channel of floats at the rate of the model, or an error that says what is wrong."""
+
+import sys
+import wave
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+import tiny_whisper
+from foreword import InvalidRequest
+from foreword.speech.audio import samples
+
+RATE = 16_000
+
+
+def tone(rate: int, seconds: float = 0.5) -> np.ndarray:
+    return (0.5 * np.sin(2 * np.pi * 440 * np.arange(int(rate * seconds)) / rate)).astype(np.float32)
+
+
+def written(path: Path, sound: np.ndarray, width: int, rate: int = RATE, channels: int = 1) -> Path:
+    """Return the path of a WAV file of whole numbers of `width` bytes."""
+    if width == 1:
+        data = np.round(sound * 128 + 128).clip(0, 255).astype(np.uint8).tobytes()
+    else:
+        whole = np.round(sound.astype(np.float64) * 2 ** (8 * width - 1)).astype("<i4")
+        data = whole.view(np.uint8).reshape(-1, 4)[:, :width].tobytes()
+    with wave.open(str(path), "wb") as file:
+        file.setnchannels(channels)
+        file.setsampwidth(width)
+        file.setframerate(rate)
+        file.writeframes(data)
+    return path
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 4])
+def test_whole_numbers_of_every_width_are_read(tmp_path, width):
+    sound = tone(RATE)
+    found = samples(written(tmp_path / "a.wav", sound, width), RATE)
+    assert found.dtype == np.float32
+    assert np.abs(found - sound).max() <= 2.0 ** (1 - 8 * width) + 1e-6
+    assert np.array_equal(found, soundfile.read(tmp_path / "a.wav", dtype="float32")[0])
+
+
+def test_channels_are_averaged(tmp_path):
+    left, right = tone(RATE), np.zeros(RATE // 2, np.float32)
+    path = written(tmp_path / "a.wav", np.stack([left, right], 1).reshape(-1), 2, channels=2)
+    assert np.abs(samples(path, RATE) - left / 2).max() < 1e-4
+
+
+@pytest.mark.parametrize("rate", [8_000, 22_050, 44_100, 48_000])
+def test_another_rate_is_converted(tmp_path, rate):
+    found = samples(written(tmp_path / "a.wav", tone(rate), 2, rate), RATE)
+    assert len(found) == RATE // 2
+    assert np.abs(found - tone(RATE))[800:-800].max() < 1e-3
+    assert np.array_equal(found, samples((samples(tmp_path / "a.wav", rate), rate), RATE))
+
+
+@pytest.mark.parametrize(
+    ("ending", "subtype"), [("wav", "FLOAT"), ("wav", "ULAW"), ("flac", "PCM_16"), ("ogg", "VORBIS")]
+)
+def test_other_formats_are_read(tmp_path, ending, subtype):
+    path = tmp_path / f"a.{ending}"
+    soundfile.write(path, tone(RATE), RATE, subtype=subtype)
+    assert np.abs(samples(path, RATE) - tone(RATE))[200:-200].max() < 0.05
+
+
+def test_arrays_of_other_floats_and_tables_with_a_rate_are_read():
+    import torch
+
+    sound = tone(RATE)
+    for given in (
+        (sound, RATE),
+        (sound.astype(np.float64), RATE),
+        (torch.from_numpy(sound), RATE),
+        (sound.tolist(), RATE),
+        {"array": sound, "sampling_rate": RATE},
+        (sound, np.int64(RATE)),
+    ):
+        found = samples(given, RATE)
+        assert found.dtype == np.float32
+        assert np.array_equal(found, sound)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ((np.zeros(0, np.float32), RATE), "it is empty"),
+        ((np.zeros((2, 100), np.float32), RATE), r"the shape \[2, 100\]: give one channel"),
+        ((np.zeros(100, np.int16), RATE), "samples of int16: give floats"),
+        ((np.array([0.0, np.nan]), RATE), "NaN or infinite"),
+        ((np.array([0.0, 9000.0]), RATE), "the largest is 9000. Divide them"),
+        ((np.zeros(100), 0), "a whole number of Hz in .*, got 0"),
+        ((np.zeros(100), 16_000.5), "got 16000.5"),
+        ((np.zeros(100), True), "got True"),
+        ((["a"], RATE), "samples of <U1"),
+        (({"array": np.zeros(100)}), "got None"),
+        ("missing.wav", "cannot read missing.wav: No such file"),
+        (Path(), r"cannot read \.: Is a directory"),
+    ],
+    ids=lambda value: None if isinstance(value, str) else "",
+)
+def test_what_is_no_sound_is_refused(given, said):
+    with pytest.raises(InvalidRequest, match=said):
+        samples(given, RATE)
+
+
+def test_damaged_files_are_refused(tmp_path):
+    whole = tiny_whisper.SOUND.read_bytes()
+    for name, content, said in [
+        ("cut.wav", whole[:9000], "it holds 4478 of 29000 samples"),
+        ("header.wav", whole[:30], "it ends within its header"),
+        ("text.wav", b"not a sound at all", "Format not recognised"),
+        ("empty.wav", b"", "Format not recognised"),
+    ]:
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(InvalidRequest, match=rf"cannot read .*{name}: {said}.*Save the sound again"):
+            samples(tmp_path / name, RATE)
+    with pytest.raises(InvalidRequest, match="it is empty"):
+        samples(written(tmp_path / "none.wav", np.zeros(0), 2), RATE)
+
+
+def test_a_missing_package_is_named(tmp_path, monkeypatch):
+    for package in ("soxr", "soundfile"):
+        monkeypatch.setitem(sys.modules, package, None)
+    soundless = tmp_path / "a.flac"
+    soundless.write_bytes(b"fLaC")
+    with pytest.raises(InvalidRequest, match=r"soundfile is missing. Run: pip install 'foreword\[audio\]'"):
+        samples(soundless, RATE)
+    with pytest.raises(InvalidRequest, match=r"at 22050 Hz: this model reads 16000 Hz, and soxr, .* is missing"):
+        samples(tiny_whisper.SOUND, RATE)
+    assert len(samples(written(tmp_path / "a.wav", tone(RATE), 2), RATE)) == RATE // 2

@@ -1,0 +1,175 @@
+"""Whisper: greedy text is that of transformers' `generate`, and drafts change no token of a sampled one."""
+
+import weakref
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+
+import numpy as np
+import pytest
+import torch
+from transformers import WhisperForCausalLM, WhisperForConditionalGeneration
+
+import tiny_whisper
+from foreword import LLM, SamplingParams
+from foreword.draft.base import Source
+from foreword.model import Mode, Model
+from foreword.speech.audio import samples
+
+RATE = 16_000
+NEW = 30
+GREEDY = SamplingParams(temperature=0, max_tokens=NEW)
+METHODS = ["ngram", "suffix", "lm", "cascade(suffix, lm)"]
+
+
+@cache
+def folder(name: str, seed: str = "", **sizes: int) -> Path:
+    return tiny_whisper.saved(tiny_whisper.build(name, seed, **sizes), name, Path(mkdtemp()))
+
+
+@cache
+def target(name: str) -> Model:
+    return Model.load(folder(name), dtype="float32")
+
+
+@cache
+def theirs(name: str) -> WhisperForConditionalGeneration:
+    return tiny_whisper.build(name)
+
+
+@cache
+def llm(name: str, method: str, draft: str = "own") -> LLM:
+    source = drafts(name, draft) if "lm" in method else None
+    return LLM(target(name), tokenizer=tiny_whisper.tokenizer(name), method=method, draft=source, nodes=4)
+
+
+def drafts(name: str, kind: str) -> Source:
+    """The target again, with an encoder of its own; a folder as distil-whisper's; or a decoder alone."""
+    if kind == "smaller":
+        return tiny_whisper.build(name, "draft", encoder_layers=1, decoder_layers=1)
+    if kind == "equal encoder":
+        return folder(name)
+    if kind == "decoder":
+        return decoder(name)
+    if kind == "decoder folder":
+        place = Path(mkdtemp())
+        decoder(name).save_pretrained(place)
+        tiny_whisper.tokenizer(name).save_pretrained(place)
+        return place
+    whole = tiny_whisper.build(name)
+    with torch.no_grad():
+        whole.model.encoder.layer_norm.bias += 1e-4  # so that it is another encoder, with nearly the same states
+    return whole
+
+
+def decoder(name: str) -> WhisperForCausalLM:
+    """The decoder of the target, without an encoder."""
+    whole = tiny_whisper.build(name)
+    alone = WhisperForCausalLM(whole.config)
+    alone.model.decoder, alone.proj_out = whole.model.decoder, whole.proj_out
+    return alone.eval()
+
+
+@cache
+def sounds() -> list[tuple[np.ndarray, int]]:
+    """Short sounds: the words, a part of them, and silence."""
+    words = samples(tiny_whisper.SOUND, RATE)
+    return [(words, RATE), (words[:9000], RATE), (np.zeros(4000, np.float32), RATE)]
+
+
+def features(name: str, sound: np.ndarray) -> torch.Tensor:
+    short = len(sound) <= tiny_whisper.SECONDS * RATE
+    padding = "max_length" if short else "longest"
+    options = dict(sampling_rate=RATE, return_tensors="pt", truncation=False, padding=padding)
+    return tiny_whisper.extractor(name)(sound, **options)["input_features"]
+
+
+def wanted(name: str, sound: np.ndarray, **options) -> list[int]:
+    """What transformers writes, greedily unless a temperature is given."""
+    options = dict(num_beams=1, do_sample=False, max_new_tokens=NEW) | options
+    return theirs(name).generate(input_features=features(name, sound), **options)[0].tolist()
+
+
+@pytest.mark.parametrize("method", ["none", *METHODS])
+@pytest.mark.parametrize("timestamps", [False, True], ids=["text", "timestamps"])
+@pytest.mark.parametrize("name", tiny_whisper.NAMES)
+def test_greedy_text_is_that_of_generate(name, timestamps, method):
+    one = llm(name, method)
+    assert one.target.mode is Mode.CACHE
+    expected = [wanted(name, sound, return_timestamps=timestamps) for sound, _ in sounds()]
+    together = one.transcribe(sounds(), GREEDY, timestamps=timestamps)
+    assert [one.tokens for one in together] == expected
+    assert [one.transcribe(sound, GREEDY, timestamps=timestamps)[0].tokens for sound in sounds()] == expected
+
+
+@pytest.mark.parametrize(
+    "options",
+    [dict(language="en"), dict(language="German", task="translate"), dict(task="translate"), dict(language="fr")],
+    ids=str,
+)
+@pytest.mark.parametrize("name", tiny_whisper.NAMES)
+def test_a_request_chooses_language_and_task(name, options):
+    found = llm(name, "lm").transcribe(sounds()[0], GREEDY, **options)[0]
+    free = llm(name, "lm").transcribe(sounds()[0], GREEDY)[0]
+    assert found.tokens == wanted(name, sounds()[0][0], **{k: v.lower() for k, v in options.items()}) != free.tokens
+    spoken = {"German": "de"}.get(options.get("language"), options.get("language"))
+    assert found.language == (spoken or free.language) in tiny_whisper.languages(name)
+
+
+@pytest.mark.parametrize("timestamps", [False, True], ids=["text", "timestamps"])
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("name", tiny_whisper.NAMES)
+def test_drafts_change_no_token_of_a_sampled_text(name, method, timestamps):
+    asked = SamplingParams(temperature=1.0, top_k=20, max_tokens=NEW, seed=3, n=2)
+    plain = llm(name, "none").transcribe(sounds(), asked, timestamps=timestamps)
+    drafted = llm(name, method).transcribe(sounds(), asked, timestamps=timestamps)
+    assert [one.tokens for one in drafted] == [one.tokens for one in plain]
+    assert [one.segments for one in drafted] == [one.segments for one in plain]
+    assert len({tuple(one.tokens) for one in plain}) > 3
+    assert [one.undrafted for one in drafted] == [None] * len(drafted)
+    if "lm" in method:
+        assert sum(one.stats.accepted for one in drafted) > 40
+
+
+@pytest.mark.parametrize("method", ["ngram", "suffix"])
+def test_what_repeats_itself_is_copied(method):
+    asked = SamplingParams(temperature=0.3, max_tokens=150, seed=1)
+    plain, drafted = (llm("v2", one).transcribe(sounds(), asked, language="en") for one in ("none", method))
+    assert [one.tokens for one in drafted] == [one.tokens for one in plain]
+    assert sum(one.stats.accepted for one in drafted) > 20
+
+
+def runs(model: Model | WhisperForConditionalGeneration) -> tuple[list[weakref.ref], object]:
+    """A list that grows by the states of each run of the encoder, and the hook that does it."""
+    hf, states = model.hf if isinstance(model, Model) else model, list[weakref.ref]()
+    return states, hf.get_encoder().register_forward_hook(lambda *call: states.append(weakref.ref(call[-1][0])))
+
+
+@pytest.mark.parametrize("kind", ["decoder", "decoder folder", "equal encoder", "own", "smaller"])
+def test_a_draft_model_with_the_same_encoder_runs_none(kind):
+    one = llm("v2", "lm", kind)
+    draft = one.engine.drafter.model.hf
+    shares = draft.get_encoder() is one.target.hf.get_encoder()
+    assert shares == (kind in ("decoder", "decoder folder", "equal encoder"))
+    ours, hook = runs(one.target)
+    others, other = ([], None) if shares else runs(draft)
+    answers = one.transcribe(sounds(), SamplingParams(temperature=1.0, max_tokens=NEW, seed=5), language="en")
+    hook.remove()
+    if other is not None:
+        other.remove()
+    assert (len(ours), len(others)) == (len(sounds()), 0 if shares else len(sounds()))
+    assert [state() for state in [*ours, *others]] == [None] * (len(ours) + len(others))
+    plain = llm("v2", "none").transcribe(
+        sounds(), SamplingParams(temperature=1.0, max_tokens=NEW, seed=5), language="en"
+    )
+    assert [answer.tokens for answer in answers] == [answer.tokens for answer in plain]
+    if kind != "smaller":
+        assert sum(answer.stats.accepted for answer in answers) > 40
+
+
+def test_a_window_is_encoded_once_for_its_language_its_thresholds_and_all_its_texts():
+    states, hook = runs(target("v3"))
+    asked = SamplingParams(temperature=0, max_tokens=NEW, seed=5, n=2)
+    llm("v3", "none").transcribe(sounds()[0], asked, fallback=(0.4, 1.0), logprob_threshold=100.0)
+    hook.remove()
+    assert len(states) == 1
