@@ -1,8 +1,6 @@
 """Images in prompts: greedy text is that of transformers' `generate`, and drafts and batches change no token."""
 
 from functools import cache
-from pathlib import Path
-from tempfile import mkdtemp
 
 import pytest
 
@@ -10,19 +8,13 @@ import tiny_vision
 from foreword import LLM, InvalidRequest, SamplingParams
 from foreword.model import Mode, Model
 from foreword.model.pool.prefixes import PAGE
-from tiny_vision import picture, said
+from tiny_vision import chats, folder, picture, said
 
 FAMILIES = [name for name in tiny_vision.FAMILIES if tiny_vision.missing(name) is None]
 QUICK = ("qwen2-vl", "qwen3-vl", "llava", "gemma3")
 SOME = [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in FAMILIES]
 """Families that differ in what the language model is given; the others are slow only because there are so many."""
 NEW = 20
-TEXT = [{"role": "user", "content": "There is no image here."}]
-
-
-@cache
-def folder(name: str) -> Path:
-    return tiny_vision.saved(name, Path(mkdtemp(prefix="tiny_vision")))
 
 
 @cache
@@ -34,19 +26,6 @@ def fresh(name: str, method: str = "none", **options) -> LLM:
     """An LLM whose target keeps no text of earlier ones."""
     target(name).backend.pool.prefixes.clear()
     return LLM(target(name), method=method, **options)
-
-
-@cache
-def chats() -> list[list[dict]]:
-    """Chats with a landscape, a portrait after a text, a tiny image and two in one message; one without images."""
-    earlier = [{"role": "user", "content": "Hello."}, {"role": "assistant", "content": "Hi."}]
-    return [
-        said("What is this?", picture(72, 40)),
-        [*earlier, *said("Describe it.", picture(24, 88, 1))],
-        said("Small.", picture(9, 8, 2)),
-        said("Compare.", picture(33, 31, 3), picture(80, 32, 4)),
-        TEXT,
-    ]
 
 
 @cache

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 import torch
@@ -62,6 +63,12 @@ def _qwen2_vl(ids: dict[str, int]) -> hf.PreTrainedConfig:
         image_token_id=ids["image_token"], video_token_id=ids["video_token"],
         vision_start_token_id=ids["vision_start"], vision_end_token_id=ids["vision_end"], tie_word_embeddings=False,
     )  # fmt: skip
+
+
+def _tied(ids: dict[str, int]) -> hf.PreTrainedConfig:
+    config = _qwen2_vl(ids)
+    config.tie_word_embeddings = config.text_config.tie_word_embeddings = True
+    return config
 
 
 def _llava(ids: dict[str, int]) -> hf.PreTrainedConfig:
@@ -240,6 +247,7 @@ def _tiles(kind: Any) -> Any:
 
 FAMILIES: dict[str, Family] = {
     "qwen2-vl": Family(_qwen2_vl, lambda: hf.Qwen2VLImageProcessorPil(**_QWEN_IMAGES), "Qwen2VLProcessor", **_QWEN),
+    "tied": Family(_tied, lambda: hf.Qwen2VLImageProcessorPil(**_QWEN_IMAGES), "Qwen2VLProcessor", **_QWEN),
     "qwen2.5-vl": Family(
         _qwen2_5_vl, lambda: hf.Qwen2VLImageProcessorPil(**_QWEN_IMAGES), "Qwen2_5_VLProcessor", **_QWEN
     ),
@@ -388,6 +396,25 @@ def said(text: str, *pictures: Image.Image) -> list[dict[str, Any]]:
     """Return a chat of one message: pictures, then a text."""
     content = [*({"type": "image", "image": one} for one in pictures), {"type": "text", "text": text}]
     return [{"role": "user", "content": content}]
+
+
+@cache
+def folder(name: str) -> Path:
+    """Return a folder of this process with a saved family."""
+    return saved(name, Path(mkdtemp(prefix="tiny_vision")))
+
+
+@cache
+def chats() -> list[list[dict[str, Any]]]:
+    """Chats with a landscape, a portrait after a text, a tiny image and two in one message; one without images."""
+    earlier = [{"role": "user", "content": "Hello."}, {"role": "assistant", "content": "Hi."}]
+    return [
+        said("What is this?", picture(72, 40)),
+        [*earlier, *said("Describe it.", picture(24, 88, 1))],
+        said("Small.", picture(9, 8, 2)),
+        said("Compare.", picture(33, 31, 3), picture(80, 32, 4)),
+        [{"role": "user", "content": "There is no image here."}],
+    ]
 
 
 def inputs(llm: Any, chat: list[dict[str, Any]]) -> dict[str, torch.Tensor]:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from foreword.errors import InvalidRequest
 from foreword.model.cpu.backend import CpuBackend, rows_of
-from foreword.model.cpu.kernel import Kernel
+from foreword.model.cpu.images import ImageKernel
 from foreword.model.cpu.recurrent import RecurrentBackend
 from foreword.model.model import Model
 from foreword.model.pool.backend import PoolBackend
@@ -94,8 +94,8 @@ class NativeView(CpuBackend):
     """A native backend over the packed weights of another, or over quantized copies of them; also batch-invariant."""
 
     def __init__(self, base: CpuBackend, skip: LayerSkip, bits: int, *, shares: bool) -> None:
-        Kernel.__init__(self, base.pool if shares else rows_of(base._hf), base._turns)
-        self._warm = base._warm
+        ImageKernel.__init__(self, base.pool if shares else rows_of(base._hf), base._turns)
+        self._warm, self._images = base._warm, base._images if shares else {}
         self._base, self.guest, self._hf = base, shares, base._hf
         self._layers = (forward.Layer * base._model.layers)(*base._model.layer[: base._model.layers])
         described = forward.Model.from_buffer_copy(base._model)

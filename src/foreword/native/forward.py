@@ -93,6 +93,7 @@ class Span(Structure):
     _fields_ = [(n, c_int64) for n in ("start", "stop", "past", "held", "first_chain")]
     _fields_ += [("pages", c_void_p), ("parents", c_void_p), ("mutual", c_int64)]
     _fields_ += [("committed", c_int64), ("state", POINTER(State))]
+    _fields_ += [("placed", c_int64), ("reach", c_void_p * 2)]
 
 
 class Forward(Structure):
@@ -106,7 +107,7 @@ class Forward(Structure):
     _fields_ += [("longest", c_int64), ("hidden_layer_count", c_int64)]
     _fields_ += [(n, c_void_p) for n in ("hidden_layers", "hidden_states", "given")]
     _fields_ += [("states", c_void_p), ("room", c_int64), ("kv_only", c_int64), ("routing", POINTER(Routing))]
-    _fields_ += [("page", c_void_p)]
+    _fields_ += [("page", c_void_p), ("image", c_void_p), ("image_layers", c_int64)]
 
 
 @cache

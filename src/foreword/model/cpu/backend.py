@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from collections.abc import Sequence as List
+from contextlib import AbstractContextManager, nullcontext
 from ctypes import byref, c_int64
 from functools import partial
 from typing import Any
@@ -21,9 +22,10 @@ from foreword.errors import ModelError
 from foreword.model import architectures
 from foreword.model.architectures import body, drop_weights, is_recurrent
 from foreword.model.cpu import experts
-from foreword.model.cpu.kernel import Kernel, Rotary, Rows, activation, inside, ropes, unfit
+from foreword.model.cpu.images import ImageKernel
+from foreword.model.cpu.kernel import Rotary, Rows, activation, inside, ropes, unfit
 from foreword.model.cpu.layout import around
-from foreword.model.cpu.unpack import looked_up, restore
+from foreword.model.cpu.unpack import lent, looked_up, restore
 from foreword.model.pool.hooks import layers_of
 from foreword.model.pool.plan import Read
 from foreword.native import forward
@@ -39,7 +41,7 @@ KINDS = (
 VISION = (
     "Gemma3 Mistral3 Llava SmolVLM Idefics3 InternVL Lfm2Vl Qwen2VL Qwen2_5_VL Qwen3VL Qwen3VLMoe Qwen3_5 Qwen3_5Moe"
 ).split()
-"""Vision-language wrappers whose language model is supported; only text is processed."""
+"""Vision-language wrappers whose language model is supported."""
 SUPPORTED = (
     *(f"{kind}ForCausalLM" for kind in KINDS),
     *(f"{kind}ForConditionalGeneration" for kind in VISION),
@@ -95,7 +97,7 @@ def refused(model: PreTrainedModel) -> str | None:
     return next(filter(None, reasons), None)
 
 
-class CpuBackend(Kernel):
+class CpuBackend(ImageKernel):
     """A Hugging Face model, computed in C from packed copies of its weights."""
 
     def __init__(self, model: PreTrainedModel, *, owned: bool = False) -> None:
@@ -103,7 +105,7 @@ class CpuBackend(Kernel):
 
         Embeddings tied to the LM head are then read from the packed head.
         """
-        super().__init__(rows_of(model), turns_of(model))
+        super().__init__(rows_of(model), turns_of(model), getattr(body(model), "embedding_multiplier", 1))
         self._hf, self._owned = model, owned
         self._warm = query_scale(model.config.get_text_config())
         described = self._describe(model)
@@ -120,6 +122,10 @@ class CpuBackend(Kernel):
                 "model with learn=True"
             )
         restore(self._hf if model is None else model, self._model, self._held)
+
+    def lend(self) -> AbstractContextManager[None]:
+        """Let the model's own code run while inside, each part with its weights for as long as it runs."""
+        return lent(self._hf, self._model, self._held, self.embed) if self._owned else nullcontext()
 
     def quantize_int8(self, *others: forward.Model) -> None:
         if not self._model.embedding and self._model.coding == forward.WHOLE:  # tied: looked up in the head
@@ -219,8 +225,8 @@ def turns_of(model: PreTrainedModel) -> List[Rotary | None]:
         return [None] * len(layers)
     if type(inner).__name__.startswith("Cohere"):
         rotary = partial(_half_split, rotary)
-    if any("mrope_section" in rope for rope in ropes(config)):
-        rotary = partial(_text_only, rotary)
+    if section := next((rope["mrope_section"] for rope in ropes(config) if "mrope_section" in rope), None):
+        rotary = partial(_multimodal, rotary, section)
     kinds = config.layer_types if ropes(config) != [config.rope_parameters] else [None] * len(layers)
     by_kind = {kind: rotary if kind is None else partial(rotary, layer_type=kind) for kind in set(kinds)}
     return [by_kind[kind] if architectures.turns(layer) else None for kind, layer in zip(kinds, layers, strict=True)]
@@ -232,9 +238,20 @@ def _half_split(rotary: Rotary, like: Tensor, positions: Tensor) -> tuple[Tensor
     return cos, sin
 
 
-def _text_only(rotary: Rotary, like: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-    """Return multimodal angles (M-RoPE) of text, whose position is the same in all three directions."""
-    return rotary(like, positions.expand(3, *positions.shape))
+def _multimodal(rotary: Rotary, section: list[int], like: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+    """Return multimodal angles (M-RoPE); a position of text is the same in all three directions."""
+    cos, sin = (joined(table, section) for table in rotary(like, positions.expand(3, -1, -1)))
+    return cos, sin
+
+
+def joined(table: Float[Tensor, "*grid 1 position dim"], section: list[int]) -> Float[Tensor, "1 position dim"]:
+    """Return angles of which each part of a head's dimensions has those of its direction.
+
+    Some versions of transformers do so in the rotary embedding, others in attention.
+    """
+    if table.dim() == 3:
+        return table
+    return torch.cat([part[number % 3] for number, part in enumerate(table.split(section * 2, dim=-1))], dim=-1)
 
 
 def query_scale(config: Any) -> Callable[[Tensor], Tensor] | None:

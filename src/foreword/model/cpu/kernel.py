@@ -82,11 +82,6 @@ def ropes(config: Any) -> List[dict[str, Any]]:
     return kinds or [parameters]
 
 
-def _text_angles(table: Float[Tensor, "*grid position dim"]) -> Float[Tensor, "rows dim"]:
-    """Return the angles of text; models with a grid repeat the same ones for each direction."""
-    return table.float().flatten(0, -2)
-
-
 def lay_words(described: forward.Model, embedding: Any, backend: Any) -> None:
     """Point to the embeddings: in the module or, if those were dropped, in the packed LM head of the backend."""
     if embedding.weight.numel():
@@ -142,7 +137,7 @@ class Kernel(Paged[Rows]):
         self._angles: dict[Rotary, tuple[Tensor, ...]] = {}
         self._warm: Callable[[Tensor], Tensor] | None = None
         """Positions -> factors of the queries there."""
-        self._reached = 0
+        self._reached = self._spare = 0
 
     def describe(self, model: forward.Model, words: int, weight_bytes: int = 0) -> None:
         """Use this model from now on; `words` = number of valid token ids. `weight_bytes`: those held, if 0."""
@@ -234,15 +229,17 @@ class Kernel(Paged[Rows]):
         self._alive.append(parents)
         described.parents, _ = parents.buffer_info()
 
-    def _reach(self, length: int) -> None:
-        """Compute the angles of every position up to `length`, if not done yet."""
-        if length <= self._reached:
+    def _reach(self, length: int, spare: int = 0) -> None:
+        """Compute the angles of every position up to `length`, if not done yet; have as many as `spare` after them."""
+        if length > self._reached:
+            self._reached = max(1024, 2 * length)
+        elif spare <= self._spare:
             return
-        self._reached = max(1024, 2 * length)
-        like, positions = torch.zeros(1, dtype=torch.float32), torch.arange(self._reached)[None]
+        self._spare = max(spare, self._spare)
+        like, positions = torch.zeros(1, dtype=torch.float32), torch.arange(self._reached + self._spare)[None]
         with torch.inference_mode():
             self._angles = {
-                rotary: tuple(_text_angles(table)[: self._reached].contiguous() for table in rotary(like, positions))
+                rotary: tuple(table.float().flatten(0, -2).contiguous() for table in rotary(like, positions))
                 for rotary in dict.fromkeys(self._turns)
                 if rotary is not None
             }

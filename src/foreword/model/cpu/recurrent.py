@@ -24,6 +24,7 @@ from foreword.model.cpu.states import Memory
 from foreword.model.pool.hooks import layers_of
 from foreword.model.pool.plan import Read, Span
 from foreword.model.pool.prefixes import PAGE, Prefix
+from foreword.model.vision.rows import ImageRows
 from foreword.native import forward
 from foreword.native.forward import Recurrence
 from foreword.native.tree import GrownTree, TreeRequest
@@ -106,6 +107,11 @@ class RecurrentBackend(CpuBackend):
         if held and (state := self.pool[id].path[-1].state) is not None:
             memory.resume(tokens[:held], state)
         return held
+
+    def see(self, id: int, images: ImageRows) -> None:
+        super().see(id, images)
+        memory = self._memories[id]
+        memory.tokens = [max(0, token) for token in memory.tokens]  # those of images are numbers below 0, not read
 
     def close(self, id: int) -> None:
         super().close(id)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as List
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -28,24 +31,45 @@ def restore(hf: PreTrainedModel, described: forward.Model, held: List[Tensor]) -
     embeddings that were tied to them."""
     by_address = {tensor.data_ptr(): tensor for tensor in held}
     for layer, packed in zip(layers_of(hf), described.layer[: described.layers], strict=True):
-        weights = {name: unpacked(by_address[getattr(packed, name)]) for name in MATRICES}
-        if packed.router:
-            router = unpacked(by_address[packed.router])
-            experts.restore(layer, weights.pop("gate_up"), weights.pop("down"), router)
-        elif not described.plain:
-            pairs = weights["gate_up"].view(-1, 2, LANES, described.hidden)  # half of a panel each
-            weights["gate_up"] = pairs.transpose(0, 1).reshape(-1, described.hidden)
-        if (order := architectures.order(layer)) is not None:
-            weights["qkv"] = weights["qkv"][order.argsort()]
-        parts = architectures.linears(layer)
-        for name, weight in weights.items():
-            _fill(parts[name], weight)
+        _restore_layer(layer, packed, described, by_address)
     head = unpacked(by_address[described.head])[: described.vocab]
     embedding: Any = hf.get_input_embeddings()
     tied = not described.embedding or embedding.weight is architectures.lm_head(hf).weight
     if not described.embedding:  # it was tied
         embedding.weight = _frozen(head)
     architectures.lm_head(hf).weight = embedding.weight if tied else _frozen(head)
+
+
+@contextmanager
+def lent(
+    hf: PreTrainedModel, described: forward.Model, held: List[Tensor], embed: Callable[[Tensor], Tensor]
+) -> Iterator[None]:
+    """Let the own code of a model without these weights run while inside: a part has its weights while it runs."""
+    by_address = {tensor.data_ptr(): tensor for tensor in held}
+    embedding: Any = hf.get_input_embeddings()
+    hooks = ExitStack()
+
+    def lend(part: nn.Module, give: Callable[[], None]) -> None:
+        hooks.callback(part.register_forward_pre_hook(lambda *_: give()).remove)
+        hooks.callback(part.register_forward_hook(lambda *_: drop(part)).remove)
+
+    def drop(part: nn.Module) -> None:
+        architectures.drop_weights(part)
+        if architectures.routed(part):
+            experts.drop(part)
+
+    def give_head() -> None:
+        head.weight = _frozen(unpacked(by_address[described.head])[: described.vocab])
+
+    head = architectures.lm_head(hf)
+    with hooks:
+        lend(head, give_head)
+        for layer, packed in zip(layers_of(hf), described.layer[: described.layers], strict=True):
+            lend(layer, partial(_restore_layer, layer, packed, described, by_address))
+        if not described.embedding:  # it was tied
+            embedding.forward = embed
+            hooks.callback(delattr, embedding, "forward")
+        yield
 
 
 def looked_up(
@@ -61,6 +85,21 @@ def looked_up(
     result[early] = panels[rows[early] // PANEL, :, rows[early] % PANEL]
     result[~early] = rest[:, rows[~early] - whole].transpose(0, 1)
     return result.view(*outputs.shape, depth)
+
+
+def _restore_layer(layer: Any, packed: Any, described: forward.Model, by_address: Mapping[int, Tensor]) -> None:
+    weights = {name: unpacked(by_address[getattr(packed, name)]) for name in MATRICES}
+    if packed.router:
+        router = unpacked(by_address[packed.router])
+        experts.restore(layer, weights.pop("gate_up"), weights.pop("down"), router)
+    elif not described.plain:
+        pairs = weights["gate_up"].view(-1, 2, LANES, described.hidden)  # half of a panel each
+        weights["gate_up"] = pairs.transpose(0, 1).reshape(-1, described.hidden)
+    if (order := architectures.order(layer)) is not None:
+        weights["qkv"] = weights["qkv"][order.argsort()]
+    parts = architectures.linears(layer)
+    for name, weight in weights.items():
+        _fill(parts[name], weight)
 
 
 def _fill(layers: List[nn.Module], rows: Tensor) -> None:

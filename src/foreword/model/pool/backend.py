@@ -113,7 +113,4 @@ class PoolBackend(Packing, CapturesHiddenStates):
         return self._images[id].reach if id in self._images else {}
 
     def _keys(self, read: Read) -> list[int]:
-        if read.id not in self._images:
-            return read.tokens
-        known = self._images[read.id].keys[read.start : read.start + len(read.tokens)]
-        return [*known, *read.tokens[len(known) :]]
+        return self._images[read.id].keys_of(read.start, read.tokens) if read.id in self._images else read.tokens

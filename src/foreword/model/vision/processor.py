@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Sequence as List
+from contextlib import AbstractContextManager, nullcontext
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, cast
@@ -154,7 +155,8 @@ class Vision:
             decoder.set_attn_implementation("eager")
             ids = torch.tensor([prompt], device=hf.device)
             given = {name: tensor.to(hf.device) for name, tensor in prompt.tensors.items()}
-            own = hf(input_ids=ids, **given, use_cache=False).logits[0, -len(rest) :].float()
+            with self._lent():
+                own = hf(input_ids=ids, **given, use_cache=False).logits[0, -len(rest) :].float()
         finally:
             decoder.set_attn_implementation(ours)
         return float(((scores - own).abs().amax(-1) / own.std()).median())
@@ -171,8 +173,12 @@ class Vision:
         pool = self._target.backend.pool
         key = 0 if pool is None else pool.prefixes.number(prompt.digest)
         keys = [key if token == self.placeholder else token for token in prompt]
-        with all_threads():
+        with all_threads(), self._lent():
             return image_rows(self._target.hf, prompt, keys, prompt.tensors, self.placeholder)
+
+    def _lent(self) -> AbstractContextManager[None]:
+        """Let the model's own code run: a backend may hold its weights in another form."""
+        return getattr(self._target.backend, "lend", nullcontext)()
 
     @property
     def template(self) -> object:

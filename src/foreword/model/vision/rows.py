@@ -52,6 +52,11 @@ class ImageRows:
     whole: Spans = ()
     """Parts that one forward has to read, as their tokens attend to later ones."""
 
+    def keys_of(self, start: int, tokens: list[int]) -> list[int]:
+        """Return some tokens of the text, from row `start` on, as later texts are compared with them."""
+        known = self.keys[start : start + len(tokens)]
+        return [*known, *tokens[len(known) :]]
+
     def placed(self, position: int) -> list[int]:
         """Return the positions of a token of the text, one for each axis."""
         assert self.positions is not None

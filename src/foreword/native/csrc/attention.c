@@ -56,6 +56,8 @@ static void describe(const Model *m, const Layer *layer, const Forward *f, const
     }
     query->length = query->prefix + query->depth;
     query->low = layer->window && query->length > layer->window ? query->length - layer->window : 0;
+    const int64_t *reach = local < span->placed ? span->reach[layer->window != 0] : 0;
+    if (reach) query->low = reach[2 * local], query->prefix = query->length = reach[2 * local + 1];
     const float *from = f->wide + row * wide_of(m) + head * query_stride_of(m);
     for (int64_t i = 0; i < m->dim; i += LANES) store_factors(query->vector + i, load(from + i));
     query->to = f->narrow + (row * m->heads + head) * m->dim;

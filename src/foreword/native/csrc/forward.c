@@ -17,7 +17,7 @@
 
 /* ---- helpers: threads that join a forward if they are running; no forward waits for one to start. */
 
-#define PHASES_A_LAYER 22
+#define PHASES_A_LAYER 23
 #define MOST_THREADS 256
 #define SPINS 50000 /* iterations; a fraction of a millisecond, about the time between two forwards of a small model */
 

@@ -9,13 +9,23 @@ static inline halves packed_row(const bf16 *packed, int64_t outputs, int64_t dep
     return load_halves(each);
 }
 
+/* What images give row r before layer `l`; NULL = nothing. */
+static inline const float *image_of(const Forward *f, int64_t l, int64_t r) { return l < f->image_layers ? f->image[l * f->rows + r] : 0; }
+
+static void add_image(const Model *m, const Forward *f, int64_t l, int64_t r) {
+    const float *image = image_of(f, l, r);
+    float *x = f->residual + r * m->hidden;
+    for (int64_t i = 0; image && i < m->hidden; i += LANES) store(x + i, add(load(x + i), load(image + i)));
+}
+
 static void embed(const Model *m, const Forward *f, int64_t r) {
+    const float *image = image_of(f, 0, r);
     const floats scale = all(m->embedding_scale ? m->embedding_scale : 1.0f);
     const int64_t token = f->tokens[r], place = at_most(f->positions[r], m->position_count - 1);
     for (int64_t i = 0; i < m->hidden; i += LANES) {
         const halves row = m->embedding ? load_halves(m->embedding + token * m->hidden + i) : packed_row(m->table, m->table_rows, m->hidden, token, i);
         const floats there = m->position_embedding ? widen(load_halves(m->position_embedding + place * m->hidden + i)) : all(0);
-        store(f->residual + r * m->hidden + i, fused(scale, widen(row), there));
+        store(f->residual + r * m->hidden + i, image ? add(load(image + i), there) : fused(scale, widen(row), there));
     }
 }
 
@@ -214,6 +224,7 @@ static void run(const Model *m, const Forward *f, Worker *w) {
     for (int64_t l = 0; l < m->layers; l++) {
         const Layer *layer = m->layer + l;
         if (l == 0) SHARE(rows, 4, r, embed(m, f, r));
+        else if (l < f->image_layers) SHARE(rows, 4, r, add_image(m, f, l, r));
         if (wants_hidden(f, l)) SHARE(rows, 4, r, keep_hidden(m, f, l, r));
         if (layer->taps) run_recurrent(m, layer, f, w);
         else if (!(layer->skipped & ATTENTION)) {

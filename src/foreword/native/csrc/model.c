@@ -66,6 +66,8 @@ typedef struct {
     int64_t mutual; /* rows attend to each other in both directions */
     int64_t committed; /* the first rows, which are not draft tokens; used only with a state */
     struct State *state; /* NULL = no recurrent layers */
+    int64_t placed; /* the first rows, whose keys `reach` gives */
+    const int64_t *reach[2]; /* by whether a layer has a window: the first key of each such row and the one after its last; NULL = as other rows */
 } Span;
 
 typedef struct {
@@ -86,6 +88,8 @@ typedef struct {
     int64_t kv_only; /* only write keys and values, in every layer from the same rows, which `residual` holds */
     const struct Routing *routing; /* scratch, where there are experts */
     bf16 *const *page; /* [number]: each page of the pool */
+    const float **image; /* [image_layers, rows]: what images put in the place of a row's embedding, then add to it before each later layer; NULL = nothing */
+    int64_t image_layers;
 } Forward;
 
 /* Outputs of the qkv product: queries (each with its gate, if any), keys and values. */

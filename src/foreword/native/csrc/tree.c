@@ -120,7 +120,7 @@ static void choose_best(CoupledTree *g) {
 static const float *next_logits(const Model *m, const Forward *f, const float *distribution, int64_t rows, const int64_t *tokens, const int64_t *keep, int threads) {
     if (!m->head) return distribution;
     Forward next = *f;
-    next.rows = next.kept = rows, next.spans = 0, next.tokens = tokens, next.keep = keep;
+    next.rows = next.kept = rows, next.spans = next.image_layers = 0, next.tokens = tokens, next.keep = keep;
     for (int64_t r = 0; r < rows; r++) embed(m, &next, r);
     foreword_forward(m, &next, threads);
     for (int64_t r = 0; r < rows; r++)
@@ -178,7 +178,7 @@ void foreword_grow(const Model *m, const Forward *f, CoupledTree *g, float *scra
         }
         Span span = {.start = 0, .stop = opened, .pages = text.pages, .past = past, .held = g->held, .first_chain = 0, .parents = parents, .state = text.state};
         Forward next = *f;
-        next.rows = next.kept = opened, next.spans = 1;
+        next.rows = next.kept = opened, next.spans = 1, next.image_layers = 0;
         next.tokens = tokens, next.positions = positions, next.keep = keep, next.span = &span;
         if (f->hidden_layer_count) next.given = given, next.hidden_states = f->hidden_states + (f->rows + g->held) * m->hidden;
         foreword_forward(m, &next, threads);

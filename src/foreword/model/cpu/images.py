@@ -1,0 +1,160 @@
+"""Provides the images of sequences to the C forward: rows in place of embeddings, their angles, keys they attend to."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping
+from collections.abc import Sequence as List
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from foreword.errors import InvalidRequest
+from foreword.model.cpu.kernel import MARGIN, Kernel, Rotary, Rows
+from foreword.model.pool.plan import Read, Span
+from foreword.model.vision.rows import ImageRows
+from foreword.native import forward
+
+EMBEDDINGS = "inputs_embeds"
+ADDRESS = 8
+"""Bytes of a pointer, and of an integer in the arrays of C."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Seen:
+    """The images of one sequence as the C code reads them."""
+
+    images: ImageRows
+    layers: List[Float[Tensor, "rows hidden"]]
+    """What is put in the place of the embeddings of its rows, then what is added before each later layer."""
+    angles: Mapping[Rotary, tuple[Tensor, ...]]
+    """Angles of the same rows; empty where positions count tokens."""
+    positions: List[int]
+    """Positions of the prompt's text, where they do not count tokens."""
+    reach: Mapping[bool, Int[Tensor, "tokens 2"]]
+    """By whether a layer has a window: first key and the one after the last of each token of the prompt."""
+
+    shift: int
+    """Difference between the positions of what follows the prompt, and those that count tokens."""
+
+    def within(self, read: Read) -> range:
+        """Return the tokens of a read that are between the first placeholder and the last."""
+        start, stop = max(read.start, self.images.start), min(read.start + len(read.tokens), self.images.stop)
+        return range(start, max(start, stop))
+
+
+class ImageKernel(Kernel):
+    """A C forward over sequences with images."""
+
+    def __init__(self, rows: Rows, turns: List[Rotary | None], multiplier: float = 1) -> None:
+        """`multiplier`: factor of the embeddings that the model's own code gives to its layers."""
+        super().__init__(rows, turns)
+        self._images: dict[int, Seen] = {}
+        self._multiplier = multiplier
+
+    @torch.inference_mode()
+    def see(self, id: int, images: ImageRows) -> None:
+        """Set the images of an open sequence, before its first read.
+
+        Raises InvalidRequest where its layers are given something of them that the C code does not have.
+        """
+        if set(images.inputs) != {EMBEDDINGS} or len(images.deep) >= self._model.layers:
+            raise InvalidRequest(
+                "cannot read images on backend 'native': the layers of this model are given more of them than it "
+                "reads. Load the model with backend='pool'"
+            )
+        embeddings = images.inputs[EMBEDDINGS][0].float() * self._multiplier
+        layers = [embeddings.contiguous()]
+        for states in images.deep:
+            assert images.marks is not None
+            layers.append(torch.zeros_like(embeddings))
+            layers[-1][images.marks] = states.float()
+        angles: dict[Rotary, tuple[Tensor, ...]] = {}
+        positions, shift = list[int](), 0
+        if images.positions is not None:
+            positions = images.positions[-1].tolist()
+            shift = int(images.positions.max()) + 1 - images.tokens
+            places = images.positions[-3:, images.start : images.stop]
+            places = places[:, None] if len(places) > 1 else places
+            for rotary in filter(None, dict.fromkeys(self._turns)):
+                angles[rotary] = tuple(table.float().flatten(0, -2) for table in rotary(torch.zeros(1), places))
+        reach = {kind: ends + torch.tensor([0, 1]) for kind, ends in images.reach.items()}
+        self._images[id] = Seen(images, layers, angles, positions, reach, shift)
+
+    def close(self, id: int) -> None:
+        super().close(id)
+        self._images.pop(id, None)
+
+    def _prepare(self, reads: List[Read], logits: Tensor, *, rows: int = 0, beyond: int = MARGIN) -> forward.Forward:
+        forward = super()._prepare(reads, logits, rows=rows, beyond=beyond)
+        if self._images:
+            self._place(forward, reads, beyond)
+            self._show(forward, reads)
+        return forward
+
+    @torch.inference_mode()
+    def _place(self, forward: forward.Forward, reads: List[Read], beyond: int) -> None:
+        """Give rows their positions where those do not count tokens.
+
+        Rows of images have several, so each has angles of its own, after those of all positions.
+        """
+        placed = [seen for read in reads if (seen := self._images.get(read.id)) is not None and seen.positions]
+        if not placed:
+            return
+        spare = sum(len(seen.within(read)) for read in reads if (seen := self._images.get(read.id)) in placed)
+        self._reach(forward.longest + max(0, *(seen.shift for seen in placed)), spare + beyond)
+        positions, at = array("q"), self._reached
+        for read in reads:
+            seen = self._images.get(read.id)
+            places = (read.past + depth for depth in read.depths)
+            if seen not in placed:
+                positions.extend(places)
+                continue
+            rows, first, shift = seen.within(read), seen.images.start, seen.shift
+            for place in places:
+                if place in rows:
+                    positions.append(at + place - rows.start)
+                else:
+                    positions.append(seen.positions[place] if place < len(seen.positions) else place + shift)
+            for rotary, tables in seen.angles.items():
+                for table, own in zip(self._angles[rotary], tables, strict=True):
+                    table[at : at + len(rows)] = own[rows.start - first : rows.stop - first]
+            at += len(rows)
+        self._alive.append(positions)
+        forward.positions, _ = positions.buffer_info()
+
+    def _show(self, forward: forward.Forward, reads: List[Read]) -> None:
+        """Put the images into a forward."""
+        shown: list[tuple[int, Seen, range]] = []
+        row = 0
+        for read in reads:
+            seen = self._images.get(read.id)
+            if seen is not None and (rows := seen.within(read)):
+                shown.append((row + rows.start - read.start, seen, rows))
+            row += len(read.tokens)
+        if not shown:
+            return
+        layers = max(len(seen.layers) for _, seen, _ in shown)
+        addresses = array("q", bytes(ADDRESS * layers * row))
+        for first, seen, rows in shown:
+            for number, states in enumerate(seen.layers):
+                start, step = states[rows.start - seen.images.start].data_ptr(), states.stride(0) * states.itemsize
+                at = number * row + first
+                addresses[at : at + len(rows)] = array("q", range(start, start + step * len(rows), step))
+        self._alive.append(addresses)
+        (forward.image, _), forward.image_layers = addresses.buffer_info(), layers
+
+    def _describe_span(self, described: forward.Span, span: Span) -> None:
+        super()._describe_span(described, span)
+        read = span.read
+        seen = self._images.get(read.id)
+        if seen is not None and read.start < seen.images.tokens:
+            described.placed = seen.images.tokens - read.start
+            for windowed, ends in seen.reach.items():
+                described.reach[windowed] = ends[read.start].data_ptr()
+
+    def _keys(self, read: Read) -> list[int]:
+        seen = self._images.get(read.id)
+        return read.tokens if seen is None else seen.images.keys_of(read.start, read.tokens)

@@ -1,0 +1,228 @@
+"""Images on backend `native`: scores are those of the model's own code, and drafts and batches change no token.
+
+In bfloat16, on a CPU; text on the other backends is that of transformers (test_images.py).
+"""
+
+from contextlib import contextmanager
+from functools import cache
+
+import pytest
+import torch
+
+import tiny_vision
+from foreword import LLM, SamplingParams
+from foreword.draft.self_speculative.base import SPARE
+from foreword.model import Model, Read
+from foreword.model.cpu.backend import joined
+from foreword.model.pool.prefixes import PAGE
+from foreword.model.probe.probe import NATIVE
+from foreword.model.probe.trial import ROUNDED
+from foreword.model.view import view
+from foreword.native.forward import reason
+from foreword.prompts import ImagePrompt
+from tiny_vision import chats, folder, picture, said
+
+pytestmark = pytest.mark.skipif(reason() is not None, reason=f"no native backend here: {reason()}")
+FAMILIES = [name for name in tiny_vision.FAMILIES if tiny_vision.missing(name) is None and "gemma4" not in name]
+QUICK = ("tied", "qwen3-vl", "llava", "gemma3")
+SOME = [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in FAMILIES]
+"""Families with M-RoPE and a tied head, with states for later layers, with neither, and with mutual attention."""
+RECURRENT = ("lfm2-vl",)
+NEW = 32
+AFTER = [40, 50, 60, 70, 80, 90]
+"""Tokens read after a prompt."""
+
+
+@cache
+def target(name: str) -> Model:
+    return Model.load(folder(name), dtype="bfloat16")
+
+
+def fresh(name: str, method: str = "none", **options) -> LLM:
+    """An LLM whose target keeps no text of earlier ones."""
+    target(name).backend.pool.prefixes.clear()
+    return LLM(target(name), method=method, **options)
+
+
+def asked(**more) -> list[SamplingParams]:
+    """Parameters for each chat: most are sampled, some of them hardly."""
+    heats = (0, 0.8, 0.3, 0, 0.5)
+    return [SamplingParams(temperature=heat, seed=7, max_tokens=NEW, **more) for heat in heats]
+
+
+def together(llm: LLM, params) -> list:
+    return llm.generate([llm.render(chat) for chat in chats()], params)
+
+
+@cache
+def plain(name: str) -> list[list[int]]:
+    """Our own text without drafts, each chat alone."""
+    llm = fresh(name)
+    return [llm.chat(chat, one).tokens for chat, one in zip(chats(), asked(), strict=True)]
+
+
+@contextmanager
+def opened(llm: LLM, prompt: ImagePrompt):
+    """A backend with a sequence 99 that sees the images of a prompt."""
+    backend = llm.target.backend
+    backend.open(99, len(prompt) + len(AFTER))
+    backend.see(99, llm._requests._sight.rows(prompt))
+    try:
+        yield backend
+    finally:
+        backend.close(99)
+
+
+def scored(llm: LLM, prompt: ImagePrompt, chunk: int) -> torch.Tensor:
+    """The scores of every token of a prompt, and of some after it, read in chunks."""
+    text = [*prompt, *AFTER]
+    with opened(llm, prompt) as backend:
+        parts = ((start, text[start : start + chunk]) for start in range(0, len(text), chunk))
+        return torch.cat([backend.read([Read(99, start, part, keep=len(part))]) for start, part in parts])
+
+
+def own_scores(name: str, llm: LLM, chat) -> torch.Tensor:
+    """The same by the model's own code."""
+    model, inputs = tiny_vision.build(name).bfloat16(), tiny_vision.inputs(llm, chat)
+    model.get_decoder().set_attn_implementation("eager")
+    count = inputs["input_ids"].shape[1]
+    for key, more in {"input_ids": AFTER, "attention_mask": [1] * len(AFTER)}.items():
+        inputs[key] = torch.cat([inputs[key], torch.tensor([more])], 1)
+    for key, tensor in inputs.items():
+        if tensor.shape == (1, count):  # what kind a token is
+            inputs[key] = torch.nn.functional.pad(tensor, (0, len(AFTER)))
+    with torch.inference_mode():
+        return model(**inputs, use_cache=False).logits[0].float()
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_scores_of_prompts_with_images_are_those_of_the_model(name):
+    llm = fresh(name)
+    assert llm.target.capability.backend == NATIVE
+    assert llm.target.hf.get_output_embeddings().weight.numel() == 0  # packed, and not held twice
+    for chat in chats()[:-1]:
+        prompt, expected = llm.render(chat), own_scores(name, llm, chat)
+        scores = scored(llm, prompt, len(prompt) + len(AFTER))
+        deviations = (scores - expected).abs().amax(-1) / expected.std()
+        assert float(deviations.max()) < ROUNDED * 2 / 3
+        assert float(deviations[-len(AFTER) :].median()) < ROUNDED / 4
+        if name != "gemma3":  # whose images are read whole
+            assert torch.equal(scored(llm, prompt, 5), scores)
+
+
+@pytest.mark.parametrize("name", [name for name in QUICK if name != "gemma3"])
+def test_a_view_that_shares_keys_sees_the_images(name):
+    llm = fresh(name)
+    prompt = llm.render(chats()[3])
+    text, cut = [*prompt, *AFTER], prompt.index(prompt.placeholder) + 3
+    whole = scored(llm, prompt, len(text))
+    for start in (cut, len(prompt)):
+        with opened(llm, prompt) as backend:
+            reader = view(llm.target, spare=SPARE)
+            backend.read([Read(99, 0, text[:start], keep=0)])
+            assert torch.equal(reader.read([Read(99, start, text[start:], keep=len(text) - start)]), whole[start:])
+
+
+@pytest.mark.parametrize("chunk", [5, 512])
+@pytest.mark.parametrize("name", SOME)
+def test_text_depends_on_no_other_request_and_no_chunk(name, chunk):
+    answers = together(fresh(name, chunk=chunk, slots=3), asked())
+    assert [one.tokens for one in answers] == plain(name)
+    assert len({tuple(one) for one in plain(name)}) == len(chats())
+
+
+@pytest.mark.parametrize("method", ["suffix", "predicted", "layers", "quantized", "lm", "recycle", "lookahead"])
+@pytest.mark.parametrize("name", SOME)
+def test_drafts_change_no_token(name, method):
+    params = asked()
+    if method == "predicted":
+        params = [asked(prediction=tuple(text))[number] for number, text in enumerate(plain(name))]
+    if name in RECURRENT and method in ("layers", "quantized"):
+        pytest.skip("refused: draft tokens cannot share a recurrent state")
+    draft = Model.load(folder(name), dtype="bfloat16") if method == "lm" else None
+    drafted = together(fresh(name, method, draft=draft, nodes=4), params)
+    assert [one.tokens for one in drafted] == plain(name)
+    assert [one.undrafted for one in drafted] == [None] * len(drafted)
+    assert sum(one.stats.drafted for one in drafted) > 0
+    assert sum(one.stats.accepted for one in drafted) > 0
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_images_of_one_size_share_no_pages_unless_they_are_the_same(name):
+    llm = fresh(name)
+    one, other = (said("What is it?", picture(64, 64, seed)) for seed in (1, 2))
+    params = SamplingParams(temperature=0, max_tokens=4, logprobs=0)
+    first = llm.render(one)
+    filler = "A long text before the image, so that a page is full of it."
+    filler += "." * ((PAGE - 14 - len(filler) - len("<user>") - first.index(first.placeholder)) % PAGE)
+    before = [{"role": "user", "content": filler}]
+    ids = llm.render(before + one)
+    placeholder = ids.index(ids.placeholder)
+    alone = llm.chat(before + other, params)
+    llm = fresh(name)
+    first = llm.chat(before + one, params)
+    second, again = llm.chat(before + other, params), llm.chat(before + one, params)
+    assert second.logprobs == alone.logprobs != first.logprobs  # of every bit
+    assert again.logprobs == first.logprobs
+    assert second.stats.cached == (0 if name in RECURRENT else placeholder // PAGE * PAGE)  # a state is kept at the end
+    assert again.stats.cached == (len(ids) - 1) // PAGE * PAGE > second.stats.cached
+
+
+@pytest.mark.parametrize("name", ["tied", "gemma3", *(name for name in RECURRENT if name in FAMILIES)])
+def test_a_text_that_gives_way_is_read_again_with_its_images(name):
+    llm = fresh(name)
+    sequence = llm.prepare(llm.render(chats()[0]), asked()[0])[0]
+    llm.begin(sequence)
+    for _ in range(5):
+        llm.advance()
+    llm.engine._cache.give_up(llm.engine.scheduler.preempt())
+    target(name).backend.pool.prefixes.clear()
+    while not llm.engine.idle:
+        llm.advance()
+    assert sequence.tokens[sequence.prompt :] == plain(name)[0]
+
+
+@pytest.mark.parametrize("name", [name for name in RECURRENT if name in FAMILIES])
+def test_a_state_that_was_kept_is_read_again_with_its_images(name):
+    llm = fresh(name)
+    prompt = llm.render(said("A text that fills a page." * 3, picture(33, 31, 3)))
+    text = [*prompt, *AFTER]
+    whole = scored(llm, prompt, len(text))
+    llm.generate(prompt, asked()[0])
+    images = llm._requests._sight.rows(prompt)
+    backend = llm.target.backend
+    held = backend.open(99, len(text), images.keys_of(0, text))
+    backend.see(99, images)
+    past = held + 2
+    try:
+        first = backend.read([Read(99, held, text[held:])])
+        second = backend.read([Read(99, past, text[past:], keep=len(text) - past)])
+    finally:
+        backend.close(99)
+    assert held > prompt.index(prompt.placeholder)
+    assert torch.equal(first, whole[-1:])
+    assert torch.equal(second, whole[past:])
+
+
+def test_angles_of_three_directions_are_joined_also_where_transformers_does_so_in_attention():
+    config, rotary = target("tied").hf.config.text_config, target("tied").hf.get_decoder().rotary_emb
+    positions = torch.tensor([[0, 1, 1, 1, 3], [0, 1, 1, 2, 3], [0, 1, 2, 1, 3]])
+    grid = torch.stack([rotary(torch.zeros(1), axis.expand(3, 1, -1))[0] for axis in positions])
+    expected, _ = rotary(torch.zeros(1), positions[:, None])
+    assert grid.shape == (3, *expected.shape)
+    assert torch.equal(joined(grid, config.rope_parameters["mrope_section"]), expected)
+    assert not torch.equal(grid[0], expected)
+
+
+def test_a_backend_that_packed_the_weights_lends_them_to_the_model_only_for_a_while():
+    hf = target("tied").hf
+    chats_before = plain("tied")
+    with target("tied").backend.lend(), torch.inference_mode():
+        own = hf(input_ids=torch.tensor([[5, 6, 7]]), use_cache=False).logits
+    expected = tiny_vision.build("tied").bfloat16()(input_ids=torch.tensor([[5, 6, 7]]), use_cache=False).logits
+    torch.testing.assert_close(own, expected, rtol=0.1, atol=0.1)
+    assert hf.get_output_embeddings().weight.numel() == hf.get_input_embeddings().weight.numel() == 0
+    assert all(
+        linear.weight.numel() == 0 for linear in hf.get_decoder().modules() if isinstance(linear, torch.nn.Linear)
+    )
+    assert [fresh("tied").chat(chat, one).tokens for chat, one in zip(chats(), asked(), strict=True)] == chats_before
