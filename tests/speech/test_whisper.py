@@ -95,7 +95,7 @@ def wanted(name: str, sound: np.ndarray, **options) -> list[int]:
 @pytest.mark.parametrize("name", tiny_whisper.NAMES)
 def test_greedy_text_is_that_of_generate(name, timestamps, method):
     one = llm(name, method)
-    assert one.target.mode is Mode.CACHE
+    assert one.target.mode is Mode.TREE
     expected = [wanted(name, sound, return_timestamps=timestamps) for sound, _ in sounds()]
     together = one.transcribe(sounds(), GREEDY, timestamps=timestamps)
     assert [one.tokens for one in together] == expected
@@ -148,8 +148,8 @@ def runs(model: Model | WhisperForConditionalGeneration) -> tuple[list[weakref.r
 @pytest.mark.parametrize("kind", ["decoder", "decoder folder", "equal encoder", "own", "smaller"])
 def test_a_draft_model_with_the_same_encoder_runs_none(kind):
     one = llm("v2", "lm", kind)
-    draft = one.engine.drafter.model.hf
-    shares = draft.get_encoder() is one.target.hf.get_encoder()
+    draft = one.engine.drafter.model
+    shares = draft.backend.encoder is one.target.backend.encoder
     assert shares == (kind in ("decoder", "decoder folder", "equal encoder"))
     ours, hook = runs(one.target)
     others, other = ([], None) if shares else runs(draft)

@@ -88,7 +88,9 @@ def with_encoder(decoder: PreTrainedModel, target: PreTrainedModel) -> PreTraine
     with torch.device("meta"):
         whole = type(target)(config)
     whole.set_input_embeddings(decoder.get_input_embeddings())
-    whole.set_encoder(twin(target.get_encoder()))
+    encoder = twin(target.get_encoder())
+    encoder.set_attn_implementation(decoder.config._attn_implementation or "eager")  # not that of a backend
+    whole.set_encoder(encoder)
     whole.set_decoder(decoder.get_decoder())
     whole.set_output_embeddings(decoder.get_output_embeddings())
     for key, buffer in list(whole.named_buffers(recurse=False)):  # a bias of the logits, which a decoder alone lacks

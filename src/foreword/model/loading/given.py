@@ -17,6 +17,7 @@ from foreword.model.loading.complete import check_finite, weights
 from foreword.model.loading.config import read_config
 from foreword.model.model import Model
 from foreword.model.options import options
+from foreword.model.pool.packed_linear import PackedLinear
 from foreword.model.tokenizer import Tokenizer, load_tokenizer
 
 Given = str | Path | PreTrainedModel | Model
@@ -100,7 +101,8 @@ def opened(target: Given, tokenizer: GivenTokenizer = None, **how: Any) -> tuple
 
 def twin(model: PreTrainedModel) -> PreTrainedModel:
     """Return a copy of a model's modules and config that shares its weights."""
-    shared = {id(tensor): tensor for tensor in chain(model.parameters(), model.buffers())}
+    packed = (layer.packed for layer in model.modules() if isinstance(layer, PackedLinear))
+    shared = {id(tensor): tensor for tensor in chain(model.parameters(), model.buffers(), packed)}
     return deepcopy(model, shared)
 
 

@@ -40,7 +40,8 @@ class PackedLinear(nn.Module):
         super().__init__()
         weight = linear.weight.detach()
         self.in_features, self.out_features = linear.in_features, linear.out_features
-        self._packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous())
+        self.packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous())
+        """The weight in oneDNN's layout."""
         self.bias = None if linear.bias is None else nn.Parameter(linear.bias.detach(), requires_grad=False)
         # Model code reads the dtype of a projection's weight; an empty tensor has it without a second copy.
         self.weight = nn.Parameter(weight.new_empty(0), requires_grad=False)
@@ -50,11 +51,11 @@ class PackedLinear(nn.Module):
     @property
     def dense(self) -> Float[Tensor, "out_features in_features"]:
         """Return a copy of the weight in row-major layout."""
-        return self._packed.to_dense()
+        return self.packed.to_dense()
 
     def refill(self, weight: Float[Tensor, "out_features in_features"]) -> None:
         """Replace the weight by another one of the same dtype."""
-        self._packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous())
+        self.packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous())
 
     def forward(self, x: Float[Tensor, "*rows in_features"]) -> Float[Tensor, "*rows out_features"]:
         if self._most is None or x.numel() <= self._most * self.in_features:
@@ -64,7 +65,7 @@ class PackedLinear(nn.Module):
         return torch.cat(parts).view(*x.shape[:-1], self.out_features)
 
     def _multiply(self, x: Float[Tensor, "*rows in_features"]) -> Float[Tensor, "*rows out_features"]:
-        return torch.ops.mkldnn._linear_pointwise(x, self._packed, self.bias, "none", [], "")
+        return torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")
 
 
 def packable(module: nn.Module) -> bool:
