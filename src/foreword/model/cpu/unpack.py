@@ -44,7 +44,10 @@ def restore(hf: PreTrainedModel, described: forward.Model, held: List[Tensor]) -
 def lent(
     hf: PreTrainedModel, described: forward.Model, held: List[Tensor], embed: Callable[[Tensor], Tensor]
 ) -> Iterator[None]:
-    """Let the own code of a model without these weights run while inside: a part has its weights while it runs."""
+    """Let the own code of a model without these weights run while inside: a part has its weights while it runs.
+
+    Of weights in 8 bits only embeddings are lent, which stay in 16: enough to run it up to its language model.
+    """
     by_address = {tensor.data_ptr(): tensor for tensor in held}
     embedding: Any = hf.get_input_embeddings()
     hooks = ExitStack()
@@ -63,9 +66,11 @@ def lent(
 
     head = architectures.lm_head(hf)
     with hooks:
-        lend(head, give_head)
         for layer, packed in zip(layers_of(hf), described.layer[: described.layers], strict=True):
-            lend(layer, partial(_restore_layer, layer, packed, described, by_address))
+            if described.coding == forward.WHOLE:
+                lend(layer, partial(_restore_layer, layer, packed, described, by_address))
+        if described.coding == forward.WHOLE:
+            lend(head, give_head)
         if not described.embedding:  # it was tied
             embedding.forward = embed
             hooks.callback(delattr, embedding, "forward")

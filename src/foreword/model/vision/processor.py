@@ -117,8 +117,11 @@ class Vision:
         return cls(processor, target)
 
     def _check(self) -> None:
-        """Raise InvalidRequest where scores after an image are not the model's own; checked once."""
-        if self._checked:
+        """Raise InvalidRequest where scores after an image are not the model's own; checked once.
+
+        A target in 8 bits is not the model of the checkpoint, and has no other code to compare with.
+        """
+        if self._checked or self._target.weights is not None:
             return
         target, deviation = self._target, self.deviation()
         if deviation > (EXACT if target.dtype == torch.float32 else ROUNDED):

@@ -204,6 +204,18 @@ def test_a_state_that_was_kept_is_read_again_with_its_images(name):
     assert torch.equal(second, whole[past:])
 
 
+def test_a_target_in_8_bits_reads_images_too():
+    coded = Model.load(folder("tied"), weights="int8")
+    llm, prompt = LLM(coded, method="none"), fresh("tied").render(chats()[3])
+    scores, whole = (scored(one, prompt, 512) for one in (llm, fresh("tied")))
+    assert 0 < float(((scores - whole).abs().amax(-1) / whole.std()).median()) < ROUNDED
+    texts = [llm.chat(chat, one).tokens for chat, one in zip(chats(), asked(), strict=True)]
+    assert len({tuple(text) for text in texts}) == len(texts)
+    drafted = together(LLM(coded, method="recycle", nodes=4), asked())
+    assert [one.tokens for one in drafted] == texts
+    assert sum(one.stats.accepted for one in drafted) > 0
+
+
 def test_angles_of_three_directions_are_joined_also_where_transformers_does_so_in_attention():
     config, rotary = target("tied").hf.config.text_config, target("tied").hf.get_decoder().rotary_emb
     positions = torch.tensor([[0, 1, 1, 1, 3], [0, 1, 1, 2, 3], [0, 1, 2, 1, 3]])
