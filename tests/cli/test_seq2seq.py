@@ -14,8 +14,7 @@ DATA = ("--data", "data.jsonl", "--out", "out")
     [
         ("doctor", "--model", "pegasus"),
         ("tune", "layers", "--model", "pegasus", *DATA),
-        ("train", "lm", "--target", "pegasus", *DATA),
-        ("train", "medusa", "--target", "pegasus", *DATA),
+        ("train", "dspark", "--target", "pegasus", *DATA),
         ("data", "regenerate", "--target", "pegasus", *DATA),
         ("bench", "--quick", "--model", "pegasus"),
         ("bench", "--rules", "--model", "pegasus", "--draft", "pegasus"),

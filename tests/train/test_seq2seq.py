@@ -18,7 +18,7 @@ from foreword.train.data.regenerate import Wishes, regenerate
 from foreword.train.job import Job, run
 from foreword.train.losses import LOSSES
 from foreword.train.methods import lm, lm_seq2seq
-from foreword.train.registry import EagleOptions, LmOptions
+from foreword.train.registry import DSparkOptions, LmOptions
 from foreword.train.report.measure import Questions
 from foreword.train.task import TrainContext
 from foreword.train.trainer import TrainingConfig
@@ -189,4 +189,4 @@ def test_a_training_goes_on_from_a_draft_and_others_are_refused(trained, tmp_pat
     with pytest.raises(InvalidRequest, match="on_policy"):
         run(replace(again, options=LmOptions(hidden=32, on_policy=0.5), out=tmp_path / "own"))
     with pytest.raises(ModelError, match="encoder-decoder"):
-        run(replace(again, options=EagleOptions(), out=tmp_path / "head"))
+        run(replace(again, options=DSparkOptions(), out=tmp_path / "head"))

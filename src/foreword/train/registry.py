@@ -71,6 +71,7 @@ class EagleOptions(TrainOptions):
     example = "--steps 4000 --unroll 5"
     task = "foreword.train.methods.eagle:HeadTraining"
     pack = "foreword.draft.heads.eagle_checkpoint:pack"
+    seq2seq = True
 
     draft: str | None = _option(None, "Initial head. Default: a new one.", "HEAD")
     unroll: int = _option(5, "Draft steps unrolled in training.", least=1)
@@ -125,6 +126,7 @@ class MedusaOptions(TrainOptions):
     example = "--heads 4"
     task = "foreword.train.methods.medusa:MedusaTask"
     pack = None
+    seq2seq = True
 
     draft: str | None = _option(None, "Initial heads. Default: new ones.", "HEADS")
     heads: int = _option(4, "Number of heads, one draft token each.", least=1)

@@ -10,7 +10,7 @@ from typing import Protocol, runtime_checkable
 from jaxtyping import Int
 from torch import Tensor
 
-from foreword.model import HFModel, Tokenizer
+from foreword.model import HFModel, Seq2Seq, Tokenizer
 from foreword.train.losses import Loss
 from foreword.train.trainer import Task
 
@@ -36,6 +36,12 @@ class TrainContext:
     """Occurrences of each token as a training target, in the first records of the data; slow."""
     trusted: bool = False
     """Allow code of the models' own folders to run."""
+
+    @property
+    def start(self) -> int:
+        """Tokens that the decoder of an encoder-decoder reads before an answer; 0 for a decoder-only target."""
+        rules = Seq2Seq.of(self.target, str(self.source))
+        return 0 if rules is None else len(rules.start)
 
 
 @runtime_checkable

@@ -75,6 +75,23 @@ def apply_lm_head(model: PreTrainedModel, hidden: Float[Tensor, "rows hidden"]) 
         return model(encoder_outputs=states, decoder_input_ids=tokens, use_cache=False).logits[0]
 
 
+@torch.no_grad()
+def lm_head_weight(model: PreTrainedModel) -> Float[Tensor, "vocab hidden"] | None:
+    """Return the matrix of the LM head, float32, without a bias; None where the model has no head.
+
+    Some encoder-decoders scale the states before the head. The factor is in the matrix, read off their own scores.
+    """
+    head = model.get_output_embeddings()
+    if head is None:
+        return None
+    weight = head.weight.float()
+    if not getattr(model.config, "is_encoder_decoder", False):
+        return weight
+    rows = torch.tensor([[1.0], [0.0]], device=weight.device).expand(2, weight.shape[1])
+    unscaled, (scores, bias) = weight.sum(1), apply_lm_head(model, rows).float()
+    return weight * ((scores - bias) @ unscaled / unscaled.square().sum())
+
+
 @contextmanager
 def replaced_forwards(forwards: Mapping[nn.Module, Callable[..., Any]]) -> Iterator[None]:
     """Call these in place of the forwards of modules while inside."""

@@ -1,12 +1,17 @@
-"""Records of an encoder-decoder as tokens: a source, then what the decoder reads and writes."""
+"""Records of an encoder-decoder as tokens: a source, then what the decoder reads and writes; and inputs of models."""
 
 from __future__ import annotations
 
-from typing import cast
+from collections.abc import Sequence as List
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from foreword.errors import InvalidRequest
 from foreword.model import Tokenizer
-from foreword.train.data.packing import Encoder, Piece
+from foreword.train.data.packing import Block, Encoder, Piece
 from foreword.train.data.records import ANSWERS, Record
 
 
@@ -63,3 +68,29 @@ def check_pair(record: Record) -> None:
             f"cannot use the record {record.opening[:40]!r}: an encoder-decoder learns one answer to one source. Give "
             f'{{"messages": [{{"role": "user", …}}, {{"role": "{ANSWERS}", …}}]}}'
         )
+
+
+def forward_inputs(blocks: Block, start: int) -> tuple[dict[str, Any], Block]:
+    """Return the inputs of a forward over stacked blocks, and the tokens that its logits and hidden states belong to.
+
+    `start` is the number of tokens that the decoder of an encoder-decoder reads before an answer; its rows are the
+    pieces of a PairEncoder, padded. It is 0 for a decoder-only model, which reads the blocks as they are.
+    """
+    if not start:
+        # Positions that restart at 0 tell transformers where a record ends: no record sees another.
+        return {"input_ids": blocks.tokens, "position_ids": blocks.positions, "use_cache": False}, blocks
+    rows = zip(blocks.tokens, blocks.positions, blocks.learnt, strict=True)
+    pieces = [piece for row in rows for piece in Block(*row).pieces]
+    ends = [piece.learnt.index(True) - start for piece in pieces]
+    sources = _padded([piece.tokens[:end] for piece, end in zip(pieces, ends, strict=True)])
+    seen = _padded([[1] * end for end in ends])
+    tokens = _padded([piece.tokens[end:] for piece, end in zip(pieces, ends, strict=True)])
+    learnt = _padded([piece.learnt[end:] for piece, end in zip(pieces, ends, strict=True)]).bool()
+    device = blocks.tokens.device
+    texts = Block(tokens, torch.arange(tokens.shape[1]).expand_as(tokens), learnt).to(device)
+    inputs = {"input_ids": sources.to(device), "attention_mask": seen.to(device), "decoder_input_ids": texts.tokens}
+    return inputs | {"use_cache": False}, texts
+
+
+def _padded(rows: List[List[int]]) -> Tensor:
+    return pad_sequence([torch.tensor(row, dtype=torch.int64) for row in rows], batch_first=True)

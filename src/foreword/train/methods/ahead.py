@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 from foreword.errors import InvalidRequest
 from foreword.model.pool.hooks import listening
 from foreword.train.data.packing import Block
+from foreword.train.data.pairs import forward_inputs
 from foreword.train.losses import Loss, agreement, compare, overlap, prefix_weights
 from foreword.train.task import TrainContext
 from foreword.types.params import whole
@@ -85,7 +85,7 @@ class BlockTask(ABC):
         self.target = context.target.eval().requires_grad_(False)
         self.temperature, self.draft_tokens = context.temperature, draft_tokens
         self._loss: Loss = context.loss
-        self._states, self._anchors, self._decay = states, anchors, decay
+        self._states, self._anchors, self._decay, self._start = states, anchors, decay, context.start
 
     @abstractmethod
     def hidden(
@@ -165,7 +165,7 @@ class BlockTask(ABC):
         return (weights * losses).sum() / weights.sum().clamp(min=1e-6) * block.learnt.sum()
 
     def _predict(self, module: nn.Module, block: Block, *, spread: bool) -> Predictions:
-        outputs = self._read_target(block)
+        block, outputs = self._read_target(block)
         anchors = pick(block, self._anchors, self.draft_tokens, spread=spread)
         valid = anchors.valid
         depth = torch.arange(self.draft_tokens, device=valid.device).expand_as(valid)[valid]
@@ -178,12 +178,12 @@ class BlockTask(ABC):
         return Predictions(target, draft, anchors.tokens(block)[valid], before, depth, hidden, valid)
 
     @torch.no_grad()
-    def _read_target(self, block: Block) -> TargetOutputs:
-        # Positions that restart at 0 tell transformers where a record ends: no record sees another.
-        read: dict[str, Any] = {"input_ids": block.tokens, "position_ids": block.positions, "use_cache": False}
+    def _read_target(self, block: Block) -> tuple[Block, TargetOutputs]:
+        """Return the tokens that the target reads, and its outputs there."""
+        read, texts = forward_inputs(block, self._start)
         with listening(self.target, self._states) as states:
             logits = self.target(**read).logits
-        return TargetOutputs(states().unflatten(0, block.tokens.shape), logits)
+        return texts, TargetOutputs(states().unflatten(0, texts.tokens.shape), logits)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,9 @@ from foreword.draft.heads.eagle_checkpoint import default_states, dump, load
 from foreword.draft.heads.eagle_model import EagleConfig, EagleHead
 from foreword.errors import InvalidRequest
 from foreword.model.architectures import head_dim, inner_size, kv_heads
-from foreword.model.pool.hooks import listening
+from foreword.model.pool.hooks import layer_count, listening, lm_head_weight
 from foreword.train.data.packing import Block
+from foreword.train.data.pairs import forward_inputs
 from foreword.train.losses import agreement, compare, overlap
 from foreword.train.registry import EagleOptions
 from foreword.train.task import TrainContext
@@ -85,6 +86,7 @@ class HeadTraining:
             raise InvalidRequest(f"cannot unroll {options.unroll} steps: 'unroll' must be at least 1")
         self.target = context.target.eval().requires_grad_(False)
         self._loss, self.temperature, self._feature = context.loss, context.temperature, options.feature
+        self._start = context.start
         head = load(options.draft, self.target.config) if options.draft else new(context, options)
         if options.feature and head.config.llama.hidden_size != head.config.target_hidden:
             raise InvalidRequest(
@@ -131,9 +133,9 @@ class HeadTraining:
 
     def _steps(self, module: nn.Module, block: Block) -> list[_Step]:
         config = self.head.config
-        last = self.target.config.get_text_config().num_hidden_layers
+        last = layer_count(self.target.config)
+        read, block = forward_inputs(block, self._start)
         with torch.no_grad(), listening(self.target, (*config.states, last)) as captured:
-            read = {"input_ids": block.tokens, "position_ids": block.positions, "use_cache": False}
             target = self.target(**read).logits
             features = captured().view(*block.tokens.shape, -1).float()
             embedded = self._embed(block.tokens).float()
@@ -142,7 +144,7 @@ class HeadTraining:
         steps = []
         for step, (draft, hidden) in enumerate(module(embedded, inputs, block.positions, selected)):
             # Row t of a step corresponds to the target's row t + 1 + step.
-            mask, rows = selected[step][:, : target.shape[1] - 1 - step], slice(1 + step, None)
+            mask, rows = selected[step][:, : max(0, target.shape[1] - 1 - step)], slice(1 + step, None)
             steps.append(_Step(target[:, rows][mask], draft, states[:, rows][mask], hidden.float()))
         return steps
 
@@ -175,7 +177,7 @@ def unrolled_attention(
 def new(context: TrainContext, options: EagleOptions) -> EagleHead:
     """Create a float32 head of the target's sizes that starts with the target's LM head."""
     config = context.target.config.get_text_config()
-    count, size = config.num_hidden_layers, config.hidden_size
+    count, size = layer_count(config), config.hidden_size
     heads = config.num_attention_heads
     llama = LlamaConfig(
         vocab_size=config.vocab_size,
@@ -199,9 +201,9 @@ def new(context: TrainContext, options: EagleOptions) -> EagleHead:
         frequent = context.counts().topk(vocab).indices.sort().values
         head.d2t.copy_(frequent - torch.arange(vocab))
         head.t2d.zero_()[frequent] = True
-    output = context.target.get_output_embeddings()
-    if output is not None:
-        head.lm_head.weight.data.copy_(output.weight[head.tokens])
+    weight = lm_head_weight(context.target)
+    if weight is not None:
+        head.lm_head.weight.data.copy_(weight[head.tokens])
     return head
 
 

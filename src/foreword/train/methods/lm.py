@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import random
 from pathlib import Path
-from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -20,9 +19,10 @@ from foreword.model.head_layers import HFConfig
 from foreword.model.loading.checkpoint import Checkpoint
 from foreword.model.loading.config import read_config
 from foreword.model.loading.load import load_weights
-from foreword.model.seq2seq import Seq2Seq, is_seq2seq
+from foreword.model.seq2seq import is_seq2seq
 from foreword.train.data.on_policy import Writer
 from foreword.train.data.packing import Block
+from foreword.train.data.pairs import forward_inputs
 from foreword.train.losses import agreement, compare, overlap
 from foreword.train.methods import lm_seq2seq
 from foreword.train.registry import LmOptions
@@ -44,8 +44,7 @@ class Distillation:
                 "'on_policy' must be in [0, 1] and 'temperature' above 0"
             )
         module = _initial_model(context, options) if module is None else module
-        rules = Seq2Seq.of(target, str(context.source))
-        if rules is not None and on_policy:
+        if context.start and on_policy:
             raise InvalidRequest(
                 f"cannot train with on_policy {on_policy}: {context.source} is an encoder-decoder. Set on_policy to 0"
             )
@@ -66,7 +65,7 @@ class Distillation:
         self._tokenizer = context.tokenizer
         self._loss, self.temperature, self.on_policy = context.loss, temperature, on_policy
         self._vocab = min(target.config.get_text_config().vocab_size, module.config.get_text_config().vocab_size)
-        self._start = len(rules.start) if rules is not None else 0
+        self._start = context.start
         self._writer = Writer(module, context.eos, temperature)
 
     @property
@@ -107,14 +106,8 @@ class Distillation:
         self, module: nn.Module, block: Block
     ) -> tuple[Float[Tensor, "learnt vocab"], Float[Tensor, "learnt vocab"]]:
         """Return both models' logits where a learnt token comes next."""
-        if self._start:
-            with torch.no_grad():
-                (target,) = lm_seq2seq.logits([self.target], block, self._start)
-            (draft,) = lm_seq2seq.logits([module], block, self._start)
-            return target[:, : self._vocab], draft[:, : self._vocab]
-        learnt = block.learnt[:, 1:]
-        # Positions that restart at 0 tell transformers where a record ends: no record sees another.
-        read: dict[str, Any] = {"input_ids": block.tokens, "position_ids": block.positions, "use_cache": False}
+        read, texts = forward_inputs(block, self._start)
+        learnt = texts.learnt[:, 1:]
         with torch.no_grad():
             target = self.target(**read).logits[:, :-1][learnt]
         draft = module(**read).logits[:, :-1][learnt]

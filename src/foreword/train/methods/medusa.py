@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from foreword.draft.heads.medusa import MedusaHeads
 from foreword.errors import InvalidRequest, ModelError
 from foreword.model.loading.checkpoint import Checkpoint
-from foreword.model.pool.hooks import apply_lm_head
+from foreword.model.pool.hooks import apply_lm_head, layer_count, lm_head_weight
 from foreword.train.data.packing import Block
 from foreword.train.methods.ahead import Anchors, BlockTask, TargetOutputs
 from foreword.train.task import TrainContext
@@ -27,7 +27,7 @@ class MedusaTask(BlockTask):
     """Task of heads that start as copies of the target's LM head; head k predicts the token k places later."""
 
     def __init__(self, context: TrainContext, options: MedusaOptions) -> None:
-        depth = context.target.config.get_text_config().num_hidden_layers
+        depth = layer_count(context.target.config)
         self.module = self._heads = _heads(context, options)
         super().__init__(
             context, states=(depth,), draft_tokens=len(self._heads), anchors=options.anchors, decay=options.decay
@@ -61,12 +61,12 @@ def _heads(context: TrainContext, options: MedusaOptions) -> MedusaHeads:
     config = context.target.config.get_text_config()
     heads = MedusaHeads(options.heads, options.layers, config.hidden_size, config.vocab_size, own=options.own)
     if options.own:
-        output = context.target.get_output_embeddings()
-        if output is None:
+        weight = lm_head_weight(context.target)
+        if weight is None:
             raise ModelError(
                 f"cannot copy the LM head of {type(context.target).__name__}: it has no output embeddings. "
                 "Leave 'own' off"
             )
-        weights = {f"{head}.{options.layers}.weight": output.weight.float() for head in range(options.heads)}
+        weights = {f"{head}.{options.layers}.weight": weight for head in range(options.heads)}
         heads.load_state_dict({**heads.state_dict(), **weights})
     return heads

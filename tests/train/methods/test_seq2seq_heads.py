@@ -1,0 +1,210 @@
+"""Heads for encoder-decoders read in training what they read when they serve, learn, and change no token."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+import tiny_seq2seq
+from foreword import LLM, SamplingParams
+from foreword.draft.heads.block import BlockRequest
+from foreword.draft.heads.eagle import EagleDrafter
+from foreword.draft.heads.medusa import MedusaBlocks
+from foreword.model import Model, Read
+from foreword.model.pool.hooks import apply_lm_head, layer_count, lm_head_weight
+from foreword.train.data.packing import Block, Piece, stack
+from foreword.train.data.records import read
+from foreword.train.data.regenerate import Wishes, regenerate
+from foreword.train.job import Job, run
+from foreword.train.losses import LOSSES
+from foreword.train.methods.ahead import pick
+from foreword.train.registry import EagleOptions, MedusaOptions, TrainOptions
+from foreword.train.report.measure import Questions
+from foreword.train.task import Trainable, TrainContext
+from foreword.train.trainer import TrainingConfig
+from foreword.types import Sequence
+
+FAMILIES = ["t5", "bart"]
+START = {"t5": [0], "bart": [2, 0]}
+STEPS = 3
+OPTIONS = {"medusa": MedusaOptions(heads=STEPS), "eagle": EagleOptions(unroll=STEPS, draft_vocab=200)}
+WORDS = ("river", "bridge", "window", "candle", "garden", "ladder", "winter", "mirror", "letter", "summer")
+
+
+def target(name: str) -> PreTrainedModel:
+    """A model that scales its states or adds a bias to its scores, and whose answers depend on what it wrote."""
+    own = tiny_seq2seq.build(name)
+    if name == "t5":
+        own.lm_head.weight.data *= 8
+        return own
+    own.final_logits_bias += 0.1 * torch.randn(tiny_seq2seq.VOCAB, generator=torch.Generator().manual_seed(1))
+    for layer in own.get_decoder().layers:
+        for norm in (layer.self_attn_layer_norm, layer.encoder_attn_layer_norm, layer.final_layer_norm):
+            norm.bias.data.zero_()
+        for last in (layer.self_attn.out_proj, layer.encoder_attn.out_proj, layer.fc2):
+            last.weight.data *= 0.1
+            last.bias.data.zero_()
+    return own
+
+
+def task(name: str, options: TrainOptions) -> Trainable:
+    context = TrainContext(
+        source=name, target=target(name), tokenizer=tiny_seq2seq.tokenizer(name), eos=frozenset(),
+        loss=LOSSES["forward-kl"], temperature=1.0, length=64, seed=0,
+        counts=lambda: torch.arange(tiny_seq2seq.VOCAB),
+    )  # fmt: skip
+    made = options.begin(context)
+    draw = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in made.module.parameters():
+            parameter += 0.1 * torch.randn(parameter.shape, generator=draw)
+    return made
+
+
+def pieces(name: str, *lengths: tuple[int, int]) -> list[Piece]:
+    draw, start = torch.Generator().manual_seed(0), START[name]
+    made = []
+    for source, answer in lengths:
+        tokens = torch.randint(60, 310, (source + answer,), generator=draw).tolist()
+        learnt = [False] * (source + len(start)) + [True] * answer
+        made.append(Piece([*tokens[:source], *start, *tokens[source:]], learnt))
+    return made
+
+
+def served_states(model: Model, source: list[int], text: list[int], layers: tuple[int, ...]) -> Tensor:
+    """The hidden states that a drafter is given after these tokens of the decoder."""
+    model.open(1, 64)
+    model.encode(1, source)
+    _, states = model.read_hidden([Read(1, 0, text, keep=0)], layers)
+    model.close(1)
+    return states
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_matrix_of_the_head_gives_the_scores_less_their_bias(name):
+    own = target(name)
+    hidden = torch.randn(5, 64, generator=torch.Generator().manual_seed(2))
+    with torch.no_grad():
+        scores = apply_lm_head(own, hidden) - apply_lm_head(own, torch.zeros(1, 64))
+    torch.testing.assert_close(hidden @ lm_head_weight(own).T, scores, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize("name", FAMILIES)
+@torch.no_grad()
+def test_medusa_is_taught_what_it_is_asked_for(name, own):
+    made, start = task(name, MedusaOptions(heads=STEPS, own=own)), len(START[name])
+    some = pieces(name, (7, 6), (12, 3))
+    block = stack([Block.of(some, 40)])
+    predictions = made._predict(made.module, block, spread=True)
+    model = Model(target(name), name)
+    texts, _ = made._read_target(block)
+    anchors, served, row = pick(texts, 128, STEPS, spread=True), MedusaBlocks(made._heads, model), 0
+    for which, at in anchors.valid.any(-1).nonzero().tolist():
+        cut, place = some[which].learnt.index(True) - start, int(anchors.places[which, at])
+        source, text = some[which].tokens[:cut], some[which].tokens[cut:]
+        states = served_states(model, source, text[:place], (layer_count(model.hf.config),))
+        found, count = served.compute([BlockRequest(1, text[place], states)])[0], int(anchors.valid[which, at].sum())
+        torch.testing.assert_close(predictions.draft[row : row + count], found[:count], atol=1e-3, rtol=1e-3)
+        assert predictions.tokens[row : row + count].tolist() == text[place + 1 : place + 1 + count]
+        row += count
+    assert row == len(predictions.draft) > 2 * STEPS
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@torch.no_grad()
+def test_eagle_is_taught_what_it_is_asked_for(name):
+    made, start = task(name, OPTIONS["eagle"]), len(START[name])
+    some = pieces(name, (7, 9), (12, 13))  # the first is padded, and its rows come first
+    taught = [step.draft for step in made._steps(made.module, stack([Block.of(some, 50)]))]
+    source, text = some[0].tokens[:7], some[0].tokens[7:]
+    model, tokens = Model(target(name), name), made.head.tokens
+    for end in (start, start + 4):
+        drafter = EagleDrafter(task(name, OPTIONS["eagle"]).head, model)
+        sequence = Sequence(1, text[: end + 1], start, SamplingParams(max_tokens=20), seed=0)
+        drafter.on_hidden_states(sequence, 0, served_states(model, source, text[:end], drafter.hidden_layers))
+        request = drafter.prefill(sequence)
+        found = [drafter.logits([request])]
+        past = request.past + len(request.tokens)
+        for step in range(STEPS - 1):
+            draft_token = Read(1, past, [text[end + 1 + step]], list(range(-1, step)), 1, held=step)
+            found.append(drafter.logits([draft_token]))
+        for step in range(STEPS):
+            # The row of token end - 1 and its follower; rows begin where a learnt token is two places and a step ahead.
+            row = end - 1 - max(0, start - 2 - step)
+            torch.testing.assert_close(found[step][0][tokens], taught[step][row], atol=1e-3, rtol=1e-3)
+
+
+@pytest.mark.parametrize("method", OPTIONS)
+@pytest.mark.parametrize("name", FAMILIES)
+def test_answers_shorter_than_a_draft_are_learnt_without_harm(name, method):
+    made = task(name, OPTIONS[method])
+    for answers in ((1, 1), (2, 1)):
+        block = stack([Block.of(pieces(name, *((4, answer) for answer in answers)), 20)])
+        loss = made.loss(made.module, block)
+        loss.backward()
+        assert torch.isfinite(loss)
+        assert all(torch.isfinite(value) for value in made.measure(made.module, block).values())
+    assert loss > 0
+
+
+@pytest.mark.parametrize("method", OPTIONS)
+def test_gradients_reach_the_head_alone(method):
+    made = task("t5", OPTIONS[method])
+    made.loss(made.module, stack([Block.of(pieces("t5", (7, 9)), 40)])).backward()
+    assert all(parameter.grad is None for parameter in made.target.parameters())
+    assert all(parameter.grad.abs().sum() > 0 for parameter in made.module.parameters())
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def answered(request, tmp_path_factory) -> tuple[Path, Path]:
+    """A target's folder, and records that it has answered."""
+    folder = tmp_path_factory.mktemp(request.param)
+    model = folder / "target"
+    target(request.param).save_pretrained(model)
+    tiny_seq2seq.tokenizer(request.param).save_pretrained(model)
+    lines = [
+        json.dumps({"messages": [{"role": "user", "content": f"{one} {other}"}]}) for one in WORDS for other in WORDS
+    ]
+    (folder / "sources.jsonl").write_text("\n".join(lines))
+    with LLM(model, method="none") as llm:
+        wishes = Wishes(max_tokens=16, temperature=1.0)
+        regenerate(llm, read([folder / "sources.jsonl"], answered=False), folder / "answers.jsonl", wishes)
+    return model, folder / "answers.jsonl"
+
+
+@pytest.mark.parametrize("method", OPTIONS)
+def test_a_head_learns_drafts_better_than_an_untrained_one_and_changes_no_token(answered, method, tmp_path):
+    model, data = answered
+    folders: dict[str, Path | None] = {"none": None}
+    for name, steps in (("untrained", 1), ("trained", 60)):
+        folders[name] = tmp_path / name
+        job = Job(
+            options=OPTIONS[method], target=str(model), data=(data,), out=tmp_path / name, length=64, held_out=10,
+            device="cpu", bf16=False, questions=Questions(prompts=2 if name == "trained" else 0, tokens=8, depth=3),
+            recipe=TrainingConfig(steps=steps, batch=4, warmup=5, learning_rate=0.01, evaluate=steps, save=steps),
+        )  # fmt: skip
+        rows = []
+        report = run(job, watch=rows.append)
+    held_out = [row.held_out for row in rows if row.held_out]
+    first = "acceptance" if method == "medusa" else "acceptance_1"
+    assert rows[-1].loss < 0.9 * rows[1].loss
+    assert held_out[-1][first] > held_out[0][first] + 0.03
+    assert {one.temperature for one in report.metrics} == {0.0, 1.0}
+    params = [
+        SamplingParams(temperature=heat, seed=seed, max_tokens=16, ignore_eos=True)
+        for heat in (0, 1) for seed in range(20)
+    ]  # fmt: skip
+    prompts = [f"{one} {other}" for one in WORDS[:2] for other in WORDS] * 2
+    texts, accepted = {}, {}
+    for name, draft in folders.items():
+        with LLM(model, draft=draft, method="none" if draft is None else method, nodes=3) as llm:
+            answers = llm.generate(prompts, params)
+        texts[name] = [answer.tokens for answer in answers]
+        accepted[name] = [sum(answer.stats.accepted for answer in part) for part in (answers[:20], answers[20:])]
+    assert texts["trained"] == texts["untrained"] == texts["none"]
+    assert min(accepted["trained"]) > 5
+    assert sum(accepted["trained"]) > sum(accepted["untrained"]) + 5
