@@ -7,7 +7,7 @@ import wave
 from collections.abc import Mapping
 from numbers import Integral
 from pathlib import Path
-from typing import Any, BinaryIO, SupportsInt, cast
+from typing import Any, SupportsInt, cast
 
 import numpy as np
 from jaxtyping import Float
@@ -46,7 +46,7 @@ def _from_path(path: Path) -> tuple[Samples, int]:
         raise InvalidRequest(f"cannot read {path}: {error.strerror or error}. Give the path of a sound file") from error
 
 
-def _from_file(file: BinaryIO, name: str) -> tuple[Samples, int]:
+def _from_file(file: io.BytesIO | io.BufferedReader, name: str) -> tuple[Samples, int]:
     opening = file.read(12)
     file.seek(0)
     if opening[:4] == b"RIFF" and opening[8:] == b"WAVE":
@@ -75,7 +75,7 @@ def _pcm(reader: wave.Wave_read, name: str) -> tuple[Samples, int]:
     return whole.reshape(-1, channels).mean(1, dtype=np.float32), _checked_rate(reader.getframerate())
 
 
-def _other_format(file: BinaryIO, name: str) -> tuple[Samples, int]:
+def _other_format(file: io.BytesIO | io.BufferedReader, name: str) -> tuple[Samples, int]:
     try:
         import soundfile
     except ImportError as error:
