@@ -13,11 +13,13 @@ from foreword import LLM, SamplingParams
 from foreword.draft.heads.block import BlockRequest
 from foreword.draft.heads.eagle import EagleDrafter
 from foreword.draft.heads.medusa import MedusaBlocks
+from foreword.errors import ForewordError
 from foreword.model import Model, Read
 from foreword.model.pool.hooks import apply_lm_head, layer_count, lm_head_weight
 from foreword.train.data.packing import Block, Piece, stack
 from foreword.train.data.records import read
 from foreword.train.data.regenerate import Wishes, regenerate
+from foreword.train.export import export
 from foreword.train.job import Job, run
 from foreword.train.losses import LOSSES
 from foreword.train.methods.ahead import pick
@@ -208,3 +210,5 @@ def test_a_head_learns_drafts_better_than_an_untrained_one_and_changes_no_token(
     assert texts["trained"] == texts["untrained"] == texts["none"]
     assert min(accepted["trained"]) > 5
     assert sum(accepted["trained"]) > sum(accepted["untrained"]) + 5
+    with pytest.raises(ForewordError, match={"medusa": "no method medusa", "eagle": "is an encoder-decoder"}[method]):
+        export(tmp_path / "trained", model, "vllm", tmp_path / "exported")
