@@ -143,7 +143,7 @@ def test_eagle_is_taught_what_it_is_asked_for(name):
 @pytest.mark.parametrize("method", OPTIONS)
 @pytest.mark.parametrize("name", FAMILIES)
 def test_answers_shorter_than_a_draft_are_learnt_without_harm(name, method):
-    made = task(name, OPTIONS[method])
+    made = task(name, {**OPTIONS, "eagle": EagleOptions(unroll=6)}[method])
     for answers in ((1, 1), (2, 1)):
         block = stack([Block.of(pieces(name, *((4, answer) for answer in answers)), 20)])
         loss = made.loss(made.module, block)
