@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import tiny_seq2seq
+import tiny_whisper
 from foreword import LLM, SamplingParams
 from foreword.errors import InvalidRequest, ModelError
 from foreword.model import Model
@@ -190,3 +191,6 @@ def test_a_training_goes_on_from_a_draft_and_others_are_refused(trained, tmp_pat
         run(replace(again, options=LmOptions(hidden=32, on_policy=0.5), out=tmp_path / "own"))
     with pytest.raises(ModelError, match="encoder-decoder"):
         run(replace(again, options=DSparkOptions(), out=tmp_path / "head"))
+    speech = tiny_whisper.saved(tiny_whisper.build("v2"), "v2", tmp_path / "speech")
+    with pytest.raises(InvalidRequest, match="it reads sound"):
+        run(replace(again, target=str(speech), out=tmp_path / "sound"))

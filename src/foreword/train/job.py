@@ -16,7 +16,7 @@ from foreword import bundled
 from foreword.errors import InvalidRequest
 from foreword.files import atomic_fill, check_creatable
 from foreword.model import HFModel, Tokenizer, load_tokenizer
-from foreword.model.seq2seq import Seq2Seq
+from foreword.model.seq2seq import Seq2Seq, is_speech
 from foreword.native.cpu import fast_bfloat16
 from foreword.train.data.packing import Encoder, Packer, Piece
 from foreword.train.data.pairs import PairEncoder
@@ -152,6 +152,10 @@ def frequencies(pieces: Iterable[Piece], target: HFModel) -> Int[Tensor, "vocab"
 
 
 def _fits(job: Job, target: HFModel) -> None:
+    if is_speech(target):
+        raise InvalidRequest(
+            f"cannot train a draft for {job.target}: it reads sound, and records are text. Use a target that reads text"
+        )
     limit = getattr(target.config.get_text_config(), "max_position_embeddings", None)
     if limit is not None and job.length > limit:
         raise InvalidRequest(

@@ -13,11 +13,13 @@ from foreword import LLM, SamplingParams
 from foreword.draft.heads.block import BlockRequest
 from foreword.draft.heads.eagle import EagleDrafter
 from foreword.draft.heads.medusa import MedusaBlocks
+from foreword.errors import ForewordError
 from foreword.model import Model, Read
 from foreword.model.pool.hooks import apply_lm_head, layer_count, lm_head_weight
 from foreword.train.data.packing import Block, Piece, stack
 from foreword.train.data.records import read
 from foreword.train.data.regenerate import Wishes, regenerate
+from foreword.train.export import export
 from foreword.train.job import Job, run
 from foreword.train.losses import LOSSES
 from foreword.train.methods.ahead import pick
@@ -141,7 +143,7 @@ def test_eagle_is_taught_what_it_is_asked_for(name):
 @pytest.mark.parametrize("method", OPTIONS)
 @pytest.mark.parametrize("name", FAMILIES)
 def test_answers_shorter_than_a_draft_are_learnt_without_harm(name, method):
-    made = task(name, OPTIONS[method])
+    made = task(name, {**OPTIONS, "eagle": EagleOptions(unroll=6)}[method])
     for answers in ((1, 1), (2, 1)):
         block = stack([Block.of(pieces(name, *((4, answer) for answer in answers)), 20)])
         loss = made.loss(made.module, block)
@@ -208,3 +210,5 @@ def test_a_head_learns_drafts_better_than_an_untrained_one_and_changes_no_token(
     assert texts["trained"] == texts["untrained"] == texts["none"]
     assert min(accepted["trained"]) > 5
     assert sum(accepted["trained"]) > sum(accepted["untrained"]) + 5
+    with pytest.raises(ForewordError, match={"medusa": "no method medusa", "eagle": "is an encoder-decoder"}[method]):
+        export(tmp_path / "trained", model, "vllm", tmp_path / "exported")
