@@ -3,7 +3,7 @@
 $ python recipes/pairs.py train.jsonl.gz pairs/train.jsonl.gz
 $ python recipes/pairs.py eval.jsonl.gz pairs/eval.jsonl.gz
 $ python recipes/seq2seq.py target --pairs pairs/train.jsonl.gz --eval pairs/eval.jsonl.gz --out seq2seq
-$ python recipes/seq2seq.py student --pairs pairs/train.jsonl.gz --out seq2seq
+$ python recipes/seq2seq.py draft --pairs pairs/train.jsonl.gz --out seq2seq
 
 Made for a CPU with AMX. Both commands resume where they were stopped.
 """
@@ -400,10 +400,10 @@ def target(
 
 
 @app.command()
-def student(
+def draft(
     *,
     pairs: Pairs,
-    out: Annotated[Path, typer.Option(help="Folder with target/, for answers and the student.")],
+    out: Annotated[Path, typer.Option(help="Folder with target/, for answers and the draft.")],
     every: Annotated[int, typer.Option(help="Interval between the pairs used.", min=1)] = 8,
     answered: Annotated[int, typer.Option(help="Pairs whose answers the target writes anew.", min=2)] = 8000,
     greedy: Annotated[int, typer.Option(help="Interval between greedy answers; the rest are sampled.", min=2)] = 3,
@@ -411,7 +411,7 @@ def student(
     rate: float = 2e-3,
     prompts: Annotated[int, typer.Option(help="Held-out prompts for the report.", min=0)] = 64,
 ) -> None:
-    """Regenerate answers of pairs with the target, and train a student on them and on further pairs."""
+    """Regenerate answers of pairs with the target, and train a draft on them and on further pairs."""
     tokenizer = AutoTokenizer.from_pretrained(out / "target")
     records = [one for one in read([pairs])[::every] if _short(one, tokenizer)]
     again, rest = records[:answered], records[answered:]
@@ -430,11 +430,11 @@ def student(
     tokenizer.save_pretrained(out / "begun")
     task = Job(
         options=LmOptions(draft=str(out / "begun")), target=str(out / "target"), data=tuple(files),
-        out=out / "student", length=256, questions=Questions(prompts=prompts),
+        out=out / "draft", length=256, questions=Questions(prompts=prompts),
         recipe=TrainingConfig(steps=steps, batch=8, learning_rate=rate, optimizer="muon"),
     )  # fmt: skip
     job.run(task, resume=True, watch=shown, note=typer.echo)
-    tighten(out / "student" / "tokenizer.json")
+    tighten(out / "draft" / "tokenizer.json")
 
 
 def _short(record: Record, tokenizer: Any) -> bool:

@@ -105,9 +105,7 @@ def test_a_decoder_of_another_width_is_refused():
     target = Model(tiny_seq2seq.build("bart"), "bart")
     config = tiny_seq2seq.build("bart").config
     config.d_model = 32
-    with pytest.raises(
-        InvalidRequest, match="of width 32, and the encoder of BartForConditionalGeneration gives 64"
-    ):
+    with pytest.raises(InvalidRequest, match="of width 32, and the encoder of BartForConditionalGeneration gives 64"):
         LLM(target, tokenizer=tiny_seq2seq.tokenizer("bart"), draft=AutoModelForCausalLM.from_config(config))
 
 

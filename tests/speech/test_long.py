@@ -89,7 +89,7 @@ def silence() -> list[float]:
     """Probability of silence in each of the first windows, if they are read one after the other."""
     model = theirs("v2")
     start, token = torch.tensor([[tiny_whisper.EOS + 1]]), model.generation_config.no_timestamps_token_id - 1
-    windows = [features("v2")[:, :, seek : seek + 300] for seek in (0, 300, 600)]
+    windows = [features("v2")[:, :, seek : seek + 300] for seek in (0, 300)]
     with torch.no_grad():
         logits = [model(input_features=window, decoder_input_ids=start).logits[0, -1] for window in windows]
     return [float(one.softmax(-1)[token]) for one in logits]

@@ -45,7 +45,7 @@ def copied(tmp_path: Path) -> Path:
         (dict(prompt="<|en|>"), r"prompt must be text, and holds '<\|en\|>'"),
         (dict(params=SamplingParams(logprobs=1)), "cannot transcribe with 'logprobs'"),
         (dict(params=SamplingParams(trace=True)), "cannot transcribe with 'trace'"),
-        (dict(params=SamplingParams(method="recycle")), "is an encoder-decoder. Use one of none, ngram"),
+        (dict(params=SamplingParams(method="tli")), "is an encoder-decoder. Use one of none, ngram"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )

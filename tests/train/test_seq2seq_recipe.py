@@ -143,7 +143,7 @@ def corpus(folder: Path, count: int) -> Path:
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_and_its_student_drafts(recipe, tmp_path, monkeypatch, capsys):
+def test_a_run_goes_on_and_its_draft_drafts(recipe, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(recipe, "SIZES", recipe.SIZES | SMALL)
     monkeypatch.setattr(recipe, "ROWS", 512)
     monkeypatch.setattr(recipe.Schedule, "share", lambda schedule, step: 1.0)
@@ -160,17 +160,17 @@ def test_a_run_goes_on_and_its_student_drafts(recipe, tmp_path, monkeypatch, cap
     assert logs[0] == logs[1]
     assert logs[0][-1] < logs[0][0]
     asked = {"pairs": file, "out": whole, "every": 4, "answered": 30, "steps": 30, "prompts": 3}
-    recipe.student(**asked)
+    recipe.draft(**asked)
     answers = [(whole / f"answers-{heat}.jsonl").read_text().splitlines() for heat in (0, 1)]
     assert 8 <= len(answers[0]) <= 10 < 16 <= len(answers[1]) <= 20  # empty answers are left out
     params = SamplingParams(temperature=0, max_tokens=16, ignore_eos=True)
     prompts = [f"Repeat: {number} is one more than {number - 1}." for number in range(20, 28)]
     found = []
-    for draft in (None, whole / "student"):
+    for draft in (None, whole / "draft"):
         with LLM(whole / "target", draft=draft, method="none" if draft is None else "lm", nodes=3) as llm:
             found.append(llm.generate(prompts, params))
     assert [one.tokens for one in found[0]] == [one.tokens for one in found[1]]
     assert sum(one.stats.accepted for one in found[1]) > 0
     capsys.readouterr()
-    recipe.student(**asked)  # all is there
+    recipe.draft(**asked)  # all is there
     assert "step" not in capsys.readouterr().out
