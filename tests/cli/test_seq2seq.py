@@ -15,8 +15,6 @@ DATA = ("--data", "data.jsonl", "--out", "out")
         ("doctor", "--model", "pegasus"),
         ("tune", "layers", "--model", "pegasus", *DATA),
         ("train", "dspark", "--target", "pegasus", *DATA),
-        ("data", "regenerate", "--target", "pegasus", *DATA),
-        ("bench", "--quick", "--model", "pegasus"),
         ("bench", "--rules", "--model", "pegasus", "--draft", "pegasus"),
     ],
     ids=lambda words: " ".join(words[:2]),

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from jaxtyping import Int
@@ -22,6 +22,7 @@ from foreword.errors import InvalidRequest
 from foreword.hf.borrowed import ModelRecord, borrowed_model, lock_models, model_record
 from foreword.hf.draft_models import AssistantModel
 from foreword.model import Mode, Model, borrow, is_decoder, is_seq2seq, with_encoder
+from foreword.model.backend import Encodes
 from foreword.scheduler import Scheduler
 from foreword.types import Sequence
 from foreword.types.params import NODES
@@ -90,7 +91,9 @@ def _readable(draft: PreTrainedModel | Model, model: PreTrainedModel, target: Mo
     if draft is model:
         return Model(model, known=target.capability, swaps=[])
     if is_decoder(draft, model):
-        return held.enter_context(borrow(with_encoder(draft, model), target.capability))
+        whole = held.enter_context(borrow(with_encoder(draft, model), target.capability))
+        cast("Encodes", whole.backend).encoder = cast("Encodes", target.backend).encoder  # its twin never runs
+        return whole
     return draft if isinstance(draft, Model) else held.enter_context(borrowed_model(draft))[0]
 
 
