@@ -26,7 +26,7 @@ def target(name: str) -> Model:
 
 @cache
 def draft(name: str) -> Model:
-    """A model that is often right, and whose second guess is right where the first is not."""
+    """A model that is often right, and whose second choice is right where the first is not."""
     own = tiny_seq2seq.build(name)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.default_generator.manual_seed(4)

@@ -108,14 +108,14 @@ class Listener(RandomTree):
 
 
 Start = Callable[[], tuple[ModelDrafter, Sequence, Batch]]
-"""A new drafter that is ready to guess, and for what."""
+"""A new drafter that is ready to propose, and for which sequence."""
 GrownTree = tuple[DraftTree, CoupledTree]
 IN_C, AT_ONCE = (CoupledTree, "at_once"), (ModelDrafter, "_at_once")
-"""What must say no for a tree to grow without C from laws that are known, or level by level."""
+"""What is refused for a tree to grow without C from known distributions, or level by level."""
 
 
 def grown(start: Start, most: int, patch: pytest.MonkeyPatch, without: tuple[type, str] | None = None) -> GrownTree:
-    """A tree of so many guesses, as it grows by itself or without a quicker way."""
+    """Return a tree of at most so many draft tokens, grown by default or without a faster path."""
     with patch.context() as inside:
         if without is not None:
             inside.setattr(*without, lambda *_: False)
@@ -124,7 +124,7 @@ def grown(start: Start, most: int, patch: pytest.MonkeyPatch, without: tuple[typ
 
 
 def check_same(found: GrownTree, wanted: GrownTree) -> None:
-    """The same guesses, and the same to learn from."""
+    """Check that both trees have the same draft tokens, probabilities and children."""
     (ours, quick), (theirs, slow) = found, wanted
     assert (ours.tokens, ours.parents) == (theirs.tokens, theirs.parents)
     assert ours.probabilities == pytest.approx(theirs.probabilities, rel=1e-4, abs=1e-6)
