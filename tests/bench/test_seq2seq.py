@@ -13,7 +13,7 @@ from foreword.bench.run import Options, run
 from foreword.errors import InvalidRequest
 
 PEERS = ("transformers.assisted", "transformers.lookup")
-METHODS = ("ngram", "suffix", "lm", "cascade(suffix, lm)", "oracle", "layers", *PEERS)
+METHODS = ("ngram", "suffix", "lm", "cascade(suffix, lm)", "oracle", "quantized", *PEERS)
 
 
 @pytest.fixture(scope="module")
@@ -47,11 +47,11 @@ def test_prompts_come_from_a_file_of_records(options, tmp_path):
 
 def test_texts_are_those_of_plain_decoding_and_drafts_are_accepted(options):
     report = run(options)
-    assert list(report.exclusions) == ["layers"]
-    assert "encoder-decoder" in report.exclusions["layers"]
+    assert list(report.exclusions) == ["quantized"]
+    assert "encoder-decoder" in report.exclusions["quantized"]
     assert {row.prompts for row in report.rows} == {2}
     rows = {(row.name, row.temperature): row for row in report.rows}
-    assert {name for name, _ in rows} == {"plain", *METHODS, "transformers.generate"} - {"layers"}
+    assert {name for name, _ in rows} == {"plain", *METHODS, "transformers.generate"} - {"quantized"}
     for (name, temperature), row in rows.items():
         expected = None if name.startswith("transformers") and temperature else True
         assert row.same_text is expected, name

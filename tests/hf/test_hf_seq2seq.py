@@ -252,7 +252,7 @@ def test_target_and_draft_are_given_back_as_they_were():
     ("given", "says"),
     [
         (dict(num_beams=2), r"num_beams=2: beam search .*Set num_beams=1, or call generate without foreword"),
-        (dict(method="eagle"), "cannot use method 'eagle': T5ForConditionalGeneration is an encoder-decoder"),
+        (dict(method="dspark"), "cannot use method 'dspark': T5ForConditionalGeneration is an encoder-decoder"),
         (dict(inputs_embeds=torch.zeros(1, 4, 64), input_ids=None), "inputs_embeds"),
         (dict(encoder_outputs=BaseModelOutput(torch.zeros(1, 10, 64))), "encoder_outputs"),
         (dict(attention_mask=torch.tensor([[0] * 4 + [1] * 6])), "padded elsewhere .*padding_side = 'right'"),

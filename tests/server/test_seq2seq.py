@@ -42,6 +42,9 @@ def test_a_completion_is_of_its_source(server, llm):
         "recycle",
         "lookahead",
         "lm",
+        "layers",
+        "medusa",
+        "eagle",
         "fuse",
         "cascade",
     )  # `running` calls every target the bundled one
@@ -60,7 +63,7 @@ def test_a_completion_is_of_its_source(server, llm):
         ("/v1/completions", dict(prompt=SOURCE, max_tokens=0, echo=True, logprobs=1), "cannot score a prompt"),
         ("/v1/completions", dict(prompt="a" * 200, max_tokens=4), "the prompt has 201 tokens"),
         ("/v1/completions", dict(prompt=SOURCE, language="fr"), "cannot answer in language='fr': the tokenizer of"),
-        ("/v1/completions", dict(prompt=SOURCE, speculative=dict(method="layers")), "is an encoder-decoder"),
+        ("/v1/completions", dict(prompt=SOURCE, speculative=dict(method="quantized")), "is an encoder-decoder"),
     ],
 )
 def test_what_it_cannot_do_is_said(server, path, body, said):

@@ -22,7 +22,7 @@ from foreword.hf.loop import Prompts, Speculation, engine, run
 from foreword.hf.outputs import SpeculativeOutput, SpeculativeSeq2SeqOutput, steps
 from foreword.hf.unsupported import Call, check_names
 from foreword.model import is_seq2seq, is_speech
-from foreword.types import Features, Sequence
+from foreword.types import Features, Sequence, Source
 
 Output = Int[Tensor, "batch length"] | SpeculativeOutput | SpeculativeSeq2SeqOutput | GenerateEncoderDecoderOutput
 
@@ -194,7 +194,9 @@ class _Job:
                 params = recorder.wrap(params)
             reader = StopRules(prompt, limit, eos, others, recorder)
             features = self.features[row] if self.features else None
-            rows.append(Sequence(row, tokens, len(tokens), params, seed, reader=reader, source=own, features=features))
+            rows.append(
+                Sequence(row, tokens, len(tokens), params, seed, reader=reader, source=Source(own), features=features)
+            )
         return rows
 
     def output(self, rows: list[Sequence]) -> Output:

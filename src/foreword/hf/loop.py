@@ -89,7 +89,7 @@ def engine(
 def _readable(draft: PreTrainedModel | Model, model: PreTrainedModel, target: Model, held: ExitStack) -> Model:
     """Return a draft model that can run. The target is borrowed already: it needs only a second cache."""
     if draft is model:
-        return Model(model, known=target.capability, swaps=[])
+        return target.second()
     if is_decoder(draft, model):
         whole = held.enter_context(borrow(with_encoder(draft, model), target.capability))
         cast("Encodes", whole.backend).encoder = cast("Encodes", target.backend).encoder  # its twin never runs

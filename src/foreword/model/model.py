@@ -271,6 +271,11 @@ class Model:
         """Make the keys of an accepted branch contiguous: position source[i] moves to start + i."""
         self.backend.move(id, source, start)
 
+    def second(self) -> Model:
+        """Return a model of the same weights with keys and values of its own: a draft model for itself."""
+        with getattr(self.backend, "own_attention", nullcontext)():
+            return Model(self.hf, self.name, known=self.capability, swaps=[])
+
 
 @contextmanager
 def borrow(hf: PreTrainedModel, known: Capability | None = None) -> Iterator[Model]:

@@ -13,6 +13,7 @@ from torch import Tensor
 from foreword.types.draft import Draft, DraftTree, Verdict
 from foreword.types.params import SamplingParams
 from foreword.types.round import Round
+from foreword.types.source import Source
 from foreword.types.speech import Features
 from foreword.types.stats import Stats
 
@@ -92,7 +93,7 @@ class Sequence:
     """params.prediction as token ids."""
     grammar: TokenGrammar | None = None
     """Set if `params.structured`."""
-    source: tuple[int, ...] = ()
+    source: Source = field(default_factory=Source)
     """Token ids that the encoder of an encoder-decoder reads: the request's prompt. `tokens` are the decoder's."""
     images: PromptImages | None = None
     """Set if there are images in the prompt."""
@@ -129,7 +130,7 @@ class Sequence:
         return self.params.max_tokens - self.produced
 
     @property
-    def encoder_input(self) -> tuple[int, ...] | Features:
+    def encoder_input(self) -> Source | Features:
         """What the encoder of an encoder-decoder reads; empty for a decoder-only model."""
         return self.source if self.features is None else self.features
 

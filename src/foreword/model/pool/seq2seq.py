@@ -72,7 +72,7 @@ class Seq2SeqPoolBackend(PoolBackend):
     def encode(self, id: int, source: List[int] | Encoded) -> None:
         """Run the encoder over the source of an open sequence, before its first read."""
         cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
-        with all_threads(), self._own_attention():
+        with all_threads(), self.own_attention():
             states = encoded(self.encoder, source)
             first = torch.zeros(1, 1, dtype=torch.long, device=self._device)  # any token
             self._model(encoder_outputs=states, decoder_input_ids=first, past_key_values=cache, use_cache=True)
@@ -113,7 +113,8 @@ class Seq2SeqPoolBackend(PoolBackend):
         return output.logits[0, kept]
 
     @contextmanager
-    def _own_attention(self) -> Iterator[None]:
+    def own_attention(self) -> Iterator[None]:
+        """Give the model its own attention for a while."""
         self._model.set_attn_implementation(self._own)
         try:
             yield

@@ -64,14 +64,18 @@ def load_processor(
 
     Raises ModelError where it has none, or needs a package that is missing.
     """
-    options: dict[str, Any] = {"trust_remote_code": trust_remote_code, "local_files_only": hub.local_only(source)}
+    here = hub.local_only(source)
     kind: Any = PROCESSOR_MAPPING.get(type(config), None)
     try:
         if is_torchvision_available() or kind is None or "video_processor" not in kind.get_attributes():
-            processor = AutoProcessor.from_pretrained(source, **options)
+            processor = AutoProcessor.from_pretrained(
+                source, trust_remote_code=trust_remote_code, local_files_only=here
+            )
         else:
-            settings, _ = kind.get_processor_dict(source, **options)
-            images = AutoImageProcessor.from_pretrained(source, **options)
+            settings, _ = kind.get_processor_dict(source, local_files_only=here)
+            images = AutoImageProcessor.from_pretrained(
+                source, trust_remote_code=trust_remote_code, local_files_only=here
+            )
             given = {"image_processor": images, "tokenizer": tokenizer}
             parts = [given.get(name, Absent()) for name in kind.get_attributes()]
             processor = _for_images(kind).from_args_and_dict(parts, settings)
