@@ -1,0 +1,104 @@
+"""Provides a matrix in few bits: the one form into which the readers of all formats bring their weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as List
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Float32, Int, Int8, UInt8
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Scales:
+    """A number for each output and group of inputs, as a checkpoint stores them: often in two levels."""
+
+    values: Float32[Tensor, "outputs spans"]
+    """One for each span of consecutive groups; spans divide the groups of an output evenly."""
+    factors: Int[Tensor, "outputs groups"] | None = None
+    """Whole numbers in [-128, 255] by which those are multiplied, one a group (K-quants); None = all are 1."""
+
+    def dense(self, groups: int) -> Float32[Tensor, "outputs groups"]:
+        """Return the number of each group."""
+        values = self.values.repeat_interleave(groups // self.values.shape[1], dim=1)
+        return values if self.factors is None else values * self.factors
+
+    def rows(self, index: Int[Tensor, "rows"]) -> Scales:
+        """Return those of some outputs."""
+        return Scales(self.values[index], None if self.factors is None else self.factors[index])
+
+
+@dataclass(frozen=True, slots=True)
+class Coded:
+    """A matrix in few bits: weight[o, i] = scale[o, g] * levels[codes[o, i]] + offset[o, g], where g = i // group."""
+
+    codes: UInt8[Tensor, "outputs depth"]
+    """One a byte, each below len(levels)."""
+    levels: Int8[Tensor, "codes"]
+    """Whole number of each code: 16 of 4 bits, up to 256."""
+    scale: Scales
+    offset: Scales | None
+    """Added to each weight, for formats whose zero is no level; None = nothing."""
+    group: int
+    """Consecutive inputs that share a scale; a multiple of 16."""
+
+    @property
+    def groups(self) -> int:
+        """Groups of an output."""
+        return self.codes.shape[1] // self.group
+
+    def dense(self) -> Float[Tensor, "outputs depth"]:
+        """Return the weights in float32. Defines what every kernel over this form computes."""
+        level = self.levels.float()[self.codes.long()].unflatten(1, (self.groups, self.group))
+        weight = level * self.scale.dense(self.groups)[..., None]
+        if self.offset is not None:
+            weight = weight + self.offset.dense(self.groups)[..., None]
+        return weight.flatten(1)
+
+    def rows(self, index: Int[Tensor, "rows"]) -> Coded:
+        """Return some outputs."""
+        offset = None if self.offset is None else self.offset.rows(index)
+        return Coded(self.codes[index], self.levels, self.scale.rows(index), offset, self.group)
+
+
+def joined(parts: List[Coded]) -> Coded:
+    """Return the outputs of several matrices one after another; what they do not share is widened, without rounding."""
+    first = parts[0]
+    if len(parts) == 1:
+        return first
+    if any(not torch.equal(one.levels, first.levels) or one.group != first.group for one in parts):
+        return joined([_widened(one, min(each.group for each in parts)) for one in parts])
+    offsets = [one.offset for one in parts]
+    if any(one is None for one in offsets):
+        none = all(one is None for one in offsets)
+        zeros = [_zeros(part) if one is None else one for one, part in zip(offsets, parts, strict=True)]
+        offset = None if none else _joined(zeros, first.groups)
+    else:
+        offset = _joined([one for one in offsets if one is not None], first.groups)
+    scale = _joined([one.scale for one in parts], first.groups)
+    return Coded(torch.cat([one.codes for one in parts]), first.levels, scale, offset, first.group)
+
+
+def _joined(parts: List[Scales], groups: int) -> Scales:
+    alike = len({(one.values.shape[1], one.factors is None) for one in parts}) == 1
+    if not alike:
+        return Scales(torch.cat([one.dense(groups) for one in parts]))
+    factors = [one.factors for one in parts if one.factors is not None]
+    return Scales(torch.cat([one.values for one in parts]), torch.cat(factors) if factors else None)
+
+
+def _widened(one: Coded, group: int) -> Coded:
+    """Return the same matrix with a byte a code, and a scale for each of smaller groups."""
+    times, groups = one.group // group, one.groups
+    codes = (one.levels.to(torch.int16)[one.codes.long()] + 128).to(torch.uint8)
+    levels = torch.arange(-128, 128).to(torch.int8)
+
+    def finer(scales: Scales) -> Scales:
+        return Scales(scales.dense(groups).repeat_interleave(times, dim=1))
+
+    return Coded(codes, levels, finer(one.scale), None if one.offset is None else finer(one.offset), group)
+
+
+def _zeros(one: Coded) -> Scales:
+    return Scales(torch.zeros(len(one.codes), one.groups))
