@@ -27,7 +27,7 @@ from foreword.model.skip import LayerSkip, skipping, sublayers_of
 from foreword.native import forward
 from foreword.types import Encoded
 
-CODINGS = {16: forward.WHOLE, 8: forward.BYTES, 4: forward.NIBBLES}
+CODINGS = {16: forward.WHOLE, 8: forward.BYTES, 4: forward.GROUPS}
 """Bits of a weight -> its coding on the C side."""
 
 

@@ -15,8 +15,10 @@ LANES = 16
 """Numbers per SIMD vector (simd.c)."""
 ATTENTION, MLP = 1, 2
 """Bits of `Layer.skipped`."""
-WHOLE, BYTES, NIBBLES = 0, 1, 2
-"""Storage of weights (`Model.coding`): bfloat16, 8 bits, 4 bits."""
+WHOLE, BYTES, GROUPS = 0, 1, 2
+"""Storage of weights (`Model.coding`): bfloat16, 8 bits, or each matrix with a header of its own (`Grouped`)."""
+BF16, F16, F32, FACTOR, ZERO = range(1, 6)
+"""Storage of scales and offsets (`Grouped.scale`, `Grouped.offset`; 0 = there are none)."""
 SILU, GELU, GELU_ERF, RELU, RELU_SQUARED = range(5)
 """Activations (`Model.activation`); GELU is the tanh form. Gated MLPs use one of the first two."""
 GROUP = 32
@@ -35,6 +37,14 @@ class Layer(Structure):
     _fields_ += [(n, c_void_p) for n in ("taps", "decay", "step_bias", "gated_norm")]
     _fields_ += [("number", c_int64), ("router", c_void_p), ("expert_bias", c_void_p)]
     _fields_ += [(n, c_void_p) for n in ("norm_bias", "mlp_norm_bias", "out_bias", "up_bias", "down_bias")]
+
+
+class Grouped(Structure):
+    """The header of a matrix whose weights have scales by group (groups.c)."""
+
+    __slots__ = ()
+    _fields_ = [(n, c_int64) for n in ("bits", "group", "span", "scale", "offset", "strip", "matrix")]
+    _fields_ += [("level", ctypes.c_int8 * 16), ("unused", ctypes.c_char * 56)]
 
 
 class Experts(Structure):

@@ -59,22 +59,23 @@ static void group_by_expert(const Experts *e, int64_t rows, const Routing *a) {
     }
 }
 
-static void gather_row(const Model *m, const Forward *f, int64_t place) {
+static void gather_row(const Model *m, const Layer *layer, const Forward *f, int64_t place) {
     const Routing *a = f->routing;
     factor *to = a->gathered + place * m->hidden;
     memcpy(to, f->narrow + a->row[place] * m->hidden, m->hidden * sizeof *to);
-    if (m->coding == BYTES) a->steps[place] = to_integers(to, m->hidden);
+    quantize_for(layer->gate_up, m->coding, to, m->hidden, a->steps + place);
 }
 
 /* Split `one`, a product of all places and the first expert's weights, into a product per used expert; return how many. */
 static int64_t products_of(const Experts *e, const Routing *a, const Product *one, Product *each) {
     int64_t count = 0;
+    const Product tall = stored(one);
     for (int64_t i = 0; i < e->count + e->shared; i++) {
         const int64_t at = a->first[i], rows = a->first[i + 1] - at;
         if (rows == 0) continue;
         Product *p = each + count++;
-        *p = *one;
-        p->rows = rows, p->weight = (const char *)one->weight + i * coded_bytes(one->outputs, one->depth, one->coding);
+        *p = tall;
+        p->rows = rows, p->weight = (const char *)tall.weight + i * (tall.grouped ? one->outputs / LANES * tall.grouped->strip : coded_bytes(one->outputs, one->depth, tall.coding));
         p->x += at * one->depth, p->steps += at;
         if (p->kind == GATE) p->gated += at * (one->outputs / 2);
         else p->to += at * one->outputs;

@@ -153,13 +153,13 @@ static void gate_attention(const Model *m, const Forward *f, int64_t r) {
         wait(w, chunks_);                                                                    \
     } while (0)
 
-/* Quantize row r of `x` for a product whose weights have 8 bits. */
-static inline void quantize_row(const Model *m, const Forward *f, factor *x, int64_t depth, int64_t r) {
-    if (m->coding == BYTES) f->steps[r] = to_integers(x + r * depth, depth);
+/* Quantize row r of `x` for a product with this matrix, if it needs that. */
+static inline void quantize_row(const Model *m, const Forward *f, const void *matrix, factor *x, int64_t depth, int64_t r) {
+    quantize_for(matrix, m->coding, x + r * depth, depth, f->steps + r);
 }
 
 /* The same for all rows, after a phase in which several threads wrote each. */
-#define QUANTIZE_ROWS(x, depth) do { if (m->coding == BYTES) SHARE(rows, 2, r, quantize_row(m, f, x, depth, r)); } while (0)
+#define QUANTIZE_ROWS(matrix, x, depth) do { if (m->coding != WHOLE) SHARE(rows, 2, r, quantize_row(m, f, matrix, x, depth, r)); } while (0)
 
 /* All rows and kv heads. */
 #define ROTATE_AND_WRITE(layer)                                                                           \
@@ -171,7 +171,7 @@ static inline void quantize_row(const Model *m, const Forward *f, factor *x, int
 /* Write keys and values of all layers from the same rows, after the final norm. */
 static void write_all_kv(const Model *m, const Forward *f, Worker *w) {
     const int64_t rows = f->rows, blocks = parts_of(rows, LANES), wide = wide_of(m);
-    SHARE(rows, 4, r, (head_input(m, f, r, f->narrow + r * m->hidden), quantize_row(m, f, f->narrow, m->hidden, r)));
+    SHARE(rows, 4, r, (head_input(m, f, r, f->narrow + r * m->hidden), quantize_row(m, f, m->layer->qkv, f->narrow, m->hidden, r)));
     for (const Layer *layer = m->layer; layer < m->layer + m->layers; layer++) {
         product(&(Product){f->narrow, layer->qkv, rows, m->hidden, wide, STORE, f->wide, layer->qkv_bias, 0, m->coding, .steps = f->steps}, w);
         ROTATE_AND_WRITE(layer);
@@ -182,13 +182,13 @@ static void write_all_kv(const Model *m, const Forward *f, Worker *w) {
 static void run_recurrent(const Model *m, const Layer *layer, const Forward *f, Worker *w) {
     const Recurrence *a = m->recurrence;
     const int64_t rows = f->rows, blocks = a->channels / LANES, outputs = a->heads ? a->heads * a->dim : a->channels, each = parts_of(blocks * f->spans, CHUNKS * w->threads);
-    SHARE(rows, 4, r, (rms_norm(f->residual + r * m->hidden, layer->norm, m->eps, m->hidden, f->narrow + r * m->hidden), quantize_row(m, f, f->narrow, m->hidden, r)));
+    SHARE(rows, 4, r, (rms_norm(f->residual + r * m->hidden, layer->norm, m->eps, m->hidden, f->narrow + r * m->hidden), quantize_row(m, f, layer->qkv, f->narrow, m->hidden, r)));
     product(&(Product){f->narrow, layer->qkv, rows, m->hidden, a->spread, STORE, f->wide, 0, 0, m->coding, .steps = f->steps}, w);
     if (!a->heads) SHARE(rows, 4, r, gate_input(a, f->wide + r * a->spread));
     SHARE(blocks * f->spans, each, u, convolve(m, layer, f, f->span + u / blocks, u % blocks * LANES));
     if (!a->heads) SHARE(rows, 4, r, gate_output(a, f->wide + r * a->spread, f->narrow + r * a->channels));
     else SHARE(a->heads * f->spans, 1, u, update_head(m, layer, f, f->span + u / a->heads, u % a->heads, f->states + w->me * f->room));
-    QUANTIZE_ROWS(f->narrow, outputs);
+    QUANTIZE_ROWS(layer->out, f->narrow, outputs);
     product(&(Product){f->narrow, layer->out, rows, outputs, m->hidden, ADD, f->residual, 0, 0, m->coding, 0, 1, .steps = f->steps}, w);
 }
 
@@ -201,9 +201,9 @@ static void run_experts(const Model *m, const Layer *layer, const Forward *f, Wo
     product(&(Product){f->narrow, layer->router, rows, m->hidden, routed_of(e), STORE, f->wide, 0}, w);
     SHARE(rows, 4, r, route(m, layer, f, r));
     SHARE(1, 1, once, group_by_expert(e, rows, a));
-    SHARE(places, 4, place, gather_row(m, f, place));
+    SHARE(places, 4, place, gather_row(m, layer, f, place));
     expert_products(m, a, &(Product){a->gathered, layer->gate_up, places, m->hidden, 2 * e->inner, GATE, 0, 0, a->gated, m->coding, m->activation, .steps = a->steps}, w);
-    if (m->coding == BYTES) SHARE(places, 2, place, a->steps[place] = to_integers(a->gated + place * e->inner, e->inner));
+    if (m->coding != WHOLE) SHARE(places, 2, place, quantize_for(layer->down, m->coding, a->gated + place * e->inner, e->inner, a->steps + place));
     expert_products(m, a, &(Product){a->gated, layer->down, places, e->inner, m->hidden, STORE, a->outputs, 0, 0, m->coding, .steps = a->steps}, w);
     SHARE(rows, 4, r, add_experts(m, layer, f, r));
 }
@@ -228,12 +228,12 @@ static void run(const Model *m, const Forward *f, Worker *w) {
         if (wants_hidden(f, l)) SHARE(rows, 4, r, keep_hidden(m, f, l, r));
         if (layer->taps) run_recurrent(m, layer, f, w);
         else if (!(layer->skipped & ATTENTION)) {
-            SHARE(rows, 4, r, (attention_input(m, layer, f, r), quantize_row(m, f, f->narrow, depth_of(m, layer), r)));
+            SHARE(rows, 4, r, (attention_input(m, layer, f, r), quantize_row(m, f, layer->qkv, f->narrow, depth_of(m, layer), r)));
             product(&(Product){f->narrow, layer->qkv, rows, depth_of(m, layer), wide, STORE, f->wide, layer->qkv_bias, 0, m->coding, .steps = f->steps}, w);
             ROTATE_AND_WRITE(layer);
             SHARE(units, share, u, attend(m, layer, f, u, tile, f->scores + w->me * MOST_QUERIES * f->longest));
             if (query_stride_of(m) > m->dim) SHARE(rows, 2, r, gate_attention(m, f, r));
-            QUANTIZE_ROWS(f->narrow, m->heads * m->dim);
+            QUANTIZE_ROWS(layer->out, f->narrow, m->heads * m->dim);
             const float *norm = layer->said_norm;
             const int later = norm || defers_add(m, layer);
             product(&(Product){f->narrow, layer->out, rows, m->heads * m->dim, m->hidden, later ? STORE : ADD, later ? f->wide : f->residual, layer->out_bias, 0, m->coding, 0, scale, .steps = f->steps}, w);
@@ -243,19 +243,19 @@ static void run(const Model *m, const Forward *f, Worker *w) {
         const float *norm = layer->mlp_said_norm;
         if (layer->router) run_experts(m, layer, f, w);
         else {
-            SHARE(rows, 4, r, (mlp_input(m, layer, f, r), quantize_row(m, f, f->narrow, m->hidden, r)));
+            SHARE(rows, 4, r, (mlp_input(m, layer, f, r), quantize_row(m, f, layer->gate_up, f->narrow, m->hidden, r)));
             if (m->plain) {
                 product(&(Product){f->narrow, layer->gate_up, rows, m->hidden, m->intermediate, STORE, f->wide, layer->up_bias, 0, m->coding, .steps = f->steps}, w);
                 SHARE(rows * m->intermediate / LANES, 64, at, activate(m, f, gated, at));
             } else product(&(Product){f->narrow, layer->gate_up, rows, m->hidden, 2 * m->intermediate, GATE, 0, 0, gated, m->coding, m->activation, .steps = f->steps}, w);
-            QUANTIZE_ROWS(gated, m->intermediate);
+            QUANTIZE_ROWS(layer->down, gated, m->intermediate);
             product(&(Product){gated, layer->down, rows, m->intermediate, m->hidden, norm ? STORE : ADD, norm ? f->wide : f->residual, layer->down_bias, 0, m->coding, 0, scale, .steps = f->steps}, w);
         }
         if (norm) SHARE(rows, 4, r, add_normed(m, f, norm, r));
     }
     if (wants_hidden(f, m->layers) || wants_hidden(f, m->layers + 1)) SHARE(rows, 4, r, keep_last_hidden(m, f, r));
     if (!f->kept) return;
-    SHARE(f->kept, 4, i, (head_input(m, f, f->keep[i], f->narrow + i * m->hidden), quantize_row(m, f, f->narrow, m->hidden, i)));
+    SHARE(f->kept, 4, i, (head_input(m, f, f->keep[i], f->narrow + i * m->hidden), quantize_row(m, f, m->head, f->narrow, m->hidden, i)));
     const int64_t outputs = parts_of(m->vocab, LANES) * LANES; /* the last panel may have unused outputs */
     product(&(Product){f->narrow, m->head, f->kept, m->hidden, outputs, STORE, f->logits, m->head_bias, 0, m->coding, .stored = m->vocab, .steps = f->steps}, w);
     if (m->logit_cap || m->logit_scale) SHARE(f->kept, 1, i, shape_logits(m, f->logits + i * m->vocab));

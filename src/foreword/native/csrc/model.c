@@ -8,7 +8,7 @@
 #define MOST_DEEP 256
 
 typedef struct {
-    const void *qkv, *out, *gate_up, *down; /* packed, see pack() and int4.c */
+    const void *qkv, *out, *gate_up, *down; /* packed, see pack() and groups.c */
     const float *qkv_bias, *norm, *mlp_norm, *query_norm, *key_norm; /* NULL where the model has none */
     const float *said_norm, *mlp_said_norm; /* norms of the outputs of attention and MLP, before they are added; NULL = none */
     const float *cos, *sin; /* [position, rotary_dim]; NULL = no rotary embedding */
@@ -26,7 +26,7 @@ typedef struct {
 } Layer;
 
 enum { ATTENTION = 1, MLP = 2 };
-enum { WHOLE, BYTES, NIBBLES }; /* storage of weights: bfloat16, 8 bits, 4 bits */
+enum { WHOLE, BYTES, GROUPS }; /* storage of weights: bfloat16, 8 bits, or each matrix with a header of its own (groups.c) */
 enum { SILU, GELU, GELU_ERF, RELU, RELU_SQUARED }; /* GELU: the tanh form; the last three in ungated MLPs only */
 
 typedef struct {

@@ -10,6 +10,18 @@
 
 enum { STORE, ADD, GATE };
 
+/* The header of a matrix in groups (groups.c). */
+enum { NO_FIELD, BF16_FIELD, F16_FIELD, F32_FIELD, FACTOR_FIELD, ZERO_FIELD }; /* how a strip stores scales or offsets; FACTOR: bytes times the span's number; ZERO: bytes times the scale */
+
+typedef struct {
+    int64_t bits; /* of a code; 16: no groups, bfloat16 panels follow */
+    int64_t group, span; /* depths of a group; groups of a span */
+    int64_t scale, offset; /* kinds of fields */
+    int64_t strip, matrix; /* bytes of a strip; of the whole matrix with its header */
+    int8_t level[16]; /* of each code of 4 bits */
+    char unused[56]; /* 128 bytes in all */
+} Grouped;
+
 typedef struct {
     const factor *x;
     const void *weight;
@@ -22,6 +34,7 @@ typedef struct {
     float scale;  /* ADD: factor of the product */
     int64_t stored; /* outputs to store, all but some of the last 16; 0 = all */
     const float *steps; /* BYTES: [rows], scales of the quantized rows */
+    const Grouped *grouped; /* GROUPS: its header, which `stored` sets */
 } Product;
 
 /* Store 16 sums of a row. */

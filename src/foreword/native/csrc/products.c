@@ -1,21 +1,38 @@
-/* Products of rows and packed weights, shared by threads, in matrix registers or with weights of 16, 8 or 4 bits. */
+/* Products of rows and packed weights, shared by threads. */
 
 #include "amx.c"
 #include "int8.c"
-#include "int4.c"
+#include "groups.c"
+#include "quantize.c"
 
 #define ALONE 8 /* rows. Most in one pass: with more, a core does not read while it multiplies, unless another pass prefetches */
 
+/* Find the header of a matrix in groups; one without groups has bfloat16 panels behind it. */
+static Product stored(const Product *p) {
+    Product found = *p;
+    if (p->coding != GROUPS || p->grouped) return found;
+    const Grouped *h = p->weight;
+    found.weight = h + 1;
+    if (h->bits == 16) found.coding = WHOLE;
+    else found.grouped = h;
+    return found;
+}
+
+/* Quantize a row in place, as the matrix that it is multiplied by needs. */
+static inline void quantize_for(const void *matrix, int64_t coding, factor *x, int64_t depth, float *step) {
+    const Grouped *h = matrix;
+    if (coding == BYTES) *step = to_integers(x, depth);
+    else if (coding == GROUPS && h->bits < 16) to_groups(x, depth, h->group);
+}
+
 /* Multiply a panel by all rows. It is read once from memory; further passes read it from the nearest cache. */
 static void in_passes(const Product *p, int64_t panel, const char *next) {
-    const int64_t most = p->coding == WHOLE ? MOST_TILED : MOST_CODED;
-    const int64_t passes = at_least(parts_of(p->rows, most), p->rows > ALONE ? 2 : 1), each = parts_of(p->rows, passes);
-    const int sides = p->coding == WHOLE ? sides_of((int)each, 2) : 1;
+    const int64_t passes = at_least(parts_of(p->rows, MOST_TILED), p->rows > ALONE ? 2 : 1), each = parts_of(p->rows, passes);
+    const int sides = sides_of((int)each, 2);
     for (int64_t row = 0, pass = 0; row < p->rows; row += each, pass += sides) {
         const int rows = (int)(p->rows - row < each ? p->rows - row : each);
         const char *later = next + pass * PANEL * p->depth;
-        if (p->coding == WHOLE) tiled(p, row, panel, passes * sides > 1 && pass < 2 ? later : 0, rows);
-        else coded(p, row, panel, rows);
+        tiled(p, row, panel, passes * sides > 1 && pass < 2 ? later : 0, rows);
     }
 }
 
@@ -26,7 +43,8 @@ static inline int64_t coded_bytes(int64_t outputs, int64_t depth, int64_t coding
     return coding == WHOLE ? outputs * depth * (int64_t)sizeof(bf16) : foreword_coded_bytes(outputs, depth, (int)coding);
 }
 
-static inline const char *panel_at(const Product *p, int64_t panel) { return (const char *)p->weight + panel * coded_bytes(PANEL, p->depth, p->coding); }
+static inline int64_t panel_bytes(const Product *p) { return p->grouped ? 2 * p->grouped->strip : coded_bytes(PANEL, p->depth, p->coding); }
+static inline const char *panel_at(const Product *p, int64_t panel) { return (const char *)p->weight + panel * panel_bytes(p); }
 
 /* Panels multiplied together. */
 static inline int64_t side_of(const Product *p) { return in_matrices(p) && p->rows <= (p->coding == BYTES ? BLOCK / 2 : BLOCK) ? 2 : 1; }
@@ -52,10 +70,12 @@ static Dealt dealt(const Product *p, int threads) {
 static inline void turn_of(const Product *p, Matrices *m, int64_t row, int64_t last, int64_t panel, const char *next) {
     if (in_matrices(p)) in_registers(p, m, row, last, panel, next);
     else if (p->coding == BYTES) in_bytes(p, panel);
+    else if (p->grouped) in_groups(p, m, panel);
     else in_passes(p, panel, next);
 }
 
-static void product(const Product *p, Worker *w) {
+static void product(const Product *given, Worker *w) {
+    const Product own = stored(given), *p = &own;
     const Dealt s = dealt(p, w->threads);
     const int64_t side = side_of(p);
     Matrices m;

@@ -55,7 +55,8 @@ INLINE void wake_unit(void) {
 
 #define SUMS 24       /* sums that fit in registers, beside their operands */
 #define MOST_TILED 12 /* rows per pass of a product */
-#define MOST_CODED 6  /* the same with quantized weights */
+#define MOST_CODED 6  /* the same with weights of 8 bits */
+#define MOST_GROUPED 8 /* and with weights in groups */
 
 typedef __m512 floats;
 typedef __m512i pairs; /* 16 times two bfloat16, the even one in the low half */
@@ -134,19 +135,43 @@ INLINE floats pair_sums(counts a, counts b, double *total, int first, int last) 
     return _mm512_castsi512_ps(_mm512_inserti64x4(halves[0], _mm512_castsi512_si256(halves[1]), 1));
 }
 
-/* A table of 16 bfloat16, and its lookup by the `n`th nibble of each of 32 16-bit numbers. */
-typedef __m512i table;
-INLINE table table_of(const float *levels) { /* stored twice, so the fifth bit of an index does not matter */
-    const halves once = narrow(load(levels));
-    return _mm512_inserti64x4(_mm512_castsi256_si512(once), once, 1);
+/* Bytes: 16 outputs by 4 depths. BIAS is added to each level where the processor multiplies unsigned bytes by signed ones. */
+typedef __m512i codes;
+INLINE codes load_codes(const void *at) { return _mm512_loadu_si512(at); }
+INLINE codes signed_table(const int8_t *levels) { return _mm512_broadcast_i32x4(_mm_loadu_si128((const void *)levels)); }
+#ifdef __AVX512VNNI__
+#define BIAS 128
+INLINE codes table_of(const int8_t *levels) { return _mm512_xor_si512(signed_table(levels), _mm512_set1_epi8((char)BIAS)); }
+INLINE codes as_levels(codes stored) { return _mm512_xor_si512(stored, _mm512_set1_epi8((char)BIAS)); }
+#else
+#define BIAS 0
+INLINE codes table_of(const int8_t *levels) { return signed_table(levels); }
+INLINE codes as_levels(codes stored) { return stored; }
+#endif
+INLINE codes low_levels(codes levels, codes stored) { return _mm512_shuffle_epi8(levels, _mm512_and_si512(stored, _mm512_set1_epi8(15))); }
+INLINE codes high_levels(codes levels, codes stored) { return _mm512_shuffle_epi8(levels, _mm512_and_si512(_mm512_srli_epi16(stored, 4), _mm512_set1_epi8(15))); }
+INLINE counts begun(int32_t sum) { return _mm512_set1_epi32(-BIAS * sum); } /* a sum of products of levels, before the first; `sum`: of the other factors */
+INLINE counts byte_dot(counts sum, codes levels, const void *four) { /* of each four bytes with the same four */
+    int32_t x;
+    memcpy(&x, four, sizeof x);
+#ifdef __AVX512VNNI__
+    return _mm512_dpbusd_epi32(sum, levels, _mm512_set1_epi32(x));
+#else
+    const __m512i others = _mm512_set1_epi32(x);
+    const __m512i even = _mm512_madd_epi16(_mm512_srai_epi16(_mm512_slli_epi16(levels, 8), 8), _mm512_srai_epi16(_mm512_slli_epi16(others, 8), 8));
+    return _mm512_add_epi32(_mm512_add_epi32(sum, even), _mm512_madd_epi16(_mm512_srai_epi16(levels, 8), _mm512_srai_epi16(others, 8)));
+#endif
 }
-INLINE pairs looked_up(table levels, pairs x, int n) { return _mm512_permutexvar_epi16(n ? _mm512_srli_epi16(x, 4 * (unsigned)n) : x, levels); }
+INLINE floats whole_floats(counts x) { return _mm512_cvtepi32_ps(x); }
+INLINE floats load_signed(const int8_t *at) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const void *)at))); }
+INLINE floats load_f16(const void *at) { return _mm512_cvtph_ps(_mm256_loadu_si256((const void *)at)); }
 
 #else
 
 #define SUMS 4
 #define MOST_TILED 4
 #define MOST_CODED 2
+#define MOST_GROUPED 4
 
 /* A function of 16 numbers applies to each part of them. */
 #if defined __AVX2__ && defined __FMA__
@@ -301,7 +326,12 @@ INLINE void store_words(char *at, floats whole) {
     store_words_part(at + 4 * PART, whole.p2), store_words_part(at + 6 * PART, whole.p3);
 #endif
 }
-INLINE void store_bytes(char *at, floats whole) { /* unused without matrix registers */ }
+INLINE void store_bytes(void *at, floats whole) {
+    float each[LANES];
+    int8_t *to = at;
+    store(each, whole);
+    for (int i = 0; i < LANES; i++) to[i] = (int8_t)each[i];
+}
 INLINE word_part load_bytes_part(const int8_t *at) {
 #if PART == 8 /* compilers need four instructions for it */
     return (word_part)_mm256_cvtepi8_epi16(_mm_loadu_si128((const void *)at));
@@ -346,38 +376,70 @@ INLINE floats pair_sums(counts a, counts b, double *total, int first, int last) 
     return load(sums);
 }
 
-/* Byte shuffles look up low and high bytes separately; an index beyond the table gives 0. */
-typedef struct { uint8_t low[16], high[16]; } table;
-INLINE table table_of(const float *levels) {
-    table made;
-    bf16 each[LANES];
-    store_halves(each, narrow(load(levels)));
-    for (int i = 0; i < LANES; i++) made.low[i] = (uint8_t)each[i], made.high[i] = (uint8_t)(each[i] >> 8);
-    return made;
-}
-#if PART != 8 && !defined __aarch64__
-static __attribute__((noinline)) bits looked_up_singly(const table *levels, bits place) {
-    uint8_t each[16];
-    memcpy(each, &place, sizeof each);
-    for (int i = 0; i < 16; i += 2) each[i + 1] = levels->high[each[i]], each[i] = levels->low[each[i]];
-    memcpy(&place, each, sizeof each);
-    return place;
-}
-#endif
-INLINE bits looked_up_part(table levels, bits x, int n) {
-    const bits place = (x >> 4 * (uint32_t)n) & 0x000f000f, low = place | 0x80008000, high = place << 8 | 0x00800080;
-#if PART == 8
-    const __m256i tables[2] = {_mm256_broadcastsi128_si256(_mm_loadu_si128((const void *)levels.low)), _mm256_broadcastsi128_si256(_mm_loadu_si128((const void *)levels.high))};
-    return (bits)_mm256_or_si256(_mm256_shuffle_epi8(tables[0], (__m256i)low), _mm256_shuffle_epi8(tables[1], (__m256i)high));
-#elif defined __aarch64__
-    return (bits)vorrq_u8(vqtbl1q_u8(vld1q_u8(levels.low), (uint8x16_t)low), vqtbl1q_u8(vld1q_u8(levels.high), (uint8x16_t)high));
+/* Bytes: 16 outputs by 4 depths. BIAS is added to each level where the processor multiplies unsigned bytes by signed ones. */
+#if defined __AVXVNNI__
+#define BIAS 128
 #else
-    (void)low, (void)high;
-    return looked_up_singly(&levels, place);
+#define BIAS 0
+#endif
+typedef int8_t code_part __attribute__((vector_size(4 * PART)));
+typedef PARTS(code_part) codes;
+LOADED(load_codes, codes, code_part, char, 4 * PART)
+INLINE code_part biased_part(code_part a) { return a ^ (int8_t)BIAS; }
+INLINE codes as_levels(codes a) { return (codes)EACH(biased_part); }
+INLINE codes table_of(const int8_t *levels) { /* the first 16 bytes of each part */
+    code_part each;
+    for (int i = 0; i < 4 * PART; i++) each[i] = (int8_t)(levels[i % 16] ^ BIAS);
+    return (codes)EQUAL(each);
+}
+INLINE code_part level_part(code_part levels, code_part place) {
+#if PART == 8
+    return (code_part)_mm256_shuffle_epi8((__m256i)levels, (__m256i)place);
+#elif defined __aarch64__
+    return (code_part)vqtbl1q_s8((int8x16_t)levels, (uint8x16_t)place);
+#else
+    code_part found;
+    for (int i = 0; i < 16; i++) found[i] = levels[place[i]];
+    return found;
 #endif
 }
-#define LOOKED_UP(a) looked_up_part(levels, a, n)
-INLINE pairs looked_up(table levels, pairs a, int n) { return (pairs)EACH(LOOKED_UP); }
+INLINE code_part low_part(code_part a, code_part b) { return level_part(a, b & 15); }
+INLINE code_part high_part(code_part a, code_part b) { return level_part(a, (code_part)((bits)b >> 4) & 15); }
+INLINE codes low_levels(codes a, codes b) { return (codes)EACH_OF_TWO(low_part); }
+INLINE codes high_levels(codes a, codes b) { return (codes)EACH_OF_TWO(high_part); }
+INLINE counts begun(int32_t sum) { return (counts)EQUAL(((numbers)SAME(0)) - BIAS * sum); } /* a sum of products of levels, before the first; `sum`: of the other factors */
+INLINE numbers byte_dot_part(numbers a, code_part b, code_part c) {
+#if defined __AVXVNNI__
+    return (numbers)_mm256_dpbusd_avx_epi32((__m256i)a, (__m256i)b, (__m256i)c);
+#elif defined __ARM_FEATURE_DOTPROD
+    return (numbers)vdotq_s32((int32x4_t)a, (int8x16_t)b, (int8x16_t)c);
+#else
+    const numbers even = word_dot_part(a, (word_part)b << 8 >> 8, (word_part)c << 8 >> 8);
+    return word_dot_part(even, (word_part)b >> 8, (word_part)c >> 8);
+#endif
+}
+INLINE counts byte_dot(counts a, codes b, const void *four) { /* of each four bytes with the same four */
+    int32_t x;
+    memcpy(&x, four, sizeof x);
+    const codes c = EQUAL((code_part)((numbers)SAME(0) + x));
+    return (counts)EACH_OF_THREE(byte_dot_part);
+}
+INLINE part whole_part(numbers a) { return __builtin_convertvector(a, part); }
+INLINE floats whole_floats(counts a) { return (floats)EACH(whole_part); }
+INLINE floats load_signed(const int8_t *at) {
+    float each[LANES];
+    for (int i = 0; i < LANES; i++) each[i] = at[i];
+    return load(each);
+}
+INLINE floats load_f16(const void *at) { /* finite numbers */
+    uint16_t half[LANES];
+    uint32_t each[LANES];
+    float whole[LANES];
+    memcpy(half, at, sizeof half);
+    for (int i = 0; i < LANES; i++) each[i] = (uint32_t)(half[i] & 0x8000) << 16 | (uint32_t)(half[i] & 0x7fff) << 13;
+    memcpy(whole, each, sizeof whole);
+    return mul(load(whole), all(0x1p112f));
+}
 
 #endif
 

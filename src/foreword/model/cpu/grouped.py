@@ -1,0 +1,119 @@
+"""Packing of matrices in few bits for csrc/groups.c: a header, then strips of 16 outputs."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import BFloat16, UInt8
+from torch import Tensor
+
+from foreword.model.quantized.coded import Coded, Scales
+from foreword.native import forward
+from foreword.native.forward import LANES
+
+SIZES = (128, 64, 32, 16)
+"""Depths of a group in C; larger groups are split into the largest of these that divides them."""
+QUAD = 4
+"""Consecutive depths of an output in memory."""
+HALF = 16
+"""Levels of 4 bits."""
+
+
+def packed(matrix: Coded) -> UInt8[Tensor, "bytes"]:
+    """Return the bytes of a matrix in groups. Outputs beyond the last, up to a whole strip, are zero."""
+    matrix = _split(_padded(matrix))
+    strips, groups = len(matrix.codes) // LANES, matrix.groups
+    kind, tops, each = _field(matrix.scale, groups)
+    parts, heads, span = [each], tops, groups // matrix.scale.values.shape[1]
+    offset_kind = 0
+    if matrix.offset is not None:
+        offset_kind, tops, each = _offset(matrix, groups)
+        heads, parts = [*heads, *tops], [*parts, each]
+        if tops:
+            span = groups // matrix.offset.values.shape[1]
+    bits = 4 if len(matrix.levels) <= HALF else 8
+    body = torch.cat([*(_strips(part, strips) for part in parts), _codes(matrix, bits, strips)], dim=2)
+    if heads:
+        spans = groups // span
+        head = torch.cat([_strips(one, strips) for one in heads], dim=2)
+        body = torch.cat([head, body.view(strips, spans, -1)], dim=2)
+    header = forward.Grouped(bits, matrix.group, span if heads else 0, kind, offset_kind, body[0].numel())
+    if bits == 4:
+        header.level[:] = (matrix.levels.tolist() + [0] * HALF)[:HALF]
+    return _headed(header, body)
+
+
+def whole(matrix: BFloat16[Tensor, "outputs depth"]) -> UInt8[Tensor, "bytes"]:
+    """Return the bytes of a packed matrix of bfloat16, behind the header of one without groups."""
+    return _headed(forward.Grouped(16), matrix.view(torch.uint8))
+
+
+def _headed(header: forward.Grouped, body: Tensor) -> UInt8[Tensor, "bytes"]:
+    header.matrix = len(bytes(header)) + body.numel()
+    return torch.cat([torch.frombuffer(bytearray(bytes(header)), dtype=torch.uint8), body.flatten()])
+
+
+def _padded(matrix: Coded) -> Coded:
+    missing = -len(matrix.codes) % LANES
+    if not missing:
+        return matrix
+    index = torch.arange(len(matrix.codes) + missing).clamp(max=len(matrix.codes) - 1)
+    padded = matrix.rows(index)
+    for scales in filter(None, (padded.scale, padded.offset)):
+        scales.values[-missing:] = 0
+    return padded
+
+
+def _split(matrix: Coded) -> Coded:
+    """Return the same matrix in groups of a size that the C code has."""
+    size = next(size for size in SIZES if matrix.group % size == 0)
+    times = matrix.group // size
+    if times == 1:
+        return matrix
+
+    def finer(scales: Scales) -> Scales:
+        return Scales(scales.dense(matrix.groups).repeat_interleave(times, dim=1))
+
+    offset = None if matrix.offset is None else finer(matrix.offset)
+    return Coded(matrix.codes, matrix.levels, finer(matrix.scale), offset, size)
+
+
+def _field(scales: Scales, groups: int) -> tuple[int, list[Tensor], Tensor]:
+    """Return how numbers are stored, those of each span, and those of each group: the smallest form that is exact."""
+    if scales.factors is not None and bool((scales.factors >= -128).all() and (scales.factors <= 127).all()):
+        return forward.FACTOR, [scales.values], scales.factors.to(torch.int8)
+    values = scales.dense(groups)
+    if torch.equal(values.bfloat16().float(), values):
+        return forward.BF16, [], values.bfloat16()
+    if torch.equal(values.half().float(), values):
+        return forward.F16, [], values.half()
+    return forward.F32, [], values
+
+
+def _offset(matrix: Coded, groups: int) -> tuple[int, list[Tensor], Tensor]:
+    """Return the same of offsets. Zero points, which the scale multiplies, are stored alone."""
+    scale, offset = matrix.scale, matrix.offset
+    assert offset is not None
+    if offset.factors is not None and scale.factors is None and torch.equal(offset.values, scale.values):
+        return forward.ZERO, [], offset.factors.to(torch.int8)
+    kind, tops, each = _field(offset, groups)
+    if kind == forward.FACTOR and scale.factors is not None and offset.values.shape != scale.values.shape:
+        return forward.F32, [], offset.dense(groups)  # both share their spans
+    return kind, tops, each
+
+
+def _strips(numbers: Tensor, strips: int) -> UInt8[Tensor, "strips groups bytes"]:
+    """Return numbers [outputs, groups] as bytes, those of 16 outputs together."""
+    apart = numbers.view(strips, LANES, -1).transpose(1, 2).contiguous()
+    return apart.view(torch.uint8)
+
+
+def _codes(matrix: Coded, bits: int, strips: int) -> UInt8[Tensor, "strips groups bytes"]:
+    codes, groups = matrix.codes, matrix.groups
+    if bits == 8:
+        codes = matrix.levels[codes.int()].view(torch.uint8)
+        quads = codes.view(strips, LANES, groups, -1, QUAD)
+        return quads.permute(0, 2, 3, 1, 4).reshape(strips, groups, -1)
+    pairs = codes.view(strips, LANES, groups, -1, 2, QUAD).permute(0, 2, 3, 4, 1, 5)
+    return (pairs[:, :, :, 0] | pairs[:, :, :, 1] << 4).reshape(strips, groups, -1)
+
+

@@ -1,0 +1,79 @@
+/* Quantization of packed bfloat16 weights: to 8 bits (int8.c), or to 4 bits in groups of 32 (groups.c). */
+
+#define SIZE 32  /* depths of a group */
+#define CLIPS 6  /* scales tried for a group; the largest weight may be cut by a few steps of 1/24 */
+
+/* Quantiles of a normal distribution (NF4: Dettmers et al. 2023, appendix E) in whole 127ths, closer to that of weights than a
+ * uniform grid. */
+static const int8_t NORMAL[16] = {-127, -88, -67, -50, -36, -23, -12, 0, 10, 20, 31, 43, 56, 71, 92, 127};
+
+static Grouped quantized(int64_t outputs, int64_t depth) {
+    Grouped h = {.bits = 4, .group = SIZE, .scale = BF16_FIELD, .strip = depth / SIZE * (LANES * 2 + LANES * SIZE / 2)};
+    h.matrix = (int64_t)sizeof h + outputs / LANES * h.strip;
+    memcpy(h.level, NORMAL, sizeof NORMAL);
+    return h;
+}
+
+/* Compute the codes of one group with a scale per output, and the sums of squared errors. */
+static void encode(float weight[SIZE][LANES], const float *scale, int32_t code[SIZE][LANES], float *error) {
+    memset(error, 0, LANES * sizeof *error);
+    for (int k = 0; k < SIZE; k++)
+        for (int o = 0; o < LANES; o++) {
+            const float x = weight[k][o] / scale[o];
+            float level = NORMAL[0];
+            int32_t place = 0;
+            for (int i = 0; i < 15; i++) { /* the nearest of NORMAL */
+                const int beyond = x > (float)(NORMAL[i] + NORMAL[i + 1]) / 2;
+                place = beyond ? i + 1 : place, level = beyond ? NORMAL[i + 1] : level;
+            }
+            const float off = weight[k][o] - level * scale[o];
+            code[k][o] = place, error[o] += off * off;
+        }
+}
+
+/* Quantize 16 outputs by 32 depths; `wide` outputs are beside one another in `from`. */
+static void encode_group(const bf16 *from, int64_t wide, bf16 *scales) {
+    float weight[SIZE][LANES], top[LANES], least[LANES], best[LANES], scale[LANES], error[LANES];
+    int32_t code[SIZE][LANES], kept[SIZE][LANES];
+    uint8_t *codes = (uint8_t *)(scales + LANES);
+    for (int o = 0; o < LANES; o++) top[o] = 1e-20f, least[o] = INFINITY; /* a group of zeros has zero codes under any scale */
+    for (int k = 0; k < SIZE; k++)
+        for (int o = 0; o < LANES; o++) {
+            const uint32_t bits_of = (uint32_t)from[(k / 2 * wide + o) * 2 + k % 2] << 16;
+            memcpy(&weight[k][o], &bits_of, 4);
+            top[o] = fabsf(weight[k][o]) > top[o] ? fabsf(weight[k][o]) : top[o];
+        }
+    for (int clip = 0; clip < CLIPS; clip++) {
+        const float share = (1.0f - (float)clip / 24) / 127;
+        store(scale, widen(narrow(mul(load(top), all(share)))));
+        encode(weight, scale, code, error);
+        for (int o = 0; o < LANES; o++)
+            if (error[o] < least[o]) {
+                least[o] = error[o], best[o] = scale[o];
+                for (int k = 0; k < SIZE; k++) kept[k][o] = code[k][o];
+            }
+    }
+    narrow_store(scales, load(best));
+    for (int k = 0; k < SIZE; k++)
+        for (int o = 0; o < LANES; o++) codes[k / 8 * 64 + o * QUAD + k % QUAD] |= (uint8_t)(kept[k][o] << (k % 8 / QUAD * 4));
+}
+
+/* Quantize packed bfloat16 panels; `to` must hold foreword_coded_bytes zeros. */
+void foreword_quantize(const bf16 *from, uint8_t *to, int64_t outputs, int64_t depth, int coding) {
+    if (coding == BYTES) {
+        encode_bytes(from, (char *)to, outputs, depth);
+        return;
+    }
+    const Grouped h = quantized(outputs, depth);
+    memcpy(to, &h, sizeof h);
+    for (int64_t first = 0; first < outputs; first += LANES) {
+        const int64_t whole = first / PANEL * PANEL, wide = outputs - whole < PANEL ? LANES : PANEL;
+        uint8_t *strip = to + sizeof h + first / LANES * h.strip;
+        for (int64_t g = 0; g < depth / SIZE; g++)
+            encode_group(from + whole * depth + (g * SIZE / 2 * wide + first - whole) * 2, wide, (bf16 *)(strip + g * (h.strip / (depth / SIZE))));
+    }
+}
+
+int64_t foreword_coded_bytes(int64_t outputs, int64_t depth, int coding) {
+    return coding == BYTES ? outputs * (depth + (int64_t)sizeof(float)) : quantized(outputs, depth).matrix;
+}
