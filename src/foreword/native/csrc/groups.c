@@ -51,7 +51,10 @@ static void to_groups(factor *x, int64_t depth, int64_t size) {
     memcpy(code + depth + sizeof step + sizeof sums, moment, sizeof moment);
 }
 
-/* Read the next scales or offsets of 16 outputs. `by`: what bytes are multiplied by. */
+/* Scales and offsets of a group of 16 outputs. */
+typedef struct { floats scale, offset; } Fields;
+
+/* Read the next scales or offsets. `by`: what bytes are multiplied by. */
 INLINE floats field(int64_t kind, const char **at, floats by) {
     const char *from = *at;
     if (kind == BF16_FIELD) return *at += 32, widen(load_halves((const bf16 *)from));
@@ -60,16 +63,12 @@ INLINE floats field(int64_t kind, const char **at, floats by) {
     return *at += 16, mul(load_signed((const int8_t *)from), by);
 }
 
-/* Scales and offsets while a strip is read. */
-typedef struct { floats scale, offset, scale_by, offset_by; } Fields;
-
-INLINE void next_fields(const Grouped *h, int64_t g, const char **at, Fields *f) {
-    if (h->span && g % h->span == 0) {
-        if (h->scale == FACTOR_FIELD) f->scale_by = load((const float *)*at), *at += 64;
-        if (h->offset == FACTOR_FIELD) f->offset_by = load((const float *)*at), *at += 64;
-    }
-    f->scale = field(h->scale, at, f->scale_by);
-    if (h->offset) f->offset = field(h->offset, at, h->offset == ZERO_FIELD ? f->scale : f->offset_by);
+/* Read those of group g; `span` keeps where its span began. */
+INLINE void next_fields(const Grouped *h, int64_t g, const char **at, const char **span, Fields *f) {
+    const int scales = h->scale == FACTOR_FIELD, offsets = h->offset == FACTOR_FIELD;
+    if (h->span && g % h->span == 0) *span = *at, *at += 64 * (scales + offsets);
+    f->scale = field(h->scale, at, scales ? load((const float *)*span) : all(0));
+    if (h->offset) f->offset = field(h->offset, at, h->offset == ZERO_FIELD ? f->scale : offsets ? load((const float *)*span + LANES * scales) : all(0));
 }
 
 /* Sums of R rows and one strip, in vector registers. */
@@ -78,14 +77,15 @@ INLINE void strip_tile(const Product *p, const Grouped *h, int64_t row, const ch
     const GroupedRow x = grouped_row(p->x + row * p->depth, p->depth, groups);
     const codes levels = table_of(h->level);
     floats total[MOST_GROUPED];
-    Fields f = {all(0), all(0), all(0), all(0)};
+    const char *span = at;
+    Fields f = {all(0), all(0)};
 #pragma GCC unroll 8
     for (int r = 0; r < R; r++) total[r] = all(0);
     for (int64_t g = 0; g < groups; g++) {
         counts sum[MOST_GROUPED];
 #pragma GCC unroll 8
         for (int r = 0; r < R; r++) sum[r] = begun(*(const int32_t *)((const char *)(x.sum + g) + r * stride));
-        next_fields(h, g, &at, &f);
+        next_fields(h, g, &at, &span, &f);
         const char *quad = (const char *)x.code + g * h->group;
         for (int64_t i = 0; i < loads; i++, at += 64) {
             const codes stored = load_codes(at), low = NIBBLES ? low_levels(levels, stored) : as_levels(stored);
@@ -171,14 +171,14 @@ static void shape_for_groups(int rows, int64_t group) {
         if (P == 2) _tile_zero(second);                                              \
         for (int64_t k = 0; k < h->group; k += WIDTH) {                              \
             _tile_loadd(4, x.code + g * h->group + k, stride);                       \
-            _tile_loadd(5, ready[0] + k * LANES, WIDTH);                             \
+            _tile_loadd(5, ready[g & 1][0] + k * LANES, WIDTH);                             \
             _tile_dpbssd(first, 4, 5);                                               \
             if (P == 1) continue;                                                    \
-            _tile_loadd(6, ready[1] + k * LANES, WIDTH);                             \
+            _tile_loadd(6, ready[g & 1][1] + k * LANES, WIDTH);                             \
             _tile_dpbssd(second, 4, 6);                                              \
         }                                                                            \
-        _tile_stored(first, sums[g % 2][0], WIDTH);                                  \
-        if (P == 2) _tile_stored(second, sums[g % 2][1], WIDTH);                     \
+        _tile_stored(first, sums[g & 1][0][0], WIDTH);                                  \
+        if (P == 2) _tile_stored(second, sums[g & 1][1][0], WIDTH);                     \
     } while (0)
 
 /* At most 16 rows times a panel of P strips. Codes of the next group are widened while one is multiplied and the sums of the
@@ -189,43 +189,41 @@ INLINE void grouped_matrix(const Product *p, const Grouped *h, int64_t row, int 
     const GroupedRow x = grouped_row(p->x + row * p->depth, p->depth, groups);
     const codes levels = signed_table(h->level);
     const char *at[2] = {(const char *)p->weight + panel * 2 * h->strip, (const char *)p->weight + (panel * 2 + P - 1) * h->strip};
-    const char *ready[2] = {0, 0};
+    const char *span[2] = {0, 0}, *ready[2][2];
     Unpacked scratch[2];
     _Alignas(64) int32_t sums[2][2][BLOCK][LANES];
     floats total[2][BLOCK];
-    Fields now[2], next[2];
-    for (int i = 0; i < P; i++) {
-        now[i] = next[i] = (Fields){all(0), all(0), all(0), all(0)};
+    Fields fields[4][2]; /* by group and strip */
+    for (int i = 0; i < P; i++)
         for (int r = 0; r < rows; r++) total[i][r] = all(0);
-    }
     for (int64_t g = -1; g <= groups; g++) {
-        const char *fresh[2];
-        Fields coming[2];
-        for (int i = 0; i < P && g + 1 < groups; i++) { /* widen group g + 1 */
-            coming[i] = next[i];
-            next_fields(h, g + 1, &at[i], &coming[i]);
-            fresh[i] = at[i];
-            if (h->bits == 4) unpack(h, levels, at[i], scratch[(g + 1) % 2].code[i]), fresh[i] = (const char *)scratch[(g + 1) % 2].code[i];
-            else for (int64_t k = 0; k < code_bytes; k += 64) prefetch(at[i] + k + 2048);
-            at[i] += code_bytes;
+        if (g + 1 < groups) { /* widen group g + 1 */
+            const int turn = (g + 1) & 1;
+#pragma GCC unroll 2
+            for (int i = 0; i < P; i++) {
+                next_fields(h, g + 1, at + i, span + i, &fields[(g + 1) & 3][i]);
+                ready[turn][i] = at[i];
+                if (h->bits == 4) unpack(h, levels, at[i], scratch[turn].code[i]), ready[turn][i] = (const char *)scratch[turn].code[i];
+                else for (int64_t k = 0; k < code_bytes; k += 64) prefetch(at[i] + k + 2048);
+                at[i] += code_bytes;
+            }
+            written(scratch);
         }
-        written(scratch);
         if (g >= 0 && g < groups) { /* multiply group g */
-            if (g % 2) GROUP_SUMS(2, 3);
+            if (g & 1) GROUP_SUMS(2, 3);
             else GROUP_SUMS(0, 1);
         }
-        if (g > 0) /* add group g - 1 */
-            for (int i = 0; i < P; i++)
-                for (int r = 0; r < rows; r++) {
-                    const float *step = (const float *)((const char *)(x.step + g - 1) + r * stride), *moment = (const float *)((const char *)(x.moment + g - 1) + r * stride);
-                    floats sum = fused(_mm512_cvtepi32_ps(_mm512_load_si512(sums[(g - 1) % 2][i][r])), mul(now[i].scale, all(*step)), total[i][r]);
-                    if (h->offset) sum = fused(now[i].offset, all(*moment), sum);
+        if (g > 0) /* add up group g - 1 */
+#pragma GCC unroll 2
+            for (int i = 0; i < P; i++) {
+                const Fields f = fields[(g - 1) & 3][i];
+                const char *step = (const char *)(x.step + g - 1), *moment = (const char *)(x.moment + g - 1);
+                for (int r = 0; r < rows; r++, step += stride, moment += stride) {
+                    floats sum = fused(whole_floats(_mm512_load_si512(sums[(g - 1) & 1][i][r])), mul(f.scale, all(*(const float *)step)), total[i][r]);
+                    if (h->offset) sum = fused(f.offset, all(*(const float *)moment), sum);
                     total[i][r] = sum;
                 }
-        for (int i = 0; i < P; i++) {
-            now[i] = next[i];
-            if (g + 1 < groups) next[i] = coming[i], ready[i] = fresh[i];
-        }
+            }
     }
     for (int r = 0; r < rows; r++) finish(p, row + r, panel * PANEL, total[0][r], total[P - 1][r], P);
 }

@@ -15,26 +15,25 @@ static Grouped quantized(int64_t outputs, int64_t depth) {
 }
 
 /* Compute the codes of one group with a scale per output, and the sums of squared errors. */
-static void encode(float weight[SIZE][LANES], const float *scale, int32_t code[SIZE][LANES], float *error) {
+static void encode(float weight[SIZE][LANES], const float *scale, float code[SIZE][LANES], float *error) {
     memset(error, 0, LANES * sizeof *error);
-    for (int k = 0; k < SIZE; k++)
-        for (int o = 0; o < LANES; o++) {
-            const float x = weight[k][o] / scale[o];
-            float level = NORMAL[0];
-            int32_t place = 0;
-            for (int i = 0; i < 15; i++) { /* the nearest of NORMAL */
-                const int beyond = x > (float)(NORMAL[i] + NORMAL[i + 1]) / 2;
-                place = beyond ? i + 1 : place, level = beyond ? NORMAL[i + 1] : level;
-            }
-            const float off = weight[k][o] - level * scale[o];
-            code[k][o] = place, error[o] += off * off;
+    for (int k = 0; k < SIZE; k++) {
+        const floats given = load(weight[k]), by = load(scale), x = quotient(given, by);
+        floats level = all(NORMAL[0]), place = all(0);
+#pragma GCC unroll 15
+        for (int i = 0; i < 15; i++) { /* the nearest of NORMAL */
+            const floats middle = all((float)(NORMAL[i] + NORMAL[i + 1]) / 2);
+            level = add(level, where_above(x, middle, all((float)(NORMAL[i + 1] - NORMAL[i])))), place = add(place, where_above(x, middle, all(1)));
         }
+        const floats off = sub(given, mul(level, by));
+        store(code[k], place), store(error, fused(off, off, load(error)));
+    }
 }
 
 /* Quantize 16 outputs by 32 depths; `wide` outputs are beside one another in `from`. */
 static void encode_group(const bf16 *from, int64_t wide, bf16 *scales) {
     float weight[SIZE][LANES], top[LANES], least[LANES], best[LANES], scale[LANES], error[LANES];
-    int32_t code[SIZE][LANES], kept[SIZE][LANES];
+    float code[SIZE][LANES], kept[SIZE][LANES];
     uint8_t *codes = (uint8_t *)(scales + LANES);
     for (int o = 0; o < LANES; o++) top[o] = 1e-20f, least[o] = INFINITY; /* a group of zeros has zero codes under any scale */
     for (int k = 0; k < SIZE; k++)
@@ -55,7 +54,7 @@ static void encode_group(const bf16 *from, int64_t wide, bf16 *scales) {
     }
     narrow_store(scales, load(best));
     for (int k = 0; k < SIZE; k++)
-        for (int o = 0; o < LANES; o++) codes[k / 8 * 64 + o * QUAD + k % QUAD] |= (uint8_t)(kept[k][o] << (k % 8 / QUAD * 4));
+        for (int o = 0; o < LANES; o++) codes[k / 8 * 64 + o * QUAD + k % QUAD] |= (uint8_t)((int)kept[k][o] << (k % 8 / QUAD * 4));
 }
 
 /* Quantize packed bfloat16 panels; `to` must hold foreword_coded_bytes zeros. */
