@@ -14,7 +14,7 @@ from transformers import (
 
 import tiny_models
 from foreword.model import architectures
-from foreword.model.cpu.backend import refused
+from foreword.model.cpu.supported import refused
 from foreword.model.pool.hooks import layers_of
 from foreword.native.forward import reason
 

@@ -35,21 +35,19 @@ def bytes_read(codes: torch.Tensor, outputs: int, depth: int) -> torch.Tensor:
 
 
 def decoded(codes: torch.Tensor, outputs: int, depth: int, bits: int) -> torch.Tensor:
-    """The weights that codes stand for, number by number: the plain definition of the layout in int4.c."""
+    """The weights that codes stand for, number by number: the plain definition of the layout in groups.c."""
     if bits == 8:
         return bytes_read(codes, outputs, depth)
-    levels = [-1, -0.6961928, -0.5250731, -0.3949175, -0.2844414, -0.1847734, -0.09105, 0]
-    levels += [0.0795803, 0.1609302, 0.2461123, 0.3379152, 0.4407098, 0.562617, 0.7229568, 1]
-    groups, loads = depth // 32, 4
+    header = forward.Grouped.from_buffer_copy(codes[:128].numpy().tobytes())
+    levels, groups = torch.tensor(list(header.level)), depth // 32
     weight = torch.zeros(outputs, depth)
-    for panel, held in enumerate(codes.reshape(outputs // 16, -1)):
-        scales = held[: groups * 32].view(torch.bfloat16).float().reshape(groups, 16)
-        words = held[groups * 32 :].reshape(groups, loads, 16, 2, 2).int()  # output, depth of a pair, byte of a word
+    for number, strip in enumerate(codes[128:].reshape(outputs // 16, groups, -1)):
+        scales = strip[:, :32].contiguous().view(torch.bfloat16).float()
+        numbers = strip[:, 32:].reshape(groups, 4, 16, 4).int()  # load of 8 depths, output, byte
         for k in range(depth):
             group, place = divmod(k, 32)
-            code = words[group, place // 8, :, place % 2, place % 8 // 4] >> (4 * (place % 4 // 2)) & 15
-            value = torch.tensor(levels)[code].bfloat16().float()
-            weight[panel * 16 : panel * 16 + 16, k] = value * scales[group]
+            code = numbers[group, place // 8, :, place % 4] >> (4 * (place % 8 // 4)) & 15
+            weight[number * 16 : number * 16 + 16, k] = levels[code] * scales[group]
     return weight
 
 
@@ -62,7 +60,9 @@ def test_a_code_stands_for_the_nearest_weight_it_can(bits, step):
     packed = torch.empty_like(weight)
     library.foreword_pack(weight.data_ptr(), packed.data_ptr(), 48, 96)
     codes = torch.zeros(library.foreword_coded_bytes(48, 96, CODINGS[bits]), dtype=torch.uint8)
-    assert codes.numel() == 48 * 96 * bits // 8 + 48 * (3 * 2 if bits == 4 else 4)  # and the scales
+    assert codes.numel() == 48 * 96 * bits // 8 + (
+        48 * 3 * 2 + 128 if bits == 4 else 48 * 4
+    )  # and the scales, and a header
     library.foreword_quantize(packed.data_ptr(), codes.data_ptr(), 48, 96, CODINGS[bits])
     group = 32 if bits == 4 else 96
     found, wanted = (weights.reshape(48, -1, group) for weights in (decoded(codes, 48, 96, bits), weight.float()))
@@ -119,7 +119,7 @@ def test_a_product_is_that_of_the_weights_its_codes_stand_for(bits):
     x = model.embed(torch.tensor(tokens)).float()
     x = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + model.hf.config.rms_norm_eps)
     wanted = (x * model.hf.model.norm.weight.detach().float()).bfloat16().float() @ head.T
-    assert (found - wanted).pow(2).mean().sqrt() < 3e-4 * wanted.std()
+    assert (found - wanted).pow(2).mean().sqrt() < {8: 3e-4, 4: 2e-3}[bits] * wanted.std()
 
 
 @native

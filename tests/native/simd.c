@@ -28,11 +28,15 @@ static void operations(const float *a, const float *b, const float *c) {
     say(load_factors(factors)), say(dot(x, load_pairs(narrowed), factors));
     store_apart(narrowed + 1, narrow(z));
     say(even_of(load_pairs(narrowed))), say(odd_of(load_pairs(narrowed)));
-    for (int i = 0; i < 2 * LANES; i++) narrowed[i] = (bf16)(i * 0x1357 + 0x0246);
-    for (int n = 0; n < 4; n++) {
-        const pairs found = looked_up(table_of(a), load_pairs(narrowed), n);
-        say(even_of(found)), say(odd_of(found));
-    }
+    int8_t stored[4 * LANES], level[LANES], four[4];
+    store_bytes(level, rounded(minimum(maximum(x, all(-127)), all(127))));
+    for (int i = 0; i < 4 * LANES; i++) stored[i] = (int8_t)(i * 77 + 13);
+    memcpy(four, level + 4, sizeof four);
+    const codes levels = table_of(level), held = load_codes((const char *)stored);
+    const counts start = begun(four[0] + four[1] + four[2] + four[3]);
+    say(whole_floats(byte_dot(start, low_levels(levels, held), four))), say(whole_floats(byte_dot(start, high_levels(levels, held), four)));
+    say(whole_floats(byte_dot(start, as_levels(held), four)));
+    say(load_signed(stored)), say(load_f16(a));
     int8_t bytes[8 * LANES];
     int16_t small[LANES];
     for (int i = 0; i < 8 * LANES; i++) bytes[i] = (int8_t)(i * 77 + 13);
@@ -113,10 +117,25 @@ static void product_in_bytes(void) {
     fwrite(to, sizeof to, 1, stdout);
 }
 
+/* Products with weights in groups: 4 bits as `foreword_quantize` makes them. */
+static void product_in_groups(void) {
+    enum { OUTPUTS = 48, DEPTH = 1024, ROWS = 5 };
+    drawn = 7;
+    float to[ROWS * OUTPUTS], *from = ones(ROWS * DEPTH);
+    factor *rows = malloc(ROWS * DEPTH * sizeof *rows);
+    for (int64_t i = 0; i < ROWS * DEPTH; i += LANES) store_factors(rows + i, load(from + i));
+    const Product given = {rows, packed(OUTPUTS, DEPTH, GROUPS), ROWS, DEPTH, OUTPUTS, STORE, to, .coding = GROUPS}, p = stored(&given);
+    for (int r = 0; r < ROWS; r++) to_groups(rows + r * DEPTH, DEPTH, p.grouped->group);
+    Matrices m;
+    for (int64_t panel = 0; panel < parts_of(OUTPUTS, PANEL); panel++) in_groups(&p, &m, panel);
+    fwrite(to, sizeof to, 1, stdout);
+}
+
 int main(void) {
     float numbers[3][LANES];
     foreword_use_amx(0);
     while (fread(numbers, sizeof numbers, 1, stdin)) operations(numbers[0], numbers[1], numbers[2]);
-    for (int coding = WHOLE; coding <= NIBBLES; coding++) forward(coding, LENGTH), forward(coding, 1);
+    for (int coding = WHOLE; coding <= GROUPS; coding++) forward(coding, LENGTH), forward(coding, 1);
     product_in_bytes();
+    product_in_groups();
 }

@@ -33,7 +33,7 @@ from foreword.draft.online.learner import taught
 from foreword.engine import Engine
 from foreword.errors import InvalidRequest, ModelError, UnknownMethod
 from foreword.model import Model, check_same, load_tokenizer, measure
-from foreword.model.cpu.backend import usual
+from foreword.model.cpu.supported import usual
 from foreword.model.loading.config import read_config
 from foreword.model.loading.load import load_weights
 from foreword.model.options import DTYPES

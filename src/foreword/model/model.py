@@ -20,10 +20,11 @@ from transformers import PreTrainedModel
 from foreword.errors import ForewordError, ModelError
 from foreword.model.backend import Encodes, Mode, ReadsHiddenStates
 from foreword.model.cost import Cost, known
+from foreword.model.cpu.backend import CpuBackend
 from foreword.model.loading.causal import check_causal
 from foreword.model.loading.config import read_config, unloadable
 from foreword.model.loading.load import eos_ids, load_weights
-from foreword.model.options import dtypes, options
+from foreword.model.options import WEIGHTS, dtypes, options
 from foreword.model.pool.hooks import layer_count
 from foreword.model.pool.memory import most_tokens
 from foreword.model.pool.packed_linear import Swap, swap_out
@@ -74,8 +75,9 @@ class Model:
         else:
             self.backend, self.capability = build_backend(hf, known, replaced), known
         self.device: torch.device = next(hf.parameters()).device
-        self.weights: str | None = None
-        """Form of the linear weights if it is not their dtype: "int8"."""
+        bits = self.backend.take_codes() if isinstance(self.backend, CpuBackend) and known is None else 16
+        self.weights: str | None = f"{bits:.1f} bits" if bits < 16 else None
+        """Form of the linear weights if it is not their dtype: "int8", "int4", or a checkpoint's bits."""
         self.cache_tokens = None
         self._cost: Cost | None = None
         if weights is not None:
@@ -176,11 +178,8 @@ class Model:
         return one_thread() if self.capability.backend == NATIVE else nullcontext()
 
     def quantize_int8(self) -> None:
-        """Quantize the weights to int8 in place where that makes forwards faster, for draft models.
-
-        The scores change, and the weights can no longer be read back, for training or saving.
-        """
-        getattr(self.backend, "quantize_int8", lambda: None)()
+        """Quantize the weights of a draft model to int8 where that makes forwards faster; they cannot be read back."""
+        getattr(self.backend, "quantize", lambda: None)()
 
     def quantize(self, weights: str) -> None:
         """Quantize the linear weights in place: it is another model from then on, whose text differs.
@@ -192,7 +191,11 @@ class Model:
                 f"cannot hold the weights of {self.name} in {weights}: only backend 'native' multiplies by them, and "
                 f"it runs on '{self.capability.backend}' ({self.capability.reason}). Leave 'weights' out"
             )
-        self.quantize_int8()
+        if self.weights is not None:
+            raise ModelError(
+                f"cannot hold {self.name} in {weights}: it has {self.weights} weights. Leave 'weights' out"
+            )
+        cast("CpuBackend", self.backend).quantize(coding=WEIGHTS[weights])
         self.weights, self._cost = weights, None
 
     def open(self, id: int, capacity: int, tokens: List[int] = (), tenant: str = "", layers: List[int] = ()) -> int:

@@ -8,12 +8,13 @@ from typing import Any
 import torch
 
 from foreword.errors import InvalidRequest, ModelError, words
-from foreword.model.cpu.backend import usual
+from foreword.model.cpu.supported import usual
 from foreword.model.probe.probe import NATIVE, backend_named
+from foreword.native import forward
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-WEIGHTS = ("int8",)
-"""Forms of quantized weights."""
+WEIGHTS = {"int8": forward.BYTES, "int4": forward.GROUPS}
+"""Forms of quantized weights, and their storage on the C side."""
 
 
 def options(

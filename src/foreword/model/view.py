@@ -103,7 +103,7 @@ class NativeView(CpuBackend):
         self.pool.attach(self._layers)
         if bits != 16:
             self._code(described, CODINGS[bits], base._held)
-        self.describe(described, base._words, base._weight_bytes)
+        self.describe(described, base._words, base.weight_bytes)
         self.skip(skip)
 
     def skip(self, skip: LayerSkip) -> None:
@@ -181,7 +181,7 @@ def _check_sizes(name: str, backend: CpuBackend, bits: int) -> None:
     depths = (m.hidden, m.experts.contents.inner if m.experts else m.intermediate, m.heads * m.dim)
     if m.coding != forward.WHOLE:
         raise InvalidRequest(
-            f"cannot draft with {name} in {bits} bits: its own weights are held in 8 bits. Use another method"
+            f"cannot draft with {name} in {bits} bits: its own weights are held in few bits. Use another method"
         )
     if bits == 4 and any(depth % forward.GROUP for depth in depths):
         raise InvalidRequest(

@@ -106,7 +106,7 @@ class EagleDrafter(ModelDrafter):
         nn.Module.to(head, target.device, target.dtype)
         drafter = cls(head, target)
         if isinstance(drafter._reader, NativeHead):
-            drafter._reader.quantize_int8()
+            drafter._reader.quantize()
         return drafter
 
     def on_hidden_states(self, sequence: Sequence, start: int, hidden: Float[Tensor, "tokens features"]) -> None:

@@ -16,8 +16,9 @@ from foreword.draft.heads.hidden_states import HeadStates, over_target_vocab
 from foreword.errors import ModelError
 from foreword.model import Model, Read
 from foreword.model.architectures import drop_weights
-from foreword.model.cpu.kernel import MARGIN, Kernel, Rows, activation, lay_words, unfit
+from foreword.model.cpu.kernel import MARGIN, Kernel, Rows, lay_words
 from foreword.model.cpu.layout import LANES
+from foreword.model.cpu.supported import activation, unfit
 from foreword.native import forward
 from foreword.native.workspace import Workspace, multiplied
 
@@ -69,8 +70,8 @@ class NativeHead(Kernel):
         self.describe(described, min(embedding.num_embeddings, target.vocab))
         drop_weights(head)
 
-    def quantize_int8(self, *others: forward.Model) -> None:
-        super().quantize_int8(self._fc, *others)
+    def quantize(self, *others: forward.Model, coding: int = forward.BYTES) -> None:
+        super().quantize(self._fc, *others, coding=coding)
 
     def close(self, id: int) -> None:
         super().close(id)

@@ -16,8 +16,9 @@ from foreword.draft.heads.block import BlockPredictor, BlockRequest
 from foreword.draft.heads.masked import MaskedHead
 from foreword.model import Model, Read
 from foreword.model.architectures import drop_weights, head_dim
-from foreword.model.cpu.kernel import Kernel, Rows, activation, lay_words, unfit
+from foreword.model.cpu.kernel import Kernel, Rows, lay_words
 from foreword.model.cpu.layout import LANES
+from foreword.model.cpu.supported import activation, unfit
 from foreword.model.pool.kv_pool import KVPool, taken
 from foreword.model.pool.packed_linear import MIN_ROWS
 from foreword.model.pool.packing import Paged
@@ -45,7 +46,7 @@ class MaskedBlocks(BlockPredictor):
     def quantize_int8(self) -> None:
         """Quantize the layers to int8 where that is faster; draft tokens may then differ slightly."""
         if isinstance(self._stack, NativeLayers):
-            self._stack.quantize_int8()
+            self._stack.quantize()
 
     def open(self, id: int, capacity: int) -> None:
         super().open(id, capacity)
@@ -172,8 +173,8 @@ class NativeLayers(Kernel):
         for name in self.TAKES:
             drop_weights(head.get_submodule(name))
 
-    def quantize_int8(self, *others: forward.Model) -> None:
-        super().quantize_int8(self._fc, *others)
+    def quantize(self, *others: forward.Model, coding: int = forward.BYTES) -> None:
+        super().quantize(self._fc, *others, coding=coding)
 
     def open(self, id: int, capacity: int, tokens: List[int] = (), tenant: str = "", layers: List[int] = ()) -> int:
         self._lengths[id] = 0

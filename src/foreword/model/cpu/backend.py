@@ -21,80 +21,16 @@ from transformers import PreTrainedModel
 from foreword.errors import ModelError
 from foreword.model import architectures
 from foreword.model.architectures import body, drop_weights, is_recurrent
-from foreword.model.cpu import experts
+from foreword.model.cpu import experts, grouped
 from foreword.model.cpu.images import ImageKernel
-from foreword.model.cpu.kernel import Rotary, Rows, activation, inside, ropes, unfit
-from foreword.model.cpu.layout import around
+from foreword.model.cpu.kernel import Rotary, Rows
+from foreword.model.cpu.layout import MATRICES, around
+from foreword.model.cpu.supported import CAPPED, activation, inside, ropes
 from foreword.model.cpu.unpack import lent, looked_up, restore
 from foreword.model.pool.hooks import layers_of
 from foreword.model.pool.plan import Read
 from foreword.native import forward
-from foreword.native.cpu import fast_bfloat16
 from foreword.native.workspace import multiplied
-
-KINDS = (
-    "Llama Mistral Qwen2 Qwen3 Gemma Gemma2 Gemma3 Phi3 Olmo2 Olmo3 SmolLM3 Granite Qwen3_5 Lfm2 "
-    "Mixtral Qwen2Moe Qwen3Moe Qwen3_5Moe Olmoe GraniteMoe Lfm2Moe "
-    "Arcee Cohere Cohere2 Ernie4_5 Exaone4 Glm Glm4 Helium Jais2 Ministral Nemotron Olmo SeedOss StableLm Starcoder2 "
-    "GPT2 GPTNeoX OPT Phi HunYuanDenseV1 GraniteMoeHybrid Ministral3 Qwen2VL Qwen2_5_VL Qwen3VL Qwen3VLMoe"
-).split()
-VISION = (
-    "Gemma3 Mistral3 Llava SmolVLM Idefics3 InternVL Lfm2Vl Qwen2VL Qwen2_5_VL Qwen3VL Qwen3VLMoe Qwen3_5 Qwen3_5Moe"
-).split()
-"""Vision-language wrappers whose language model is supported."""
-SUPPORTED = (
-    *(f"{kind}ForCausalLM" for kind in KINDS),
-    *(f"{kind}ForConditionalGeneration" for kind in VISION),
-    "GPT2LMHeadModel",
-)
-CAPPED = "Gemma2Model"
-"""The only kind whose `attn_logit_softcapping` is applied; other kinds have the setting and ignore it."""
-UNSUPPORTED = ("clip_qkv", "scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn", "add_cross_attention")
-"""Config settings that the C code does not implement; a model that turns one on is refused."""
-
-
-def usual(architectures: List[str] | None) -> list[torch.dtype]:
-    """Return the dtypes to load such a checkpoint in on a CPU: the first, or the last if this backend then refuses it.
-
-    Without bfloat16 hardware, bfloat16 still halves the bytes to read, but torch computes slowly in it.
-    """
-    if fast_bfloat16():
-        return [torch.bfloat16]
-    supported = forward.reason() is None and any(kind in SUPPORTED for kind in architectures or ())
-    return [torch.bfloat16, torch.float32] if supported else [torch.float32]
-
-
-def refused(model: PreTrainedModel) -> str | None:
-    """Return why this backend cannot run the model; None if it can."""
-    kind = type(body(model)).__name__.removesuffix("Model").removesuffix("Text").removesuffix("Decoder")
-    if kind not in KINDS:
-        return f"{kind} is not a supported architecture"
-    if model.device.type != "cpu" or model.dtype != torch.bfloat16:
-        return "it is made for bfloat16 on CPU"
-    layers, config = layers_of(model), model.config.get_text_config()
-    if all(map(is_recurrent, layers)):
-        return "none of its layers has attention"
-    if (odd := next((name for name in UNSUPPORTED if getattr(config, name, None)), None)) is not None:
-        return f"its config sets {odd}, which is not supported"
-    if any(
-        architectures.has(layer, "mamba") or (architectures.has(layer, "shared_mlp") and architectures.routed(layer))
-        for layer in layers
-    ):
-        return "some of its layers have another kind of recurrent state, or an MLP beside their experts"
-    if architectures.has(body(model), "project_in") or not any(
-        architectures.has(body(model), name) for name in architectures.LAST
-    ):
-        return "its embeddings differ in size from its layers, or there is no final norm"
-    parts = [part for layer in layers for parts in architectures.linears(layer).values() for part in parts]
-    if not all(map(architectures.ordinary, [*parts, architectures.lm_head(model)])):
-        return "its linear layers are not plain nn.Linear layers"
-    # One layer of each kind.
-    kinds = {(is_recurrent(layer), architectures.routed(layer)): layer for layer in layers}.values()
-    if any(architectures.centred(norm) for layer in kinds for norm in architectures.head_norms(layer).values()):
-        return "its query and key norms subtract the mean"
-    reasons = [experts.unfit(layer) for layer in kinds if architectures.routed(layer)]
-    reasons += [unfit(config, layer, architectures.lm_head(model)) for layer in kinds if not is_recurrent(layer)]
-    return next(filter(None, reasons), None)
 
 
 class CpuBackend(ImageKernel):
@@ -114,12 +50,12 @@ class CpuBackend(ImageKernel):
     def restore(self, model: PreTrainedModel | None = None) -> None:
         """Give the weights back to the model, or to another one of its kind, so that another backend can run it.
 
-        Raises ModelError if they were quantized to 8 bits.
+        Raises ModelError if they were quantized.
         """
         if self._model.coding != forward.WHOLE:
             raise ModelError(
-                "cannot restore weights: they are held in 8 bits. Load a target without weights='int8', or a draft "
-                "model with learn=True"
+                "cannot restore weights: they are held in few bits. Load a target without weights=, or a draft model "
+                "with learn=True"
             )
         restore(self._hf if model is None else model, self._model, self._held)
 
@@ -127,11 +63,40 @@ class CpuBackend(ImageKernel):
         """Let the model's own code run while inside, each part with its weights for as long as it runs."""
         return lent(self._hf, self._model, self._held, self.embed) if self._owned else nullcontext()
 
-    def quantize_int8(self, *others: forward.Model) -> None:
-        if not self._model.embedding and self._model.coding == forward.WHOLE:  # tied: looked up in the head
+    def quantize(self, *others: forward.Model, coding: int = forward.BYTES) -> None:
+        if self._model.coding == forward.WHOLE:
+            self._keep_table()
+        super().quantize(*others, coding=coding)
+
+    def take_codes(self) -> float:
+        """Multiply by the codes that linear layers hold (`coded`) instead of weights; return the bits of a weight."""
+        layers, whole = layers_of(self._hf), {held.data_ptr(): held for held in self._held}
+        head = architectures.lm_head(self._hf)
+        if not any(hasattr(part, "coded") for part in self._hf.modules()):
+            return 16
+        self._keep_table()
+        self._drop_matrices(self._model)
+        weights = placed = 0
+        for described, layer in zip(self._model.layer[: self._model.layers], layers, strict=True):
+            codes = grouped.matrices(layer)
+            for name in MATRICES:
+                packed = whole.pop(getattr(described, name))
+                weights, placed = weights + packed.numel(), placed + 1
+                setattr(described, name, self._hold(codes[name]() if name in codes else grouped.whole(packed)))
+        packed = whole[self._model.head]
+        weights, placed = weights + packed.numel(), placed + 1
+        self._model.head = self._hold(grouped.packed(head.coded) if hasattr(head, "coded") else grouped.whole(packed))
+        self._model.coding = forward.GROUPS
+        self.describe(self._model, self._words)
+        for part in self._hf.modules():
+            vars(part).pop("coded", None)
+        return sum(8 * codes.numel() for codes in self._held[-placed:]) / weights
+
+    def _keep_table(self) -> None:
+        """Keep the embeddings apart, if they are tied and looked up in the packed head."""
+        if not self._model.embedding:
             self._table = self._table.clone()
             self._model.table = self._keep(self._table)
-        super().quantize_int8(*others)
 
     def read_hidden(
         self, reads: List[Read], layers: List[int]

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from collections.abc import Sequence as List
+from functools import partial
+from typing import Any
+
 import torch
 from jaxtyping import BFloat16, UInt8
 from torch import Tensor
 
-from foreword.model.quantized.coded import Coded, Scales
+from foreword.model import architectures
+from foreword.model.quantized.coded import Coded, Scales, joined
 from foreword.native import forward
 from foreword.native.forward import LANES
 
@@ -16,6 +22,25 @@ QUAD = 4
 """Consecutive depths of an output in memory."""
 HALF = 16
 """Levels of 4 bits."""
+
+
+def matrices(layer: Any) -> dict[str, Callable[[], UInt8[Tensor, "bytes"]]]:
+    """Return what packs the matrices of a layer whose parts are all codes, under the names of the C struct."""
+    found = {}
+    for name, parts in architectures.linears(layer).items():
+        codes = [part.coded for part in parts if hasattr(part, "coded")]
+        if len(codes) == len(parts):
+            found[name] = partial(_arranged, layer, name, codes)
+    return found
+
+
+def _arranged(layer: Any, name: str, codes: List[Coded]) -> UInt8[Tensor, "bytes"]:
+    """Pack parts in the order of outputs that layout.py gives a matrix."""
+    matrix = joined(codes)
+    order = architectures.order(layer) if name == "qkv" else None
+    if name == "gate_up" and not architectures.plain(layer):
+        order = torch.arange(len(matrix.codes)).view(2, -1, LANES).transpose(0, 1).flatten()
+    return packed(matrix if order is None else matrix.rows(order))
 
 
 def packed(matrix: Coded) -> UInt8[Tensor, "bytes"]:
@@ -115,5 +140,3 @@ def _codes(matrix: Coded, bits: int, strips: int) -> UInt8[Tensor, "strips group
         return quads.permute(0, 2, 3, 1, 4).reshape(strips, groups, -1)
     pairs = codes.view(strips, LANES, groups, -1, 2, QUAD).permute(0, 2, 3, 4, 1, 5)
     return (pairs[:, :, :, 0] | pairs[:, :, :, 1] << 4).reshape(strips, groups, -1)
-
-

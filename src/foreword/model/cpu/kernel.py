@@ -14,9 +14,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from foreword.errors import ModelError
-from foreword.model.architectures import linears, plain, shape
 from foreword.model.backend import Mode
-from foreword.model.cpu.layout import LANES, MATRICES, products, room, vectors
+from foreword.model.cpu import grouped
+from foreword.model.cpu.layout import MATRICES, products, room, vectors
 from foreword.model.pool.packing import Paged
 from foreword.model.pool.pages import PagePool
 from foreword.model.pool.plan import Read, Span
@@ -29,57 +29,12 @@ from foreword.native.workspace import Workspace
 
 Rotary = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """(a tensor of the output dtype, positions [1, position]) -> cos and sin of their angles [1, position, dim]."""
-ROPES = ("default", "linear", "llama3", "yarn")
-"""Rotary types whose angles depend on the position alone; so do those with a fixed `alpha`."""
-ACTIVATIONS = {"silu": forward.SILU, "gelu_pytorch_tanh": forward.GELU}
-"""Activations of gated MLPs."""
-PLAIN_ACTIVATIONS = {
-    **ACTIVATIONS, "gelu_new": forward.GELU, "gelu_fast": forward.GELU, "gelu": forward.GELU_ERF, "relu": forward.RELU,
-    "relu2": forward.RELU_SQUARED,
-}  # fmt: skip
-"""Activations of MLPs without gates."""
-MOST_DIM, MOST_DEEP = 256, 256
+MOST_DEEP = 256
+"""Most draft tokens of a sequence in one forward."""
 SHARE = 4 * 2**20
 """Bytes of bfloat16 weights per thread; with fewer, another thread costs more than it saves."""
 MARGIN = 64
 """Positions of headroom beyond a read, so that a chain does not grow the tables each step."""
-
-
-def unfit(config: Any, layer: Any, head: Any) -> str | None:
-    """Return why the C code does not compute such layers with this LM head; None if it does."""
-    parts = linears(layer)
-    dim, bare = shape(parts["out"][0])[1] // config.num_attention_heads, plain(layer)
-    sizes = (head.in_features, inside(layer), dim)
-    gates = () if bare else parts.get("gate_up", ())
-    if (
-        any(size % LANES for size in sizes)
-        or dim > MOST_DIM
-        or activation(config, plain=bare) is None
-        or any(linear.bias is not None for linear in gates)
-    ):
-        return "its sizes, its activation or its biases are not the usual ones"
-    if any(rope.get("rope_type", "default") not in ROPES and not rope.get("alpha") for rope in ropes(config)):
-        return "its rotary embedding depends on the sequence length"
-    return forward.reason()
-
-
-def inside(layer: Any) -> int:
-    """Return the intermediate size of the MLP; 0 if the layer has experts."""
-    return shape(linears(layer)["down"][0])[1] if "down" in linears(layer) else 0
-
-
-def activation(config: Any, *, plain: bool = False) -> int | None:
-    """Return the activation of the MLPs as the C constant; None if the C code lacks it."""
-    names = ("hidden_activation", "hidden_act", "activation_function")
-    name = next(filter(None, (getattr(config, key, None) for key in names)), "silu")
-    return (PLAIN_ACTIVATIONS if plain else ACTIVATIONS).get(name)
-
-
-def ropes(config: Any) -> List[dict[str, Any]]:
-    """Return the rotary parameters: one dict for all layers, or one per kind of layer; empty if there are none."""
-    parameters = getattr(config, "rope_parameters", None) or {}
-    kinds = [value for value in parameters.values() if isinstance(value, dict)]
-    return kinds or [parameters]
 
 
 def lay_words(described: forward.Model, embedding: Any, backend: Any) -> None:
@@ -142,7 +97,8 @@ class Kernel(Paged[Rows]):
     def describe(self, model: forward.Model, words: int, weight_bytes: int = 0) -> None:
         """Use this model from now on; `words` = number of valid token ids. `weight_bytes`: those held, if 0."""
         self._model, self._words = model, words
-        self._weight_bytes = weight_bytes or sum(held.nbytes for held in self._held)
+        self.weight_bytes = weight_bytes or sum(held.nbytes for held in self._held)
+        """Bytes of weights that are held."""
         self._scratch, self._tree_grower = Workspace(model), NativeTreeGrower(self._library, model)
 
     def move(self, id: int, source: list[int], start: int) -> None:
@@ -173,7 +129,7 @@ class Kernel(Paged[Rows]):
     @property
     def _threads(self) -> int:
         """Return torch's number of threads, but at most one per `SHARE` bytes of weights."""
-        return max(1, min(threads(), self._weight_bytes // SHARE))
+        return max(1, min(threads(), self.weight_bytes // SHARE))
 
     def _prepare(self, reads: List[Read], logits: Tensor, *, rows: int = 0, beyond: int = MARGIN) -> forward.Forward:
         """Return a forward for the C code; the arrays it points to live until the next call.
@@ -263,19 +219,23 @@ class Kernel(Paged[Rows]):
         self._library.foreword_pack(weight.data_ptr(), packed.data_ptr(), *weight.shape)
         return self._keep(packed)
 
-    def quantize_int8(self, *others: forward.Model) -> None:
-        """Quantize every matrix to 8 bits, those of `others` too; this halves memory and read time.
+    def quantize(self, *others: forward.Model, coding: int = forward.BYTES) -> None:
+        """Quantize every matrix to 8 bits, or to 4 bits in groups, those of `others` too.
 
-        Logits change, and the bfloat16 weights cannot be recovered.
+        This halves memory and read time, or does better. Logits change, and the bfloat16 weights cannot be recovered.
         """
         models, whole = (self._model, *others), self._held
         if self._model.coding != forward.WHOLE:
             return
+        self._drop_matrices(*models)
+        for model in models:
+            self._code(model, coding, whole)
+
+    def _drop_matrices(self, *models: forward.Model) -> None:
+        """Hold the matrices of these models no longer."""
         layers = [layer for model in models for layer in model.layer[: model.layers]]
         packed = {getattr(layer, name) for layer in layers for name in MATRICES} | {model.head for model in models}
-        self._held, self._pages = [held for held in whole if held.data_ptr() not in packed], Pages()
-        for model in models:
-            self._code(model, forward.BYTES, whole)
+        self._held, self._pages = [held for held in self._held if held.data_ptr() not in packed], Pages()
 
     def _code(self, described: forward.Model, coding: int, whole: List[Tensor]) -> None:
         """Quantize every matrix in `whole` that the model points to, and point it to the codes."""
@@ -288,9 +248,15 @@ class Kernel(Paged[Rows]):
         described.coding = coding
 
     def _coded(self, packed: Tensor, coding: int) -> int:
+        if coding == forward.GROUPS and packed.shape[1] % forward.GROUP:
+            return self._hold(grouped.whole(packed))
         codes = self._pages.empty((self._library.foreword_coded_bytes(*packed.shape, coding),), torch.uint8).zero_()
         self._library.foreword_quantize(packed.data_ptr(), codes.data_ptr(), *packed.shape, coding)
         return self._keep(codes)
+
+    def _hold(self, tensor: Tensor) -> int:
+        """Copy a tensor to pages of its own."""
+        return self._keep(self._pages.empty(tensor.shape, tensor.dtype).copy_(tensor))
 
     def _keep(self, tensor: Tensor) -> int:
         self._held.append(tensor.contiguous())

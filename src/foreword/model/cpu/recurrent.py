@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from foreword.model.architectures import is_recurrent
-from foreword.model.cpu import backend as cpu_backend
+from foreword.model.cpu import supported
 from foreword.model.cpu.backend import CpuBackend
 from foreword.model.cpu.kernel import MARGIN
 from foreword.model.cpu.layout import LANES
@@ -36,7 +36,7 @@ PIECE = 512
 
 def refused(model: PreTrainedModel) -> str | None:
     """Return why the C backends cannot run this model, recurrent or not; None if they can."""
-    return cpu_backend.refused(model) or next(filter(None, map(_unfit, _states(model))), None)
+    return supported.refused(model) or next(filter(None, map(_unfit, _states(model))), None)
 
 
 def drive(model: PreTrainedModel, *, owned: bool = False) -> CpuBackend:

@@ -1,0 +1,121 @@
+"""Products with weights in groups against their plain definition, and that no row depends on the others."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from foreword.model.cpu.grouped import packed, whole
+from foreword.model.quantized.coded import Coded, Scales, joined
+from foreword.native import forward
+from foreword.native.workspace import Workspace, multiplied
+
+pytestmark = pytest.mark.skipif(forward.reason() is not None, reason=f"no native kernel here: {forward.reason()}")
+OUTPUTS, DEPTH, ROWS = 48, 1024, 37
+KINDS = ("bfloat16", "float16", "float32", "two levels", "zero points")
+
+
+def coded(bits: int, group: int, kind: str, outputs: int = OUTPUTS) -> Coded:
+    """A matrix whose scales, and offsets if it has any, take each form that strips store."""
+    generator = torch.Generator().manual_seed(bits * group)
+
+    def uniform(spans: int) -> Tensor:
+        return torch.rand(outputs, spans, generator=generator)
+
+    def numbers(low: int, high: int, *size: int) -> Tensor:
+        return torch.randint(low, high, size, generator=generator)
+
+    groups = DEPTH // group
+    codes = numbers(0, 2**bits, outputs, DEPTH).to(torch.uint8)
+    levels = torch.arange(-128, 128) if bits == 8 else numbers(-127, 128, 16)
+    half = uniform(groups).half().float()
+    scale, offset = {
+        "bfloat16": (Scales(uniform(groups).bfloat16().float()), None),
+        "float16": (Scales(half), None),
+        "float32": (Scales(uniform(groups)), Scales(-uniform(groups))),
+        "two levels": (
+            Scales(uniform(groups // 4), numbers(0, 64, outputs, groups)),
+            Scales(-uniform(groups // 4), numbers(-128, 64, outputs, groups)),
+        ),
+        "zero points": (Scales(half), Scales(half, -numbers(0, 16, outputs, groups))),
+    }[kind]
+    return Coded(codes, levels.to(torch.int8), scale, offset, group)
+
+
+def product(matrix: Tensor, rows: Tensor, outputs: int = OUTPUTS, threads: int = 1) -> Tensor:
+    head = forward.Model(
+        hidden=rows.shape[1], heads=1, kv_heads=1, dim=16, vocab=outputs, head=matrix.data_ptr(), coding=forward.GROUPS
+    )
+    return multiplied(forward.needed(), head, Workspace(head), rows, threads)
+
+
+def defined(matrix: Coded, rows: Tensor) -> Tensor:
+    """The product of rows that are rounded to 127 steps in each group of at most 128 inputs."""
+    groups = rows.bfloat16().float().unflatten(1, (-1, min(matrix.group, 128)))
+    most = groups.abs().amax(-1, keepdim=True)
+    steps = (groups * torch.tensor(127.0).div(most)).round()
+    return (steps * (most / 127)).flatten(1).double() @ matrix.dense().double().T
+
+
+def given() -> Tensor:
+    return torch.randn(ROWS, DEPTH, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture(params=[0, 1], ids=["vectors", "matrices"])
+def registers(request):
+    library = forward.needed()
+    if library.foreword_use_amx(request.param) != request.param:
+        pytest.skip("the processor has no matrix registers")
+    yield
+    library.foreword_use_amx(1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("group", [16, 32, 64, 128, 256])
+@pytest.mark.parametrize("bits", [4, 8])
+def test_products_are_those_of_the_definition_for_any_number_of_rows(bits, group, kind, registers):
+    matrix, rows = coded(bits, group, kind), given()
+    held = packed(matrix)
+    found, expected = product(held, rows), defined(matrix, rows)
+    assert (found - expected).abs().max() < 1e-5 * expected.abs().max()
+    for count in (1, 3, 8, 16, 17):
+        assert torch.equal(product(held, rows[:count]), found[:count])
+    assert torch.equal(product(held, rows, threads=2), found)
+
+
+def test_both_kinds_of_registers_give_the_same_bits():
+    library = forward.needed()
+    if not forward.amx():
+        pytest.skip("the processor has no matrix registers")
+    held, rows = packed(coded(4, 32, "two levels")), given()
+    both = []
+    for use in (0, 1):
+        library.foreword_use_amx(use)
+        both.append(product(held, rows))
+    assert torch.equal(*both)
+
+
+def test_a_row_of_zeros_gives_offsets_times_nothing(registers):
+    assert bool((product(packed(coded(4, 32, "float32")), torch.zeros(3, DEPTH)) == 0).all())
+
+
+def test_outputs_need_not_fill_a_strip():
+    matrix, rows = coded(4, 32, "float32", outputs=37), given()
+    found = product(packed(matrix), rows, outputs=37)
+    torch.testing.assert_close(found.double(), defined(matrix, rows), rtol=0, atol=1e-2)
+
+
+def test_a_matrix_without_groups_stays_bfloat16():
+    weight = torch.randn(OUTPUTS, DEPTH, generator=torch.Generator().manual_seed(2)).bfloat16()
+    panels = torch.empty_like(weight)
+    forward.needed().foreword_pack(weight.data_ptr(), panels.data_ptr(), *weight.shape)
+    found = product(whole(panels), given())
+    torch.testing.assert_close(found, given().bfloat16().float() @ weight.float().T, rtol=0, atol=1e-3)
+
+
+def test_joined_matrices_stay_what_they_are():
+    parts = [coded(4, 32, "two levels"), coded(4, 32, "float16"), coded(8, 16, "two levels"), coded(8, 64, "bfloat16")]
+    for some in (parts[:1], parts[:2], parts):
+        assert torch.equal(joined(some).dense(), torch.cat([one.dense() for one in some]))
+    alike = joined([parts[0], parts[0]])
+    assert alike.scale.factors is not None
+    assert torch.equal(alike.rows(torch.tensor([50, 3])).dense(), parts[0].dense()[[2, 3]])
