@@ -103,7 +103,7 @@ def together(options: Options, batches: List[int], progress: Callable[[str], Non
         )
     names = row_names(options.methods, options.quick, options.peers)
     source = weights(options.target, options.draft, options.dtype, options.inflate, trusted=options.trust_remote_code)
-    source = replace(source, sources=sources(options.sources, names))
+    source = replace(source, sources=sources(options.sources, names), form=options.weights)
     out = Exclusions(progress, needed=PLAIN_ROW)
     for name in (*(name for name in names if name in OUTSIDE), *((ORACLE,) if ORACLE in names else ())):
         with out.unless(name):

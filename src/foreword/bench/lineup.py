@@ -66,12 +66,15 @@ class Weights:
     """Row name -> what it drafts with instead of the draft model: a datastore, a file of past answers …"""
     trusted: bool = False
     """Whether code in the models' own folders may run."""
+    form: str | None = None
+    """Form in which Foreword holds the target's linear weights, as of `foreword.LLM(weights=)`; None = their dtype."""
 
     @property
     def name(self) -> str:
         """Name of the target in the report."""
         name = "bundled models" if self.target == bundled.target() else str(self.target)
-        return f"{name} as {self.shape}" if self.shape else name
+        name = f"{name} as {self.shape}" if self.shape else name
+        return f"{name} in {self.form}" if self.form else name
 
     @property
     def original(self) -> Shape:
@@ -168,7 +171,8 @@ def lineup(
     """
     tokenizer = source.tokenizer(source.target)
     untouched = source.load()
-    target = Model(copy.deepcopy(untouched), source.name)  # packs its layers in place, so the baselines get a copy
+    # packs its layers in place, so the baselines get a copy
+    target = Model(copy.deepcopy(untouched), source.name, weights=source.form)
     target.trust_remote_code = source.trusted
     oracle, cost = Oracle(target.vocab), measure(target)
     pair = registry.Pair(

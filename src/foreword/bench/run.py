@@ -41,6 +41,8 @@ class Options:
     """Six prompts of different sources, 48 tokens each: less than a minute on two cores."""
     inflate: str | None = None
     """Enlarge the target to this shape, a name in SHAPES or T5_SHAPES of foreword.bench.inflate."""
+    weights: str | None = None
+    """Form of the target's linear weights in Foreword, as of `foreword.LLM`; other engines keep the dtype."""
     temperatures: tuple[float, ...] = DEFAULT_TEMPERATURES
     methods: tuple[str, ...] | None = None
     """Names of rows; None = the default ones. Plain decoding and transformers' generate are always measured."""
@@ -94,7 +96,7 @@ def run(options: Options, progress: Callable[[str], None] = lambda _: None) -> R
     names = row_names(options.methods, options.quick, options.peers)
     used = versions() | registry.versions(names)
     source = weights(options.target, options.draft, options.dtype, options.inflate, trusted=options.trust_remote_code)
-    source = replace(source, sources=sources(options.sources, names))
+    source = replace(source, sources=sources(options.sources, names), form=options.weights)
     chosen = spread(load(options.prompts), options.limit)
     progress(f"loading {source.name}")
     out = Exclusions(progress, needed=PLAIN_ROW)

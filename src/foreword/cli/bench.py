@@ -157,6 +157,7 @@ def bench(
     task: Task = "text",
     audio: Sounds = None,
     inflate: Inflate = None,
+    weights: options.WeightsName = None,
     temperature: Temperatures = None,
     method: Rows = None,
     budget: Budget = None,
@@ -201,6 +202,7 @@ def _request(given: dict[str, Any]) -> Options:
     unchanged = (
         "quick",
         "inflate",
+        "weights",
         "budget",
         "prompts",
         "limit_prompts",
