@@ -139,7 +139,7 @@ static void grouped_panel(const Product *p, const Grouped *h, int64_t row, int r
 #ifdef MATRICES
 
 #define MOST_GROUP 128  /* depths of the largest group */
-#define FEW_IN_MATRICES 2 /* rows from which on matrix registers are faster */
+#define FEW_IN_MATRICES 5 /* rows from which on matrix registers are faster */
 
 typedef struct { _Alignas(64) int8_t code[2][MOST_GROUP / QUAD][WIDTH]; } Unpacked; /* [strip][quad][output, depth] */
 
@@ -164,25 +164,28 @@ static void shape_for_groups(int rows, int64_t group) {
     _tile_loadconfig(&shape);
 }
 
-/* One group of P strips times the rows. */
-#define GROUP_SUMS(first, second)                                                    \
-    do {                                                                             \
-        _tile_zero(first);                                                           \
-        if (P == 2) _tile_zero(second);                                              \
-        for (int64_t k = 0; k < h->group; k += WIDTH) {                              \
-            _tile_loadd(4, x.code + g * h->group + k, stride);                       \
-            _tile_loadd(5, ready[g & 1][0] + k * LANES, WIDTH);                             \
-            _tile_dpbssd(first, 4, 5);                                               \
-            if (P == 1) continue;                                                    \
-            _tile_loadd(6, ready[g & 1][1] + k * LANES, WIDTH);                             \
-            _tile_dpbssd(second, 4, 6);                                              \
-        }                                                                            \
-        _tile_stored(first, sums[g & 1][0][0], WIDTH);                                  \
-        if (P == 2) _tile_stored(second, sums[g & 1][1][0], WIDTH);                     \
+/* Sums of one group of P strips times the rows, and their way to memory. */
+#define MULTIPLY_GROUP(first, second)                            \
+    do {                                                         \
+        _tile_zero(first);                                       \
+        if (P == 2) _tile_zero(second);                          \
+        for (int64_t k = 0; k < h->group; k += WIDTH) {          \
+            _tile_loadd(4, x.code + g * h->group + k, stride);   \
+            _tile_loadd(5, ready[g & 1][0] + k * LANES, WIDTH);  \
+            _tile_dpbssd(first, 4, 5);                           \
+            if (P == 1) continue;                                \
+            _tile_loadd(6, ready[g & 1][1] + k * LANES, WIDTH);  \
+            _tile_dpbssd(second, 4, 6);                          \
+        }                                                        \
+    } while (0)
+#define STORE_GROUP(first, second)                               \
+    do {                                                         \
+        _tile_stored(first, sums[(g - 1) & 1][0][0], WIDTH);     \
+        if (P == 2) _tile_stored(second, sums[(g - 1) & 1][1][0], WIDTH); \
     } while (0)
 
-/* At most 16 rows times a panel of P strips. Codes of the next group are widened while one is multiplied and the sums of the
- * last are added up: a register of weights cannot be loaded soon after its memory was written. */
+/* At most 16 rows times a panel of P strips. While a group is multiplied, the codes of the next are widened, the sums of the last
+ * go to memory and those of the one before are added up: each of these would wait for the one before it. */
 INLINE void grouped_matrix(const Product *p, const Grouped *h, int64_t row, int rows, int64_t panel, const int P) {
     const int64_t groups = p->depth / h->group, stride = p->depth * (int64_t)sizeof(factor);
     const int64_t code_bytes = h->group * LANES * h->bits / 8;
@@ -196,7 +199,7 @@ INLINE void grouped_matrix(const Product *p, const Grouped *h, int64_t row, int 
     Fields fields[4][2]; /* by group and strip */
     for (int i = 0; i < P; i++)
         for (int r = 0; r < rows; r++) total[i][r] = all(0);
-    for (int64_t g = -1; g <= groups; g++) {
+    for (int64_t g = -1; g < groups + 2; g++) {
         if (g + 1 < groups) { /* widen group g + 1 */
             const int turn = (g + 1) & 1;
 #pragma GCC unroll 2
@@ -209,21 +212,25 @@ INLINE void grouped_matrix(const Product *p, const Grouped *h, int64_t row, int 
             }
             written(scratch);
         }
-        if (g >= 0 && g < groups) { /* multiply group g */
-            if (g & 1) GROUP_SUMS(2, 3);
-            else GROUP_SUMS(0, 1);
-        }
-        if (g > 0) /* add up group g - 1 */
+        if (g > 1) /* add up group g - 2 */
 #pragma GCC unroll 2
             for (int i = 0; i < P; i++) {
-                const Fields f = fields[(g - 1) & 3][i];
-                const char *step = (const char *)(x.step + g - 1), *moment = (const char *)(x.moment + g - 1);
+                const Fields f = fields[(g - 2) & 3][i];
+                const char *step = (const char *)(x.step + g - 2), *moment = (const char *)(x.moment + g - 2);
                 for (int r = 0; r < rows; r++, step += stride, moment += stride) {
-                    floats sum = fused(whole_floats(_mm512_load_si512(sums[(g - 1) & 1][i][r])), mul(f.scale, all(*(const float *)step)), total[i][r]);
+                    floats sum = fused(whole_floats(_mm512_load_si512(sums[g & 1][i][r])), mul(f.scale, all(*(const float *)step)), total[i][r]);
                     if (h->offset) sum = fused(f.offset, all(*(const float *)moment), sum);
                     total[i][r] = sum;
                 }
             }
+        if (g >= 0 && g < groups) {
+            if (g & 1) MULTIPLY_GROUP(2, 3);
+            else MULTIPLY_GROUP(0, 1);
+        }
+        if (g > 0 && g <= groups) {
+            if (g & 1) STORE_GROUP(0, 1);
+            else STORE_GROUP(2, 3);
+        }
     }
     for (int r = 0; r < rows; r++) finish(p, row + r, panel * PANEL, total[0][r], total[P - 1][r], P);
 }
