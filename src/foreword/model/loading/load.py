@@ -1,6 +1,6 @@
 """Provides loading of a checkpoint with transformers, after all checks.
 
-The checks are in hub.py (files), config.py and complete.py (tensors).
+The checks are in hub.py (files), config.py and complete.py (tensors); quantized.py reads quantized checkpoints.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from foreword.model.architectures import loader
 from foreword.model.loading import hub
 from foreword.model.loading.complete import INDEX, check_finite, check_index, check_loaded, weights
 from foreword.model.loading.config import CONFIG, read_json, unloadable
+from foreword.model.loading.quantized import load_dequantized, quantization
 
 GENERATION = "generation_config.json"
 _LOADING = Lock()
@@ -31,8 +32,9 @@ def load_weights(
     """Load a checkpoint on the CPU. Raises ModelError where a weight is missing, of another shape or not finite."""
     try:
         check_index(source, read_json(source, INDEX))
+        load = load_dequantized if quantization(config) else loader(config).from_pretrained
         with _LOADING:
-            model, info = loader(config).from_pretrained(
+            model, info = load(
                 source,
                 config=config,
                 dtype=dtype,

@@ -1,0 +1,146 @@
+"""Provides loading of checkpoints whose safetensors hold quantized matrices: the model itself is a plain one.
+
+Every quantized matrix is dequantized into the model's dtype. Its few bits stay beside it, as `coded` of the linear
+layer (`foreword.model.quantized.coded.Coded`), for backends that multiply by them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from torch import Tensor, nn
+from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
+
+from foreword.errors import ModelError
+from foreword.model.architectures import loader
+from foreword.model.loading import hub
+from foreword.model.loading.complete import INDEX
+from foreword.model.loading.config import read_json
+from foreword.model.quantized.coded import Coded
+from foreword.model.quantized.formats import FORMATS
+from foreword.model.quantized.layer import Format, Layer, named
+
+WEIGHTS = "model.safetensors"
+SETTINGS = "quantization_config"
+"""Entry of a config, or of its text config."""
+
+
+def quantization(config: PreTrainedConfig) -> Mapping[str, Any] | None:
+    """Return the settings of a quantized checkpoint; None where it is not one, or transformers is to load it.
+
+    Raises ModelError for a method that transformers does not know either: it would load the model without its weights.
+    """
+    settings = getattr(config, SETTINGS, None) or getattr(config.get_text_config(), SETTINGS, None)
+    if not isinstance(settings, dict):
+        return None
+    method = settings.get("quant_method")
+    if method is not None and method not in {*FORMATS, *AUTO_QUANTIZATION_CONFIG_MAPPING}:
+        raise _unsupported(str(config.name_or_path), f"quant_method={method!r}")
+    return settings if method in FORMATS else None
+
+
+def load_dequantized(
+    source: str | Path, config: PreTrainedConfig, dtype: torch.dtype | str, *, trust_remote_code: bool, **how: Any
+) -> tuple[PreTrainedModel, Mapping[str, Any]]:
+    """Return a model with dequantized weights and transformers' loading info; `how` as for its `from_pretrained`.
+
+    Raises ModelError that names the tensor or the setting that cannot be read.
+    """
+    settings = quantization(config) or {}
+    kind = dtype if isinstance(dtype, torch.dtype) else _dtype(config, dtype)
+    tensors, coded, unused = _read(str(source), _files(source), settings, kind)
+    places = {tensors[name].data_ptr(): matrix for name, matrix in coded.items()}
+    config = deepcopy(config)
+    for part in (config, config.get_text_config()):
+        if hasattr(part, SETTINGS):
+            delattr(part, SETTINGS)
+    with torch.device("meta"):  # only for its class: from_pretrained of an Auto class takes no tensors
+        empty = loader(config).from_config(config, trust_remote_code=trust_remote_code)
+    model, info = type(empty).from_pretrained(
+        None, config=empty.config, state_dict=tensors, dtype=kind, trust_remote_code=trust_remote_code, **how
+    )
+    model.config.name_or_path = str(source)
+    for module in model.modules():
+        if isinstance(module, nn.Linear) and (matrix := places.get(module.weight.data_ptr())):
+            module.coded = matrix  # type: ignore[assignment] # found by storage, for transformers renames weights
+    return model, {**info, "unexpected_keys": set(info["unexpected_keys"]) - unused}
+
+
+def _unsupported(source: str, setting: str) -> ModelError:
+    return ModelError(
+        f"cannot load the weights of {source!r}: {setting} of its {SETTINGS} is not supported. Use a checkpoint in a "
+        "form of docs/targets/quantized.md"
+    )
+
+
+def _dtype(config: PreTrainedConfig, name: str) -> torch.dtype:
+    """Return the dtype of a name; for "auto" that of the config."""
+    if name != "auto":
+        return getattr(torch, name)
+    usual = config.dtype or config.get_text_config().dtype
+    return usual if isinstance(usual, torch.dtype) else torch.bfloat16
+
+
+def _files(source: str | Path) -> list[Path]:
+    index = read_json(source, INDEX)
+    names = [WEIGHTS] if index is None else sorted(set(index["weight_map"].values()))
+    files = [hub.file(source, name) for name in names]
+    if not all(file.is_file() for file in files):
+        raise ModelError(
+            f"cannot load the weights of {str(source)!r}: quantized weights are read from {WEIGHTS}, which does not "
+            "exist. Use a checkpoint in safetensors"
+        )
+    return files
+
+
+def _read(
+    source: str, files: list[Path], settings: Mapping[str, Any], dtype: torch.dtype
+) -> tuple[dict[str, Tensor], dict[str, Coded], set[str]]:
+    """Return the tensors of the plain model, the quantized ones of them in few bits, and names that may be left out."""
+    method = FORMATS[settings["quant_method"]]
+    if setting := method.refused(settings):
+        raise _unsupported(source, setting)
+    coded: dict[str, Coded] = {}
+    with ExitStack() as stack:
+        opened = [stack.enter_context(safe_open(file, framework="pt")) for file in files]
+        places = {name: file for file in opened for name in file.keys()}  # noqa: SIM118 - a handle is no mapping
+        layers = _layers(places, method)
+        parts = {name for layer in layers.values() for name in layer.values()}
+        tensors = {name: file.get_tensor(name) for name, file in places.items() if name not in parts}
+        for name, tensor in tensors.items():
+            if name.endswith(".weight") and (not tensor.is_floating_point() or tensor.element_size() == 1):
+                raise Layer(source, name, {}, settings).error("", f"holds {named(tensor.dtype)} and has no scale")
+        for name, endings in layers.items():
+            held = {ending: places[full].get_tensor(full) for ending, full in endings.items()}
+            matrix = method.read(Layer(source, name, held, settings))
+            if isinstance(matrix, Coded):
+                coded[name + method.weight] = matrix
+                matrix = matrix.dense()
+            tensors[name + method.weight] = matrix.to(dtype)
+    biases = {name + ".bias" for name in layers}
+    return tensors, coded, {name for name in biases & set(tensors) if not tensors[name].any()}
+
+
+def _layers(names: Mapping[str, object], method: Format) -> dict[str, dict[str, str]]:
+    """Return the names of the tensors of every quantized matrix, by their endings."""
+    layers: dict[str, dict[str, str]] = {}
+    for name, ending in _parts(names, method.endings):
+        layers.setdefault(name.removesuffix(ending), {})[ending] = name
+    if method.codes:
+        for name, endings in layers.items():
+            if name + method.codes in names:
+                endings[method.codes] = name + method.codes
+    return layers
+
+
+def _parts(names: Mapping[str, object], endings: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    for name in names:
+        if ending := next((ending for ending in endings if name.endswith(ending)), None):
+            yield name, ending

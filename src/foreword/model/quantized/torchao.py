@@ -1,0 +1,34 @@
+"""Provides the reader of torchao's whole numbers of a byte each: Int8Tensor and IntxUnpackedToInt8Tensor."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from foreword.model.quantized.coded import Coded
+from foreword.model.quantized.layer import Format, Layer, affine, signed
+
+
+def read(layer: Layer) -> Coded | Tensor:
+    """Return a matrix, of 4 bits where its numbers need no more; torchao's packed forms are refused."""
+    weight = layer.take("._weight_qdata", torch.int8, None, None)
+    if "._weight_act_pre_scale" in layer.tensors:
+        raise layer.error("._weight_act_pre_scale", "scales activations, which is not supported")
+    scale = layer.take("._weight_scale", None, len(weight), None)
+    zeros = None
+    if "._weight_zero_point" in layer.tensors:
+        zeros = layer.take("._weight_zero_point", None, *scale.shape).to(torch.int32)
+    bits = 4 if int(weight.min()) >= -8 and int(weight.max()) < 8 else 8
+    return affine(layer, signed(weight, bits), bits, scale, zeros)
+
+
+FORMAT = Format(
+    tuple(
+        f"._weight_{name}"
+        for name in (
+            *("qdata", "scale", "zero_point", "scale_and_zero", "per_tensor_scale"),
+            *("act_pre_scale", "act_quant_scale", "act_quant_zero_point"),
+        )
+    ),
+    read,
+)

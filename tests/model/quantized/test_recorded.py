@@ -1,0 +1,115 @@
+"""Checkpoints that the library of each method wrote (record.py) are read as that library reads them."""
+
+import json
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from foreword.model.loading.config import read_config
+from foreword.model.loading.load import load_weights
+from foreword.model.quantized.formats import FORMATS
+from foreword.model.quantized.layer import Layer
+
+RECORDED = Path(__file__).parent / "recorded"
+EXACT = [
+    *("gptq-4", "gptq-4-asym", "gptq-4-v2", "gptq-8-asym", "gptq-4-act-order", "awq", "bitsandbytes-8"),
+    *("compressed-w4a16", "compressed-w4a16-asym", "compressed-w8a16", "compressed-w8a8"),
+    *("torchao-int4", "torchao-int8"),
+]
+ROUNDED = {"bitsandbytes-nf4": 1 / 254, "bitsandbytes-fp4": 1 / 192}
+"""Tables that are rounded to whole numbers -> the largest difference, as a share of the block's largest weight."""
+SCORES = {"bitsandbytes-8": 0.003, "torchao-int4": 0.001, "torchao-int8": 0.001}
+SCORES |= dict.fromkeys(ROUNDED, 0.004)
+"""Nats a token from transformers' own loading: it quantizes activations to 8 bits, computes in bfloat16, or does not
+round the table. Of the others the scores are those of the dequantized weights."""
+
+
+@cache
+def loaded(name: str, dtype: torch.dtype | str) -> nn.Module:
+    folder = RECORDED / name
+    return load_weights(folder, read_config(folder), dtype).eval()
+
+
+def quantized(model: nn.Module) -> dict[str, nn.Linear]:
+    return {name: layer for name, layer in model.named_modules() if hasattr(layer, "coded")}
+
+
+def test_every_recorded_checkpoint_is_tested():
+    assert sorted([*EXACT, *ROUNDED]) == sorted(path.name for path in RECORDED.iterdir())
+
+
+@pytest.mark.parametrize("name", [*EXACT, *ROUNDED])
+def test_weights_are_those_of_the_library(name):
+    model, expected = loaded(name, torch.float32), load_file(RECORDED / name / "expected.safetensors")
+    weights = {part.removeprefix("weight."): tensor for part, tensor in expected.items() if part.startswith("weight.")}
+    assert len(weights) == 2
+    for part, weight in weights.items():
+        found = model.get_submodule(part).weight
+        if name in EXACT:
+            torch.testing.assert_close(found, weight, rtol=2**-22, atol=0)
+        else:
+            largest = weight.unflatten(1, (-1, 64)).abs().amax(-1, keepdim=True)
+            apart = (found - weight).unflatten(1, (-1, 64)).abs() / largest
+            assert 0 < apart.max() <= ROUNDED[name] * 1.001
+            if name == "bitsandbytes-fp4":
+                assert apart[weight.unflatten(1, (-1, 64)).abs() > largest / 100].max() < 1e-6
+
+
+def test_blocks_that_run_over_the_ends_of_outputs_are_dequantized_exactly():
+    folder, part = RECORDED / "bitsandbytes-nf4", "model.layers.0.self_attn.q_proj"
+    held = {name.removeprefix(part): tensor for name, tensor in load_file(folder / "model.safetensors").items()}
+    state = ".weight.quant_state.bitsandbytes__nf4"
+    settings = json.loads(bytes(held[state].tolist())) | dict(shape=[128, 32])
+    held[state] = torch.tensor(list(json.dumps(settings).encode()), dtype=torch.uint8)
+    found = FORMATS["bitsandbytes"].read(Layer("", part, held, {}))
+    assert torch.equal(found, load_file(folder / "expected.safetensors")[f"weight.{part}"].view(128, 32))
+
+
+@pytest.mark.parametrize("name", [*EXACT, *ROUNDED])
+def test_scores_are_those_of_the_library(name):
+    model, expected = loaded(name, torch.float32), load_file(RECORDED / name / "expected.safetensors")
+    with torch.inference_mode():
+        found = model(expected["tokens"][None]).logits[0]
+    if name in SCORES:
+        whole = expected["logits"].log_softmax(-1)
+        assert (whole.exp() * (whole - found.log_softmax(-1))).sum(-1).mean() < SCORES[name]
+    else:
+        torch.testing.assert_close(found, expected["logits"], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", [*EXACT, *ROUNDED])
+def test_every_layer_holds_its_few_bits_beside_its_weight(name, dtype):
+    model = loaded(name, dtype)
+    layers = quantized(model)
+    assert len(layers) == (0 if name == "gptq-4-act-order" else 7)
+    for layer in layers.values():
+        assert torch.equal(layer.coded.dense().to(dtype), layer.weight)
+        assert int(layer.coded.codes.max()) < len(layer.coded.levels)
+        numbers = [part.values for part in (layer.coded.scale, layer.coded.offset) if part is not None]
+        assert all(part.is_contiguous() for part in (layer.coded.codes, *numbers))
+        assert layer.coded.group * layer.coded.groups == layer.in_features
+    assert model.dtype == dtype
+    assert getattr(model.config, "quantization_config", None) is None
+    assert model.config.name_or_path == str(RECORDED / name)
+
+
+def test_codes_are_as_few_as_the_checkpoint_says():
+    few = {
+        name: next(iter(quantized(loaded(name, torch.float32)).values())).coded for name in EXACT if "act" not in name
+    }
+    assert {name: len(coded.levels) for name, coded in few.items()} == {
+        name: 256 if "8" in name.removeprefix("compressed-").removesuffix("a8") else 16 for name in few
+    }
+    zero = {"gptq-4-asym", "gptq-4-v2", "gptq-8-asym", "awq", "compressed-w4a16-asym", "torchao-int4"}
+    assert {name for name, coded in few.items() if coded.offset is not None} == zero
+
+
+def test_the_dtype_of_the_config_is_the_usual_one():
+    config = json.loads((RECORDED / "awq" / "config.json").read_text(encoding="utf-8"))
+    assert config["dtype"] == "float16"
+    assert loaded("awq", "auto").dtype == torch.float16

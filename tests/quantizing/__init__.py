@@ -1,0 +1,46 @@
+"""Checkpoints with matrices of 8 bits, as compressed-tensors stores them: a row of whole numbers and its scale.
+
+Any model can be written so without a library; the forms of the libraries themselves are in tests/model/quantized.
+"""
+
+import json
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+SETTINGS = dict(quant_method="compressed-tensors", format="int-quantized", ignore=["lm_head"])
+
+
+def int8(folder: Path) -> dict[str, Tensor]:
+    """Quantize the projections of a saved model in place. Returns the weights of the plain model, by name."""
+    tensors = load_file(folder / "model.safetensors")
+    plain = dict(tensors)
+    for name in [name for name in tensors if name.endswith("_proj.weight") and tensors[name].dim() == 2]:
+        weight = tensors.pop(name).float()
+        scale = (weight.abs().amax(1, keepdim=True) / 127).bfloat16()
+        codes = (weight / scale.float()).round().clamp(-128, 127)
+        tensors |= {name: codes.to(torch.int8), f"{name}_scale": scale}
+        plain[name] = codes * scale.float()
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    configured(folder, quantization_config=SETTINGS)
+    return plain
+
+
+def configured(folder: Path, **values: object) -> Path:
+    """The folder, entries of its config changed."""
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    (folder / "config.json").write_text(json.dumps(config | values), encoding="utf-8")
+    return folder
+
+
+def shard(folder: Path, files: int) -> None:
+    """Distribute the tensors of a checkpoint over files, those of each matrix among them."""
+    tensors = load_file(folder / "model.safetensors")
+    names = [f"model-{number}.safetensors" for number in range(files)]
+    places = {name: names[position % files] for position, name in enumerate(sorted(tensors))}
+    for file in names:
+        save_file({name: tensors[name] for name, place in places.items() if place == file}, folder / file)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}), encoding="utf-8")
+    (folder / "model.safetensors").unlink()
