@@ -99,7 +99,8 @@ def _iq4_nl(blocks: Blocks) -> Coded:
 
 
 def _mxfp4(blocks: Blocks) -> Coded:
-    half = torch.ldexp(torch.ones(blocks.shape[:2]), blocks[..., 0].int() - 128)
+    power = blocks[..., 0].int()
+    half = torch.where(power < 2, 2**21 << power, power - 1 << 23).view(torch.float32)  # 2 ** (power - 128)
     return _plain(_bits(blocks[..., 1:], 4, 16), torch.tensor(E2M1, dtype=torch.int8), half)
 
 
