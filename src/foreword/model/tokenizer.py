@@ -24,9 +24,7 @@ def load_tokenizer(source: str | Path, *, trust_remote_code: bool = False) -> To
     if hub.lost(source):
         raise ModelError(f"cannot load a tokenizer from {source}: there is no such folder")
     try:
-        return AutoTokenizer.from_pretrained(
-            source, trust_remote_code=trust_remote_code, local_files_only=hub.local_only(source)
-        )
+        return AutoTokenizer.from_pretrained(trust_remote_code=trust_remote_code, **hub.location(source))
     except ModelError:
         raise
     except Exception as error:
