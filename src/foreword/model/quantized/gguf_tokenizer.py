@@ -1,0 +1,77 @@
+"""Provides corrections of the tokenizer that transformers builds from a GGUF file."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from typing import Any
+
+from tokenizers import Tokenizer, normalizers, pre_tokenizers
+from transformers import PreTrainedTokenizerBase
+
+from foreword.model.quantized.gguf_file import GgufFile
+
+DIGITS = "smollm"
+"""Name of a split that takes each digit apart, then splits as GPT-2 does."""
+LLAMA3 = ("llama-bpe", "llama3", "llama-v3")
+"""Names of Llama 3's split. Llama.cpp begins such texts with the token for it, if a file does not say otherwise."""
+SPACE = "\u2581"
+"""A space, as SentencePiece writes it; also before each text, also where that begins with a space."""
+CONTROL, USER_DEFINED = 3, 4
+"""Kinds of tokens that are found in text as they stand."""
+KNOWN = (
+    *("default", "gpt-2", "gpt2", "qwen2", "deepseek-r1-qwen", "tekken", "pixtral", "gpt-4o", "dbrx", "smaug-bpe"),
+    *("falcon3", DIGITS, *LLAMA3),
+)
+"""Names of the splits of byte-level vocabularies that are read; transformers takes others for GPT-2's."""
+
+
+def corrected(tokenizer: PreTrainedTokenizerBase, file: GgufFile) -> PreTrainedTokenizerBase:
+    """Return a tokenizer that splits text as the file says, and has the file's tokens only. Changes it in place."""
+    fast: Any = tokenizer
+    if file.field("tokenizer.ggml.model") == "llama" and file.field("tokenizer.ggml.add_space_prefix") is not False:
+        fast.backend_tokenizer.normalizer = normalizers.Sequence(
+            [normalizers.Prepend(SPACE), normalizers.Replace(" ", SPACE)]
+        )
+        fast.backend_tokenizer.pre_tokenizer = None
+    if file.field("tokenizer.ggml.model") != "gpt2":
+        return tokenizer
+    content = json.loads(fast.backend_tokenizer.to_str())
+    split = file.field("tokenizer.ggml.pre") or "default"
+    _restore(content, file.field("tokenizer.ggml.tokens"), file.field("tokenizer.ggml.token_type") or [])
+    content["model"]["ignore_merges"] = split in LLAMA3
+    fast._tokenizer = Tokenizer.from_str(json.dumps(content))
+    if split == DIGITS:
+        fast.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+            [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+        )
+    if split in LLAMA3 and file.field("tokenizer.ggml.add_bos_token") is None and fast.bos_token is not None:
+        fast.add_bos_token = True
+    if fast.add_bos_token or fast.add_eos_token:
+        fast.update_post_processor()  # ids may have changed
+    if split not in KNOWN:
+        warnings.warn(
+            f"{file.source} splits text by {split!r}, which is read as GPT-2's split: prompts may have other tokens "
+            "than the model was trained on. Give tokenizer=..., the folder or hub id of the original model",
+            stacklevel=4,
+        )
+    return tokenizer
+
+
+def _restore(content: dict[str, Any], tokens: list[str], kinds: list[int]) -> None:
+    """Give the special tokens of a byte-level vocabulary the ids of the file, and drop those that are not the file's.
+
+    Transformers spells special tokens in bytes like all others, so those beyond ASCII are not found in text, and it
+    adds them again, as well as GPT-2's own, behind the vocabulary.
+    """
+    special = {tokens[id]: id for id, kind in enumerate(kinds) if kind in (SPACE = "\u2581"
+"""A space, as SentencePiece writes it; also before each text, also where that begins with a space."""
+CONTROL, USER_DEFINED)}
+    added = {token["content"]: token for token in content["added_tokens"] if token["id"] < len(tokens)}
+    vocab = {id: token for token, id in content["model"]["vocab"].items()}
+    for token, id in special.items():
+        plain = dict(single_word=False, lstrip=False, rstrip=False, normalized=False)
+        added[token] = {"id": id, "content": token, "special": kinds[id] == CONTROL, **plain}
+        vocab[id] = token
+    content["added_tokens"] = sorted(added.values(), key=lambda token: token["id"])
+    content["model"]["vocab"] = {token: id for id, token in vocab.items()}
