@@ -16,7 +16,7 @@ DIGITS = "smollm"
 LLAMA3 = ("llama-bpe", "llama3", "llama-v3")
 """Names of Llama 3's split. Llama.cpp begins such texts with the token for it, if a file does not say otherwise."""
 SPACE = "\u2581"
-"""A space, as SentencePiece writes it; also before each text, also where that begins with a space."""
+"""A space, as SentencePiece writes it, and before each text."""
 CONTROL, USER_DEFINED = 3, 4
 """Kinds of tokens that are found in text as they stand."""
 KNOWN = (
@@ -64,9 +64,7 @@ def _restore(content: dict[str, Any], tokens: list[str], kinds: list[int]) -> No
     Transformers spells special tokens in bytes like all others, so those beyond ASCII are not found in text, and it
     adds them again, as well as GPT-2's own, behind the vocabulary.
     """
-    special = {tokens[id]: id for id, kind in enumerate(kinds) if kind in (SPACE = "\u2581"
-"""A space, as SentencePiece writes it; also before each text, also where that begins with a space."""
-CONTROL, USER_DEFINED)}
+    special = {tokens[id]: id for id, kind in enumerate(kinds) if kind in (CONTROL, USER_DEFINED)}
     added = {token["content"]: token for token in content["added_tokens"] if token["id"] < len(tokens)}
     vocab = {id: token for token, id in content["model"]["vocab"].items()}
     for token, id in special.items():
