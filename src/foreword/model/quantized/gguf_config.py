@@ -15,6 +15,7 @@ FIELDS = {
     "attention.sliding_window": "sliding_window",
     "attn_logit_softcapping": "attn_logit_softcapping",
     "final_logit_softcapping": "final_logit_softcapping",
+    "rope.scaling.original_context_length": "original_max_position_embeddings",
     "expert_feed_forward_length": "moe_intermediate_size",
     "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
 }
@@ -58,6 +59,9 @@ def _rope(file: GgufFile, config: PreTrainedConfig) -> dict[str, Any]:
     kind, factor = file.field("{}.rope.scaling.type") or "none", file.field("{}.rope.scaling.factor")
     base = file.field("{}.rope.freq_base")
     read: dict[str, Any] = {} if base is None else {"rope_theta": base}
+    size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    if (turned := file.field("{}.rope.dimension_count") or size) < size:
+        read["partial_rotary_factor"] = turned / size
     if "rope_freqs.weight" in file.tensors:
         return read | _llama3(file, base or 10000.0)
     original = file.field("{}.rope.scaling.original_context_length")

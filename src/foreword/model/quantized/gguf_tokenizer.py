@@ -21,7 +21,7 @@ CONTROL, USER_DEFINED = 3, 4
 """Kinds of tokens that are found in text as they stand."""
 KNOWN = (
     *("default", "gpt-2", "gpt2", "qwen2", "deepseek-r1-qwen", "tekken", "pixtral", "gpt-4o", "dbrx", "smaug-bpe"),
-    *("falcon3", DIGITS, *LLAMA3),
+    *("falcon3", "qwen35", DIGITS, *LLAMA3),
 )
 """Names of the splits of byte-level vocabularies that are read; transformers takes others for GPT-2's."""
 
