@@ -43,7 +43,8 @@ def write(model: PreTrainedModel, path: Path, architecture: str, kind: str = "F3
         writer.add_tensor(f"{name}.weight", value)
     for name, value in _tensors(model, architecture):
         _add(writer, name, value, kind)
-    return _finish(writer, path)
+    finish(writer)
+    return path
 
 
 def quantized(source: Path, path: Path, kind: str) -> Path:
@@ -56,7 +57,8 @@ def quantized(source: Path, path: Path, kind: str) -> Path:
             writer.add_key_value(field.name, field.contents(), field.types[0], inner)
     for tensor in read.tensors:
         _add(writer, tensor.name, gguf.quants.dequantize(tensor.data, tensor.tensor_type), kind)
-    return _finish(writer, path)
+    finish(writer)
+    return path
 
 
 def _tensors(model: PreTrainedModel, architecture: str):
@@ -92,9 +94,9 @@ def _add(writer: Any, name: str, value: np.ndarray, kind: str) -> None:
         writer.add_tensor(name, gguf.quants.quantize(value.astype(np.float32), type_), raw_dtype=type_)
 
 
-def _finish(writer: Any, path: Path) -> Path:
+def finish(writer: Any) -> None:
+    """Write what was added."""
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    return path

@@ -10,7 +10,7 @@ from foreword.errors import InvalidRequest, ModelError, VocabularyMismatch, word
 from foreword.model.loading import hub
 from foreword.model.loading.config import CONFIG, read_json, untrusted
 from foreword.model.quantized.gguf_file import GgufFile
-from foreword.model.quantized.gguf_tokenizer import corrected
+from foreword.model.quantized.gguf_tokenizer import check_tokens, corrected
 
 Tokenizer = PreTrainedTokenizerBase
 
@@ -23,11 +23,11 @@ def load_tokenizer(source: str | Path, *, trust_remote_code: bool = False) -> To
 
     Raises ModelError where there is none, or it is damaged.
     """
+    path = hub.gguf(source)
     if hub.lost(source):
         raise ModelError(f"cannot load a tokenizer from {source}: there is no such folder")
     try:
-        path = hub.gguf(source)
-        file = None if path is None else GgufFile.open(source, path)
+        file = None if path is None else check_tokens(GgufFile.open(source, path))
         tokenizer = AutoTokenizer.from_pretrained(trust_remote_code=trust_remote_code, **hub.location(source))
         return tokenizer if file is None else corrected(tokenizer, file)
     except ModelError:

@@ -146,9 +146,7 @@ FAMILIES: dict[str, tuple[str, PreTrainedConfig, dict[str, object]]] = {
     "qwen2moe": (
         "qwen2moe",
         Qwen2MoeConfig(**SIZES, **EXPERTS, shared_expert_intermediate_size=96),
-        dict(
-            expert_count=4, expert_used_count=2, expert_feed_forward_length=64, expert_shared_feed_forward_length=96
-        ),
+        dict(expert_count=4, expert_used_count=2, expert_feed_forward_length=64, expert_shared_feed_forward_length=96),
     ),
     "qwen3moe": (
         "qwen3moe",
@@ -183,7 +181,9 @@ def test_every_linear_layer_has_its_codes_in_the_order_of_its_rows(family, tmp_p
     architecture, model, fields = family
     path = gguf_files.write(model, tmp_path / "model.gguf", architecture, "Q4_0", **fields)
     read = load_weights(path, read_config(path), torch.bfloat16)
-    linear = {name: layer for name, layer in read.named_modules() if type(layer) is nn.Linear and layer.out_features > 1}
+    linear = {
+        name: layer for name, layer in read.named_modules() if type(layer) is nn.Linear and layer.out_features > 1
+    }
     assert len(linear) > 5
     for name, layer in linear.items():
         assert torch.equal(layer.coded.dense().to(torch.bfloat16), layer.weight), name

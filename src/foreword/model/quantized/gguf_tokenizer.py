@@ -9,6 +9,7 @@ from typing import Any
 from tokenizers import Tokenizer, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerBase
 
+from foreword.errors import ModelError
 from foreword.model.quantized.gguf_file import GgufFile
 
 DIGITS = "smollm"
@@ -24,6 +25,16 @@ KNOWN = (
     *("falcon3", "qwen35", DIGITS, *LLAMA3),
 )
 """Names of the splits of byte-level vocabularies that are read; transformers takes others for GPT-2's."""
+
+
+def check_tokens(file: GgufFile) -> GgufFile:
+    """Return a file that holds a tokenizer. Raises ModelError where it holds none."""
+    if "tokenizer.ggml.tokens" not in file.fields:
+        raise ModelError(
+            f"cannot load a tokenizer from {file.source}: the file holds none. Give tokenizer=..., the folder or hub "
+            "id of the original model, or tokenizer=False for token ids alone"
+        )
+    return file
 
 
 def corrected(tokenizer: PreTrainedTokenizerBase, file: GgufFile) -> PreTrainedTokenizerBase:
