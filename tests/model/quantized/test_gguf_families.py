@@ -18,8 +18,6 @@ from transformers import (
     Qwen3MoeConfig,
 )
 
-pytest.importorskip("gguf")
-
 import gguf_files
 from foreword.errors import ModelError
 from foreword.model.architectures import loader
@@ -162,7 +160,7 @@ def family(request):
     torch.manual_seed(1)
     model = loader(config).from_config(config).float().eval()
     with torch.no_grad():
-        for name, weight in model.named_parameters():
+        for weight in model.parameters():
             weight.normal_(std=0.2) if weight.dim() > 1 else weight.add_(torch.randn_like(weight) * 0.1)
     return architecture, model, fields
 

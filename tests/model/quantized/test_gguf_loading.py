@@ -1,15 +1,14 @@
-"""A GGUF file is a model like any other: from a path or the hub, as target or draft, and with errors that say what to do."""
+"""A GGUF file is a model like any other: from a path or the hub, as target or draft, with errors that say more."""
 
 import shutil
 import sys
 from pathlib import Path
 
+import gguf
 import pytest
 import torch
 from huggingface_hub import constants
 from transformers import AutoModelForCausalLM, AutoTokenizer
-
-gguf = pytest.importorskip("gguf")
 
 import gguf_files
 import starter
@@ -98,6 +97,14 @@ def test_types_of_llama_quantize_are_read():
         assert torch.equal(layer.coded.dense(), layer.weight)
 
 
+def test_chats_follow_the_template_of_the_file(plain, tmp_path):
+    template = "{% for message in messages %}<|user|>{{ message['content'] }}<|end|>{% endfor %}<|assistant|>"
+    file = gguf_files.quantized(plain, tmp_path / "chat.gguf", "Q8_0", **{"tokenizer.chat_template": template})
+    llm = LLM(file, method="none")
+    tokens = llm.render([{"role": "user", "content": "Hello"}])
+    assert llm.tokenizer.convert_ids_to_tokens(tokens) == ["<|user|>", "H", "ello", "<|end|>", "<|assistant|>"]
+
+
 def test_tokens_that_end_a_turn_end_the_text(tmp_path):
     model = AutoModelForCausalLM.from_pretrained(starter.draft(), dtype=torch.float32)
     more = {"tokenizer__ggml__eos_token_id": 3, "tokenizer__ggml__eot_token_id": 5, "rope__dimension_count": 64}
@@ -165,11 +172,14 @@ def test_another_file_is_no_gguf_file(tmp_path):
         Model.load(tmp_path / "text.gguf")
 
 
-def test_a_missing_package_is_named(plain, tmp_path, monkeypatch):
+@pytest.mark.parametrize("package", ["gguf", "accelerate"])
+def test_a_missing_package_is_named(plain, tmp_path, monkeypatch, package):
     copy = shutil.copy(plain, tmp_path / "copy.gguf")
-    monkeypatch.setitem(sys.modules, "gguf", None)
+    monkeypatch.setitem(sys.modules, package, None)
     for load in (Model.load, load_tokenizer):
-        with pytest.raises(ModelError, match=r"cannot read .*copy\.gguf: .*Run: pip install 'foreword\[gguf\]'"):
+        with pytest.raises(
+            ModelError, match=rf"copy\.gguf: .*{package} is not installed\. Run: pip install 'foreword\[gguf\]'"
+        ):
             load(copy)
 
 
@@ -185,9 +195,9 @@ def test_a_type_that_is_not_supported_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("architecture", "fields", "reason"),
     [
-        ("bert", {}, "its architecture 'bert' is not supported. Use a file of one of llama, qwen2"),
-        ("llama", {"split.count": 3}, "it is one of several parts. Join them: llama-gguf-split --merge"),
-        ("llama", {}, "it lacks token_embd.weight. Use a file that holds a language model"),
+        ("bert", {}, r"its architecture 'bert' is not supported\. Use a file of one of llama, qwen2"),
+        ("llama", {"split.count": 3}, r"it is one of several parts\. Join them: llama-gguf-split --merge"),
+        ("llama", {}, r"it lacks token_embd\.weight\. Use a file that holds a language model"),
     ],
 )
 def test_files_that_hold_something_else_are_refused(tmp_path, architecture, fields, reason):
@@ -196,7 +206,7 @@ def test_files_that_hold_something_else_are_refused(tmp_path, architecture, fiel
         writer.add_uint16(name, value)
     writer.add_tensor("output_norm.weight", torch.ones(8).numpy())
     gguf_files.finish(writer)
-    with pytest.raises(ModelError, match=f"cannot read .*model.gguf: {reason}"):
+    with pytest.raises(ModelError, match=reason):
         Model.load(tmp_path / "model.gguf")
 
 

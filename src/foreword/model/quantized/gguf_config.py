@@ -35,7 +35,8 @@ def complete(config: PreTrainedConfig, file: GgufFile) -> PreTrainedConfig:
 
     Raises ModelError for rotary positions of a kind that is not supported.
     """
-    config.architectures = [MODEL_FOR_CAUSAL_LM_MAPPING[type(config)].__name__]
+    kind: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    config.architectures = [kind.__name__]
     config.dtype = torch.bfloat16
     config.vocab_size = int(file.tensors["token_embd.weight"].shape[1])
     ends = [file.field(f"tokenizer.ggml.{name}") for name in ENDS]
@@ -49,7 +50,7 @@ def complete(config: PreTrainedConfig, file: GgufFile) -> PreTrainedConfig:
     if hasattr(config, "query_pre_attn_scalar"):
         by_heads = config.num_hidden_layers == BY_HEADS.get(file.architecture)
         config.query_pre_attn_scalar = config.hidden_size // config.num_attention_heads if by_heads else config.head_dim
-    rope: dict[str, Any] = config.rope_parameters  # type: ignore[assignment]
+    rope: dict[str, Any] = config.rope_parameters
     rope.get("full_attention", rope).update(_rope(file, config))
     return config
 

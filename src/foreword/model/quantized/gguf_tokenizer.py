@@ -75,12 +75,12 @@ def _restore(content: dict[str, Any], tokens: list[str], kinds: list[int]) -> No
     Transformers spells special tokens in bytes like all others, so those beyond ASCII are not found in text, and it
     adds them again, as well as GPT-2's own, behind the vocabulary.
     """
-    special = {tokens[id]: id for id, kind in enumerate(kinds) if kind in (CONTROL, USER_DEFINED)}
+    special = {tokens[place]: place for place, kind in enumerate(kinds) if kind in (CONTROL, USER_DEFINED)}
     added = {token["content"]: token for token in content["added_tokens"] if token["id"] < len(tokens)}
-    vocab = {id: token for token, id in content["model"]["vocab"].items()}
-    for token, id in special.items():
+    vocab = {place: token for token, place in content["model"]["vocab"].items()}
+    for token, place in special.items():
         plain = dict(single_word=False, lstrip=False, rstrip=False, normalized=False)
-        added[token] = {"id": id, "content": token, "special": kinds[id] == CONTROL, **plain}
-        vocab[id] = token
+        added[token] = {"id": place, "content": token, "special": kinds[place] == CONTROL, **plain}
+        vocab[place] = token
     content["added_tokens"] = sorted(added.values(), key=lambda token: token["id"])
-    content["model"]["vocab"] = {token: id for id, token in vocab.items()}
+    content["model"]["vocab"] = {token: place for place, token in vocab.items()}
