@@ -168,7 +168,7 @@ def test_a_file_that_ends_too_soon_is_no_complete_one(plain, tmp_path, length):
 
 def test_another_file_is_no_gguf_file(tmp_path):
     (tmp_path / "text.gguf").write_text("once upon a time " * 100)
-    with pytest.raises(ModelError, match="it is no complete GGUF file: GGUF magic invalid. Download it again"):
+    with pytest.raises(ModelError, match=r"it is no complete GGUF file: GGUF magic invalid\. Download it again"):
         Model.load(tmp_path / "text.gguf")
 
 
