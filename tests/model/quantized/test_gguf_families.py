@@ -95,7 +95,7 @@ FAMILIES: dict[str, tuple[str, PreTrainedConfig, dict[str, object]]] = {
     "gemma3": (
         "gemma3",
         Gemma3TextConfig(
-            **SIZES,
+            **SIZES | dict(num_hidden_layers=6),  # the last one attends to the whole text
             **HEAD,
             query_pre_attn_scalar=32,
             sliding_window=16,

@@ -14,15 +14,16 @@ from foreword.model.quantized.gguf_file import GgufFile
 
 DIGITS = "smollm"
 """Name of a split that takes each digit apart, then splits as GPT-2 does."""
-LLAMA3 = ("llama-bpe", "llama3", "llama-v3")
-"""Names of Llama 3's split. Llama.cpp begins such texts with the token for it, if a file does not say otherwise."""
+WHOLE = ("llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "tekken")
+"""Names of the splits of Llama 3 and Mistral, whose words are looked up before they are merged. Such a text begins with
+the token for it, if the file does not say otherwise; both as in llama.cpp."""
 SPACE = "\u2581"
 """A space, as SentencePiece writes it, and before each text."""
 CONTROL, USER_DEFINED = 3, 4
 """Kinds of tokens that are found in text as they stand."""
 KNOWN = (
-    *("default", "gpt-2", "gpt2", "qwen2", "deepseek-r1-qwen", "tekken", "pixtral", "gpt-4o", "dbrx", "smaug-bpe"),
-    *("falcon3", "qwen35", DIGITS, *LLAMA3),
+    *("default", "gpt-2", "gpt2", "qwen2", "qwen35", "deepseek-r1-qwen", "gpt-4o", "dbrx", "smaug-bpe"),
+    *(DIGITS, *WHOLE),
 )
 """Names of the splits of byte-level vocabularies that are read; transformers takes others for GPT-2's."""
 
@@ -50,13 +51,13 @@ def corrected(tokenizer: PreTrainedTokenizerBase, file: GgufFile) -> PreTrainedT
     content = json.loads(fast.backend_tokenizer.to_str())
     split = file.field("tokenizer.ggml.pre") or "default"
     _restore(content, file.field("tokenizer.ggml.tokens"), file.field("tokenizer.ggml.token_type") or [])
-    content["model"]["ignore_merges"] = split in LLAMA3
+    content["model"]["ignore_merges"] = split in WHOLE
     fast._tokenizer = Tokenizer.from_str(json.dumps(content))
     if split == DIGITS:
         fast.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
             [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
         )
-    if split in LLAMA3 and file.field("tokenizer.ggml.add_bos_token") is None and fast.bos_token is not None:
+    if split in WHOLE and file.field("tokenizer.ggml.add_bos_token") is None and fast.bos_token is not None:
         fast.add_bos_token = True
     if fast.add_bos_token or fast.add_eos_token:
         fast.update_post_processor()  # ids may have changed
