@@ -87,6 +87,36 @@ def test_tokens_are_those_of_the_original(plain):
     assert read(text).input_ids == original(text).input_ids
 
 
+def test_special_tokens_beyond_ascii_are_found_in_text(plain, tmp_path):
+    tokens = gguf.GGUFReader(plain).fields["tokenizer.ggml.tokens"].contents()
+    changed = [tokens[0], "<｜User｜>", *tokens[2:]]
+    read = load_tokenizer(
+        gguf_files.quantized(plain, tmp_path / "model.gguf", "Q8_0", **{"tokenizer.ggml.tokens": changed})
+    )
+    assert read.convert_tokens_to_ids("<｜User｜>") == 1
+    assert read("<｜User｜>The").input_ids == [1, tokens.index("The")]
+    assert max(read.get_vocab().values()) == len(tokens) - 1
+
+
+@pytest.mark.parametrize(("split", "begins"), [("llama-bpe", True), ("tekken", True), ("qwen2", False)])
+def test_splits_with_whole_words_begin_with_their_token(plain, tmp_path, split, begins):
+    file = gguf_files.quantized(
+        plain,
+        tmp_path / "model.gguf",
+        "Q8_0",
+        **{"tokenizer.ggml.pre": split, "tokenizer.ggml.add_bos_token": None, "tokenizer.ggml.bos_token_id": 2},
+    )
+    read = load_tokenizer(file)
+    assert read.backend_tokenizer.model.ignore_merges == begins
+    assert (read("The").input_ids[0] == 2) == begins
+
+
+def test_a_split_that_is_not_known_is_a_warning(plain, tmp_path):
+    file = gguf_files.quantized(plain, tmp_path / "model.gguf", "Q8_0", **{"tokenizer.ggml.pre": "viking"})
+    with pytest.warns(UserWarning, match="splits text by 'viking', which is read as GPT-2's.*Give tokenizer="):
+        load_tokenizer(file)
+
+
 def test_types_of_llama_quantize_are_read():
     read = load_weights(QUANTIZED, read_config(QUANTIZED), torch.float32)
     kinds = {tensor.name: tensor.tensor_type.name for tensor in gguf.GGUFReader(QUANTIZED).tensors}

@@ -46,16 +46,17 @@ def write(model: PreTrainedModel, path: Path, architecture: str, kind: str = "F3
     return path
 
 
-def quantized(source: Path, path: Path, kind: str, **more: str) -> Path:
-    """Write a file with the fields of another and more, and its matrices in another type."""
+def quantized(source: Path, path: Path, kind: str, **more: Any) -> Path:
+    """Write a file with the fields of another, some of them changed or added, and its matrices in another type."""
     read = gguf.GGUFReader(source)
     writer = gguf.GGUFWriter(path, read.fields["general.architecture"].contents())
     for field in read.fields.values():
         if not field.name.startswith("GGUF.") and field.name != "general.architecture":
-            inner = field.types[-1] if len(field.types) > 1 else None
-            writer.add_key_value(field.name, field.contents(), field.types[0], inner)
+            inner, value = field.types[-1] if len(field.types) > 1 else None, more.pop(field.name, field.contents())
+            if value is not None:
+                writer.add_key_value(field.name, value, field.types[0], inner)
     for name, value in more.items():
-        writer.add_string(name, value)
+        {int: writer.add_uint32, str: writer.add_string}[type(value)](name, value)
     for tensor in read.tensors:
         _add(writer, tensor.name, gguf.quants.dequantize(tensor.data, tensor.tensor_type), kind)
     finish(writer)
