@@ -12,6 +12,7 @@ from threading import Lock
 from typing import Any
 
 import torch
+import transformers
 from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel
 
 from foreword.errors import ModelError, words
@@ -20,7 +21,12 @@ from foreword.model.loading import hub
 from foreword.model.loading.complete import INDEX, check_finite, check_index, check_loaded, weights
 from foreword.model.loading.config import CONFIG, read_json, unloadable
 from foreword.model.loading.quantized import load_dequantized, quantization
+from foreword.model.quantized.gguf_file import GgufFile, attach
 
+DENSE: dict[str, Any] = (
+    {"quantization_config": transformers.GgufConfig(dequantize=True)} if hasattr(transformers, "GgufConfig") else {}
+)
+"""Keeps newer versions of transformers from fetching kernels for GGUF files from the hub."""
 GENERATION = "generation_config.json"
 _LOADING = Lock()
 """Held while transformers builds a model: it switches the whole process to tensors without storage."""
@@ -33,18 +39,21 @@ def load_weights(
     try:
         check_index(source, read_json(source, INDEX))
         load = load_dequantized if quantization(config) else loader(config).from_pretrained
+        where = hub.location(source) | ({} if hub.gguf(source) is None else DENSE)
         with _LOADING:
             model, info = load(
-                source,
                 config=config,
                 dtype=dtype,
                 generation_config=_generation(source, config),
                 trust_remote_code=trust_remote_code,
-                local_files_only=hub.local_only(source),
+                **where,
                 output_loading_info=True,
                 ignore_mismatched_sizes=True,  # check_loaded refuses them by name
             )
         check_loaded(str(source), model, info)
+        if (path := hub.gguf(source)) is not None:
+            model.config.name_or_path = str(source)  # or it would be the folder, for the tokenizer too
+            attach(GgufFile.open(source, path), model)
         check_finite(str(source), weights(model))
     except ModelError:
         raise

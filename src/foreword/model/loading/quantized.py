@@ -47,13 +47,18 @@ def quantization(config: PreTrainedConfig) -> Mapping[str, Any] | None:
 
 
 def load_dequantized(
-    source: str | Path, config: PreTrainedConfig, dtype: torch.dtype | str, *, trust_remote_code: bool, **how: Any
+    pretrained_model_name_or_path: str | Path,
+    config: PreTrainedConfig,
+    dtype: torch.dtype | str,
+    *,
+    trust_remote_code: bool,
+    **how: Any,
 ) -> tuple[PreTrainedModel, Mapping[str, Any]]:
     """Return a model with dequantized weights and transformers' loading info; `how` as for its `from_pretrained`.
 
     Raises ModelError that names the tensor or the setting that cannot be read.
     """
-    settings = quantization(config) or {}
+    source, settings = pretrained_model_name_or_path, quantization(config) or {}
     kind = dtype if isinstance(dtype, torch.dtype) else _dtype(config, dtype)
     tensors, coded, unused = _read(str(source), _files(source), settings, kind)
     places = {tensors[name].data_ptr(): matrix for name, matrix in coded.items()}

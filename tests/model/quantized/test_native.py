@@ -1,0 +1,84 @@
+"""The native backend multiplies by the codes of a checkpoint; its scores are those of the dequantized weights, nearly."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+import gguf_files
+import starter
+from foreword import LLM, SamplingParams
+from foreword.bench.peers.convert import source
+from foreword.bench.peers.gguf import write
+from foreword.errors import ModelError
+from foreword.model import Model, Read, load_tokenizer
+from foreword.model.loading.config import read_config
+from foreword.model.loading.load import load_weights
+from foreword.native import forward
+from running import prompts
+
+pytestmark = pytest.mark.skipif(forward.reason() is not None, reason=f"no native kernel here: {forward.reason()}")
+HERE = Path(__file__).parent
+CODED = ["awq", "gptq-4", "gptq-4-asym", "gptq-8-asym", "compressed-w4a16-asym", "compressed-w8a8", "bitsandbytes-nf4"]
+CODED += ["torchao-int4"]
+FAR = 0.01
+"""Nats a token. Rows are rounded to 8 bits in groups; a model of random weights lets more of that through than most."""
+
+
+def apart(path: Path, tokens: list[int]) -> tuple[Model, torch.Tensor]:
+    """The model on the native backend, and the KL divergence of its scores from those of float32, after each token."""
+    model = Model.load(path, device="cpu", dtype="bfloat16")
+    model.open(1, len(tokens) + 1)
+    found = model.read([Read(1, 0, tokens, keep=len(tokens))]).log_softmax(-1)
+    reference = load_weights(path, read_config(path), torch.float32)
+    with torch.inference_mode():
+        whole = reference(torch.tensor([tokens])).logits[0].log_softmax(-1)
+    return model, (whole.exp() * (whole - found)).sum(-1)
+
+
+@pytest.mark.parametrize("name", CODED)
+def test_scores_of_recorded_checkpoints(name):
+    model, nats = apart(HERE / "recorded" / name, [token % 64 for token in range(3, 200, 7)])
+    assert model.capability.backend == "native"
+    assert 4 < float(model.weights.removesuffix(" bits")) < 13
+    assert nats.mean() < FAR
+
+
+@pytest.fixture(scope="module", params=["Q8_0", "Q4_0", "Q5_1"])
+def file(tmp_path_factory, request) -> Path:
+    """The bundled draft model, as the package gguf quantizes it."""
+    plain = tmp_path_factory.mktemp("gguf") / "plain.gguf"
+    hf = AutoModelForCausalLM.from_pretrained(starter.draft(), dtype=torch.bfloat16)
+    write(source("the draft", hf, load_tokenizer(starter.draft())), plain)
+    return gguf_files.quantized(plain, plain.with_name(f"{request.param}.gguf"), request.param)
+
+
+def test_scores_of_gguf_files(file):
+    tokens = [token for prompt in prompts() for token in prompt][:100]
+    model, nats = apart(file, tokens)
+    assert model.weights is not None
+    assert nats.mean() < 0.002
+
+
+def test_scores_of_k_quants():
+    model, nats = apart(HERE / "mixed.gguf", list(range(3, 60)))
+    assert model.weights is not None
+    assert nats.mean() < FAR
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("method", ["suffix", "lookahead", "layers"])
+def test_drafts_leave_the_text_of_a_gguf_file_unchanged(file, method, temperature):
+    llm = LLM(str(file))
+    how = dict(temperature=temperature, seed=3, max_tokens=40, ignore_eos=True)
+    texts = [list(prompt) for prompt in prompts()[:3]]
+    plain = llm.generate(texts, SamplingParams(**how, method="none"))
+    drafted = llm.generate(texts, SamplingParams(**how, method=method, nodes=4))
+    assert [one.tokens for one in drafted] == [one.tokens for one in plain]
+    assert sum(one.stats.accepted for one in drafted) > 0
+
+
+def test_weights_in_few_bits_are_not_quantized_again(file):
+    with pytest.raises(ModelError, match=r"it has \d+\.\d bits weights. Leave 'weights' out"):
+        Model.load(file, device="cpu", weights="int4")
