@@ -1,0 +1,75 @@
+"""Each type of a GGUF tensor is read exactly: the weights in few bits are those of the package gguf, bit for bit."""
+
+import gguf
+import numpy as np
+import pytest
+import torch
+
+from foreword.errors import ModelError
+from foreword.model.quantized.gguf import FLOATS, KINDS, coded
+
+ROWS, DEPTH = 24, 512
+
+
+def blocks(kind: str) -> np.ndarray:
+    """(rows, bytes) of valid blocks: all bits at random, but for the float16, which are finite."""
+    type_ = gguf.GGMLQuantizationType[kind]
+    each, size = gguf.GGML_QUANT_SIZES[type_]
+    data = np.random.default_rng(7).integers(0, 256, (ROWS, DEPTH // each, size), dtype=np.uint8)
+    for at in HALVES[kind]:
+        data[..., at + 1] &= 0xBF  # no exponent of ones: neither infinite nor NaN
+    if kind == "MXFP4":
+        data[..., 0] %= 250  # an exponent whose largest multiple is finite
+    return data.reshape(ROWS, -1)
+
+
+HALVES = {
+    "Q4_0": (0,),
+    "Q4_1": (0, 2),
+    "Q5_0": (0,),
+    "Q5_1": (0, 2),
+    "Q8_0": (0,),
+    "Q2_K": (80, 82),
+    "Q3_K": (108,),
+    "Q4_K": (0, 2),
+    "Q5_K": (0, 2),
+    "Q6_K": (208,),
+    "IQ4_NL": (0,),
+    "IQ4_XS": (0,),
+    "MXFP4": (),
+}
+"""Bytes at which a block of each type holds a float16."""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_weights_are_those_of_gguf_bit_for_bit(kind):
+    data = blocks(kind)
+    read = coded("some.weight", kind, torch.from_numpy(data))
+    expected = gguf.quants.dequantize(data, gguf.GGMLQuantizationType[kind])
+    assert np.isfinite(expected).all()
+    assert torch.equal(read.dense(), torch.from_numpy(expected))
+    assert read.codes.shape == (ROWS, DEPTH)
+    assert int(read.codes.max()) < len(read.levels)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_size_of_a_block_is_that_of_gguf(kind):
+    assert KINDS[kind][1] == gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind]][1]
+
+
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "MXFP4"])
+def test_weights_that_gguf_quantized_are_near_the_given_ones(kind):
+    given = torch.randn(ROWS, DEPTH, generator=torch.Generator().manual_seed(3))
+    data = gguf.quants.quantize(given.numpy(), gguf.GGMLQuantizationType[kind])
+    read = coded("some.weight", kind, torch.from_numpy(data)).dense()
+    assert 0 < (read - given).square().mean() < 0.03
+
+
+@pytest.mark.parametrize("kind", FLOATS)
+def test_numbers_have_no_codes(kind):
+    assert coded("some.weight", kind, torch.zeros(2, 64, dtype=torch.uint8)) is None
+
+
+def test_another_type_is_refused_with_the_name_of_the_tensor():
+    with pytest.raises(ModelError, match=r"cannot read the tensor some\.weight: its type IQ2_XXS .*Use.*Q4_K_M"):
+        coded("some.weight", "IQ2_XXS", torch.zeros(2, 66, dtype=torch.uint8))
