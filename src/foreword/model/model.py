@@ -106,7 +106,7 @@ class Model:
         weights: str | None = None,
         trust_remote_code: bool = False,
     ) -> Model:
-        """Load a checkpoint from a folder or the hub.
+        """Load a checkpoint from a folder, the hub or a GGUF file (docs/targets/quantized.md).
 
         `dtype="auto"` is bfloat16 on a CPU that multiplies it in hardware, and on any CPU where the native backend runs
         the model, else float32; on an accelerator it is the checkpoint's own. `backend` is "native", "graph", "pool",

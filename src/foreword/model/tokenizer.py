@@ -9,6 +9,8 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from foreword.errors import InvalidRequest, ModelError, VocabularyMismatch, words
 from foreword.model.loading import hub
 from foreword.model.loading.config import CONFIG, read_json, untrusted
+from foreword.model.quantized.gguf_file import GgufFile
+from foreword.model.quantized.gguf_tokenizer import check_tokens, corrected
 
 Tokenizer = PreTrainedTokenizerBase
 
@@ -21,12 +23,13 @@ def load_tokenizer(source: str | Path, *, trust_remote_code: bool = False) -> To
 
     Raises ModelError where there is none, or it is damaged.
     """
+    path = hub.gguf(source)
     if hub.lost(source):
         raise ModelError(f"cannot load a tokenizer from {source}: there is no such folder")
     try:
-        return AutoTokenizer.from_pretrained(
-            source, trust_remote_code=trust_remote_code, local_files_only=hub.local_only(source)
-        )
+        file = None if path is None else check_tokens(GgufFile.open(source, path))
+        tokenizer = AutoTokenizer.from_pretrained(trust_remote_code=trust_remote_code, **hub.location(source))
+        return tokenizer if file is None else corrected(tokenizer, file)
     except ModelError:
         raise
     except Exception as error:

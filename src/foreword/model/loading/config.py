@@ -14,8 +14,10 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_SEQ_TO_SEQ_CAUSAL_L
 
 from foreword.errors import ModelError, named, words
 from foreword.model.loading import hub
+from foreword.model.quantized.gguf_config import complete
+from foreword.model.quantized.gguf_file import GgufFile
 
-CONFIG = "config.json"
+CONFIG = hub.CONFIG
 SPEECH = "whisper"
 """Kind of the encoder-decoders of sound that are supported: features of a fixed length, and rules of their own."""
 REMOTE = "auto_map"
@@ -76,6 +78,7 @@ def read_config(source: str | Path, *, trust_remote_code: bool = False, seq2seq:
 
     Raises ModelError where there is none, or a value is invalid.
     """
+    path = hub.gguf(source)
     if hub.lost(source):
         raise ModelError(
             f"cannot load a model from {str(source)!r}: there is no such folder. Give one that holds {CONFIG}"
@@ -83,9 +86,9 @@ def read_config(source: str | Path, *, trust_remote_code: bool = False, seq2seq:
     values = _read(source)
     try:
         _check(values)
-        config = AutoConfig.from_pretrained(
-            source, trust_remote_code=trust_remote_code, local_files_only=hub.local_only(source)
-        )
+        file = None if path is None else GgufFile.open(source, path)
+        config = AutoConfig.from_pretrained(trust_remote_code=trust_remote_code, **hub.location(source))
+        config = config if file is None else complete(config, file)
         _check_lengths(config.get_text_config())
     except _Invalid as invalid:
         raise ModelError(

@@ -21,7 +21,7 @@ from foreword.model.pool.packed_linear import PackedLinear
 from foreword.model.tokenizer import Tokenizer, load_tokenizer
 
 Given = str | Path | PreTrainedModel | Model
-"""A model, or its folder or hub id."""
+"""A model, or its folder, hub id or GGUF file (a path, or "repo/id:name.gguf")."""
 GivenTokenizer = Tokenizer | str | Path | Literal[False] | None
 """A tokenizer, or its folder or hub id; None = the target's own; False = none, for tokens that are no text."""
 

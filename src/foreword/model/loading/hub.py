@@ -9,31 +9,66 @@ import time
 from functools import lru_cache
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 from huggingface_hub import constants, get_session
 from transformers.utils.hub import cached_file
 
-from foreword.errors import ModelError
+from foreword.errors import ModelError, words
 
+CONFIG, GGUF = "config.json", ".gguf"
 TIMEOUT = 2.0
 """Seconds. Longest wait for the hub's first answer, name look-up included; usually it takes a tenth."""
 FRESH = 60.0
 """Seconds. Time for which an answer of the hub is cached; enough to load a model, its draft and both tokenizers."""
 
 
-def local_only(source: str | Path) -> bool:
+def location(source: str | Path) -> dict[str, Any]:
+    """Return the arguments that tell transformers where a checkpoint is. Raises ModelError as `gguf` and `local_only`.
+
+    A source is a folder, a hub id, or a GGUF file: its path, or "repo/id:name.gguf".
+    """
+    path = gguf(source)
+    if path is None:
+        return {"pretrained_model_name_or_path": source, "local_files_only": local_only(source)}
+    return {"pretrained_model_name_or_path": path.parent, "gguf_file": path.name, "local_files_only": True}
+
+
+def gguf(source: str | Path) -> Path | None:
+    """Return the path of a GGUF file, downloaded if need be; None for any other source.
+
+    Raises ModelError where there is no such file.
+    """
+    path, (repo, _, name) = Path(source).expanduser(), str(source).rpartition(":")
+    if not str(source).lower().endswith(GGUF) or path.is_dir():
+        return None
+    if path.is_file():
+        return path
+    found, reason = None, "there is no such file"
+    if repo and not lost(source):
+        try:
+            found = cached_file(repo, name, local_files_only=local_only(repo, name), **_SILENT)
+            reason = f"there is no {name} in {repo}"
+        except OSError as error:
+            reason = words(error)
+    if found is None:
+        raise ModelError(f"cannot load {str(source)!r}: {reason}. Give the path of a GGUF file, or repo/id:name.gguf")
+    return Path(found)
+
+
+def local_only(source: str | Path, name: str = CONFIG) -> bool:
     """Return whether to look for a checkpoint on this machine only: it is a folder, or the hub does not answer.
 
-    Raises ModelError for a hub id that is not cached while the hub does not answer.
+    Raises ModelError for a hub id whose file `name` is not cached while the hub does not answer.
     """
     if lost(source) or Path(source).expanduser().is_dir():
         return True
     if _answers(int(time.monotonic() / FRESH)):
         return False
-    if cached_file(str(source), "config.json", local_files_only=True, **_SILENT) is None:
+    if cached_file(str(source), name, local_files_only=True, **_SILENT) is None:
         raise ModelError(
             f"cannot load {str(source)!r}: there is no such folder, it is not in the cache of this machine, and "
-            f"{constants.ENDPOINT} does not answer. Give a folder that holds config.json, or try again with a network"
+            f"{constants.ENDPOINT} does not answer. Give a folder that holds {name}, or try again with a network"
         )
     return True
 
@@ -41,8 +76,10 @@ def local_only(source: str | Path) -> bool:
 def file(source: str | Path, name: str) -> Path:
     """Return the path of a file of a checkpoint; the path does not exist where the checkpoint lacks the file.
 
-    Raises OSError, or ModelError as `local_only` does.
+    A GGUF file has none beside it. Raises OSError, or ModelError as `local_only` does.
     """
+    if (path := gguf(source)) is not None:
+        return path / name
     folder = Path(source).expanduser()
     if folder.is_dir() or lost(source):
         return folder / name

@@ -12,6 +12,7 @@ from threading import Lock
 from typing import Any
 
 import torch
+import transformers
 from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel
 
 from foreword.errors import ModelError, words
@@ -19,7 +20,10 @@ from foreword.model.architectures import loader
 from foreword.model.loading import hub
 from foreword.model.loading.complete import INDEX, check_finite, check_index, check_loaded, weights
 from foreword.model.loading.config import CONFIG, read_json, unloadable
+from foreword.model.quantized.gguf_file import GgufFile, attach
 
+DENSE = {"quantization_config": transformers.GgufConfig(dequantize=True)} if hasattr(transformers, "GgufConfig") else {}
+"""Keeps newer versions of transformers from fetching kernels for GGUF files from the hub."""
 GENERATION = "generation_config.json"
 _LOADING = Lock()
 """Held while transformers builds a model: it switches the whole process to tensors without storage."""
@@ -33,16 +37,19 @@ def load_weights(
         check_index(source, read_json(source, INDEX))
         with _LOADING:
             model, info = loader(config).from_pretrained(
-                source,
                 config=config,
                 dtype=dtype,
                 generation_config=_generation(source, config),
                 trust_remote_code=trust_remote_code,
-                local_files_only=hub.local_only(source),
+                **hub.location(source),
+                **({} if hub.gguf(source) is None else DENSE),
                 output_loading_info=True,
                 ignore_mismatched_sizes=True,  # check_loaded refuses them by name
             )
         check_loaded(str(source), model, info)
+        if (path := hub.gguf(source)) is not None:
+            model.config.name_or_path = str(source)  # or it would be the folder, for the tokenizer too
+            attach(GgufFile.open(source, path), model)
         check_finite(str(source), weights(model))
     except ModelError:
         raise

@@ -1,0 +1,102 @@
+"""Provides the config of a GGUF file: what transformers reads of it, and what it leaves out or takes for granted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedConfig
+
+from foreword.errors import ModelError
+from foreword.model.quantized.gguf_file import GgufFile
+
+FIELDS = {
+    "attention.key_length": "head_dim",
+    "attention.sliding_window": "sliding_window",
+    "attn_logit_softcapping": "attn_logit_softcapping",
+    "final_logit_softcapping": "final_logit_softcapping",
+    "rope.scaling.original_context_length": "original_max_position_embeddings",
+    "expert_feed_forward_length": "moe_intermediate_size",
+    "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
+}
+"""Fields that transformers leaves out, and their names in a config."""
+ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")
+"""Fields of the tokens that end a text, a turn and a message."""
+BY_HEADS = {"gemma2": 46, "gemma3": 62}
+"""Layers of the models of a family that scale queries by their hidden size over their heads (llama.cpp's rule)."""
+LOW, HIGH, ORIGINAL = 1.0, 4.0, 8192
+"""Bounds and original context length of Llama 3's frequencies, which no file holds; the same in all its versions."""
+TOLERANCE = 1e-4
+"""Relative. Largest difference of a file's frequencies from those of a config."""
+
+
+def complete(config: PreTrainedConfig, file: GgufFile) -> PreTrainedConfig:
+    """Return the config that transformers read from a file, with what it left out. Changes it in place.
+
+    Raises ModelError for rotary positions of a kind that is not supported.
+    """
+    kind: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    config.architectures = [kind.__name__]
+    config.dtype = torch.bfloat16
+    config.vocab_size = int(file.tensors["token_embd.weight"].shape[1])
+    ends = [file.field(f"tokenizer.ggml.{name}") for name in ENDS]
+    config.eos_token_id = list(dict.fromkeys(end for end in ends if end is not None)) or None
+    config.bos_token_id = file.field("tokenizer.ggml.bos_token_id")
+    config.pad_token_id = file.field("tokenizer.ggml.padding_token_id")
+    for theirs, ours in FIELDS.items():
+        value = file.field(f"{{}}.{theirs}")
+        if value is not None and hasattr(config, ours):
+            setattr(config, ours, value or None)
+    if hasattr(config, "query_pre_attn_scalar"):
+        by_heads = config.num_hidden_layers == BY_HEADS.get(file.architecture)
+        config.query_pre_attn_scalar = config.hidden_size // config.num_attention_heads if by_heads else config.head_dim
+    rope: dict[str, Any] = config.rope_parameters
+    rope.get("full_attention", rope).update(_rope(file, config))
+    return config
+
+
+def _rope(file: GgufFile, config: PreTrainedConfig) -> dict[str, Any]:
+    """Return what a file says of rotary positions, in the names of transformers."""
+    kind, factor = file.field("{}.rope.scaling.type") or "none", file.field("{}.rope.scaling.factor")
+    base = file.field("{}.rope.freq_base")
+    read: dict[str, Any] = {} if base is None else {"rope_theta": base}
+    size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    if (turned := file.field("{}.rope.dimension_count") or size) < size:
+        read["partial_rotary_factor"] = turned / size
+    if "rope_freqs.weight" in file.tensors:
+        return read | _llama3(file, base or 10000.0)
+    original = file.field("{}.rope.scaling.original_context_length")
+    if "rope_factors_long.weight" in file.tensors:
+        return read | {
+            "rope_type": "longrope",
+            "long_factor": file.values("rope_factors_long.weight"),
+            "short_factor": file.values("rope_factors_short.weight"),
+            "original_max_position_embeddings": original,
+            "attention_factor": file.field("{}.rope.scaling.attn_factor"),
+        }
+    if kind == "linear":
+        return read | {"rope_type": "linear", "factor": factor}
+    if kind == "yarn":
+        return read | {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": original}
+    if kind != "none":
+        raise _unsupported(file, f"of the kind {kind!r}")
+    return read
+
+
+def _llama3(file: GgufFile, base: float) -> dict[str, Any]:
+    """Return the parameters of Llama 3 that give the frequencies of a file, each divided by a number it holds."""
+    given = torch.tensor(file.values("rope_freqs.weight"))
+    lengths = 2 * torch.pi * base ** (torch.arange(len(given)) / len(given))
+    factor = float(given.max())
+    smooth = ((ORIGINAL / lengths - LOW) / (HIGH - LOW)).clamp(0, 1)
+    if not torch.allclose(1 / ((1 - smooth) / factor + smooth), given, rtol=TOLERANCE):
+        raise _unsupported(file, "whose frequencies are not those of Llama 3")
+    about = {"low_freq_factor": LOW, "high_freq_factor": HIGH, "original_max_position_embeddings": ORIGINAL}
+    return {"rope_type": "llama3", "factor": factor, **about}
+
+
+def _unsupported(file: GgufFile, what: str) -> ModelError:
+    return ModelError(
+        f"cannot read {file.source}: its rotary positions are {what}, which is not supported. Use the same model in "
+        "safetensors"
+    )

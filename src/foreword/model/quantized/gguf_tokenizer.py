@@ -1,0 +1,87 @@
+"""Provides corrections of the tokenizer that transformers builds from a GGUF file."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from typing import Any
+
+from tokenizers import Tokenizer, normalizers, pre_tokenizers
+from transformers import PreTrainedTokenizerBase
+
+from foreword.errors import ModelError
+from foreword.model.quantized.gguf_file import GgufFile
+
+DIGITS = "smollm"
+"""Name of a split that takes each digit apart, then splits as GPT-2 does."""
+WHOLE = ("llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "tekken")
+"""Names of the splits of Llama 3 and Mistral, whose words are looked up before they are merged. Such a text begins with
+the token for it, if the file does not say otherwise; both as in llama.cpp."""
+SPACE = "\u2581"
+"""A space, as SentencePiece writes it, and before each text."""
+CONTROL, USER_DEFINED = 3, 4
+"""Kinds of tokens that are found in text as they stand."""
+KNOWN = (
+    *("default", "gpt-2", "gpt2", "qwen2", "qwen35", "deepseek-r1-qwen", "gpt-4o", "dbrx", "smaug-bpe"),
+    *(DIGITS, *WHOLE),
+)
+"""Names of the splits of byte-level vocabularies that are read; transformers takes others for GPT-2's."""
+
+
+def check_tokens(file: GgufFile) -> GgufFile:
+    """Return a file that holds a tokenizer. Raises ModelError where it holds none."""
+    if "tokenizer.ggml.tokens" not in file.fields:
+        raise ModelError(
+            f"cannot load a tokenizer from {file.source}: the file holds none. Give tokenizer=..., the folder or hub "
+            "id of the original model, or tokenizer=False for token ids alone"
+        )
+    return file
+
+
+def corrected(tokenizer: PreTrainedTokenizerBase, file: GgufFile) -> PreTrainedTokenizerBase:
+    """Return a tokenizer that splits text as the file says, and has the file's tokens only. Changes it in place."""
+    fast: Any = tokenizer
+    if file.field("tokenizer.ggml.model") == "llama" and file.field("tokenizer.ggml.add_space_prefix") is not False:
+        fast.backend_tokenizer.normalizer = normalizers.Sequence(
+            [normalizers.Prepend(SPACE), normalizers.Replace(" ", SPACE)]
+        )
+        fast.backend_tokenizer.pre_tokenizer = None
+    if file.field("tokenizer.ggml.model") != "gpt2":
+        return tokenizer
+    content = json.loads(fast.backend_tokenizer.to_str())
+    split = file.field("tokenizer.ggml.pre") or "default"
+    _restore(content, file.field("tokenizer.ggml.tokens"), file.field("tokenizer.ggml.token_type") or [])
+    content["model"]["ignore_merges"] = split in WHOLE
+    fast._tokenizer = Tokenizer.from_str(json.dumps(content))
+    if split == DIGITS:
+        fast.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+            [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+        )
+    if split in WHOLE and file.field("tokenizer.ggml.add_bos_token") is None and fast.bos_token is not None:
+        fast.add_bos_token = True
+    if fast.add_bos_token or fast.add_eos_token:
+        fast.update_post_processor()  # ids may have changed
+    if split not in KNOWN:
+        warnings.warn(
+            f"{file.source} splits text by {split!r}, which is read as GPT-2's split: prompts may have other tokens "
+            "than the model was trained on. Give tokenizer=..., the folder or hub id of the original model",
+            stacklevel=4,
+        )
+    return tokenizer
+
+
+def _restore(content: dict[str, Any], tokens: list[str], kinds: list[int]) -> None:
+    """Give the special tokens of a byte-level vocabulary the ids of the file, and drop those that are not the file's.
+
+    Transformers spells special tokens in bytes like all others, so those beyond ASCII are not found in text, and it
+    adds them again, as well as GPT-2's own, behind the vocabulary.
+    """
+    special = {tokens[place]: place for place, kind in enumerate(kinds) if kind in (CONTROL, USER_DEFINED)}
+    added = {token["content"]: token for token in content["added_tokens"] if token["id"] < len(tokens)}
+    vocab = {place: token for token, place in content["model"]["vocab"].items()}
+    for token, place in special.items():
+        plain = dict(single_word=False, lstrip=False, rstrip=False, normalized=False)
+        added[token] = {"id": place, "content": token, "special": kinds[place] == CONTROL, **plain}
+        vocab[place] = token
+    content["added_tokens"] = sorted(added.values(), key=lambda token: token["id"])
+    content["model"]["vocab"] = {token: place for place, token in vocab.items()}
