@@ -40,7 +40,7 @@ class LLM(Transcribes):
     >>> llm = LLM()                                              # the bundled models
     >>> llm.generate("The capital of France is", SamplingParams(temperature=0, max_tokens=16))[0].text
 
-    target, draft: folder, hub id or model in memory. A draft in memory may be modified, a target is not.
+    target, draft: folder, hub id, GGUF file or model in memory. A draft in memory may be modified, a target is not.
     method: drafting method (`foreword methods` lists them); "none" decodes plainly. By default that of the draft: a
         head's own, a lookup without one, and for another tokenizer one that maps its tokens, unless it is "lm".
     rule: verification rule. "match" gives the same text as plain decoding with the same seed, the others the same

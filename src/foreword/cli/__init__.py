@@ -64,7 +64,15 @@ for panel, command, example in (
         generate,
         ('foreword generate "Shell command: list files" -t 0', "cat letter.txt | foreword generate - --raw"),
     ),
-    (GENERATE, chat, ("foreword chat --temperature 0.7 --seed 7", "foreword chat -m path/or/hub-id -d path/or/hub-id")),
+    (
+        GENERATE,
+        chat,
+        (
+            "foreword chat --temperature 0.7 --seed 7",
+            "foreword chat -m path/or/hub-id -d path/or/hub-id",
+            "foreword chat -m model.Q4_K_M.gguf -d repo/id:draft.Q8_0.gguf",
+        ),
+    ),
     (
         GENERATE,
         transcribe,
@@ -76,7 +84,11 @@ for panel, command, example in (
     (
         GENERATE,
         serve,
-        ("foreword serve", "foreword serve path/or/hub-id --draft path/or/hub-id --port 8080 --api-key-file keys.txt"),
+        (
+            "foreword serve",
+            "foreword serve path/or/hub-id --draft path/or/hub-id --port 8080 --api-key-file keys.txt",
+            "foreword serve model.Q4_K_M.gguf",
+        ),
     ),
     (
         PREPARE,

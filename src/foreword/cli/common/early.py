@@ -93,7 +93,7 @@ def there(*places: str | Path | None) -> None:
 def model(source: str | None) -> None:
     """Check a folder or a hub id. A name that can only be a folder must exist."""
     if source is not None and source.startswith(("/", ".", "~")) and not Path(source).expanduser().exists():
-        raise ModelError(f"cannot load a model from {source!r}: there is no such folder. Give one, or a hub id")
+        raise ModelError(f"cannot load a model from {source!r}: there is no such folder or file. Give one, or a hub id")
 
 
 def data(files: Iterable[Path] | None) -> None:

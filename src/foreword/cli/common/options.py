@@ -49,18 +49,18 @@ ModelName = Annotated[
     _option(
         MODEL,
         "--model -m",
-        "Target model: folder or hub id. Default: bundled.",
+        "Target model: folder, hub id or GGUF file. Default: bundled.",
         "MODEL",
         check=early.model,
     ),
 ]
 ModelArgument = Annotated[
     str | None,
-    typer.Argument(help="Target model: folder or hub id. Default: bundled.", callback=checked(early.model)),
+    typer.Argument(help="Target model: folder, hub id or GGUF file. Default: bundled.", callback=checked(early.model)),
 ]
 DraftName = Annotated[
     str | None,
-    _option(MODEL, "--draft -d", "Draft model or head: folder or hub id.", "MODEL", check=early.model),
+    _option(MODEL, "--draft -d", "Draft model or head: folder, hub id or GGUF file.", "MODEL", check=early.model),
 ]
 DtypeName = Annotated[
     Dtype, _option(MODEL, "--dtype", "float32, bfloat16, float16 or auto (bfloat16 where fast).", "DTYPE")
