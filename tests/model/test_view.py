@@ -39,37 +39,36 @@ def decoded(codes: torch.Tensor, outputs: int, depth: int, bits: int) -> torch.T
     if bits == 8:
         return bytes_read(codes, outputs, depth)
     header = forward.Grouped.from_buffer_copy(codes[:128].numpy().tobytes())
-    levels, groups = torch.tensor(list(header.level)), depth // 32
+    levels, groups = torch.tensor(list(header.level)), depth // header.group
     weight = torch.zeros(outputs, depth)
     for number, strip in enumerate(codes[128:].reshape(outputs // 16, groups, -1)):
         scales = strip[:, :32].contiguous().view(torch.bfloat16).float()
-        numbers = strip[:, 32:].reshape(groups, 4, 16, 4).int()  # load of 8 depths, output, byte
+        numbers = strip[:, 32:].reshape(groups, -1, 16, 4).int()  # load of 8 depths, output, byte
         for k in range(depth):
-            group, place = divmod(k, 32)
+            group, place = divmod(k, header.group)
             code = numbers[group, place // 8, :, place % 4] >> (4 * (place % 8 // 4)) & 15
             weight[number * 16 : number * 16 + 16, k] = levels[code] * scales[group]
     return weight
 
 
 @native
-@pytest.mark.parametrize(("bits", "step"), [(8, 1 / 127), (4, 0.31)])
-def test_a_code_stands_for_the_nearest_weight_it_can(bits, step):
-    weight = torch.randn(48, 96, generator=torch.Generator().manual_seed(0)).bfloat16()
-    weight[3, 32:64] = 0
+@pytest.mark.parametrize(("bits", "step", "depth"), [(8, 1 / 127, 160), (4, 0.31, 160), (4, 0.31, 192)])
+def test_a_code_stands_for_the_nearest_weight_it_can(bits, step, depth):
+    weight = torch.randn(48, depth, generator=torch.Generator().manual_seed(0)).bfloat16()
+    weight[3, 64:128] = 0
     library = forward.library()
     packed = torch.empty_like(weight)
-    library.foreword_pack(weight.data_ptr(), packed.data_ptr(), 48, 96)
-    codes = torch.zeros(library.foreword_coded_bytes(48, 96, CODINGS[bits]), dtype=torch.uint8)
-    assert codes.numel() == 48 * 96 * bits // 8 + (
-        48 * 3 * 2 + 128 if bits == 4 else 48 * 4
-    )  # and the scales, and a header
-    library.foreword_quantize(packed.data_ptr(), codes.data_ptr(), 48, 96, CODINGS[bits])
-    group = 32 if bits == 4 else 96
-    found, wanted = (weights.reshape(48, -1, group) for weights in (decoded(codes, 48, 96, bits), weight.float()))
+    library.foreword_pack(weight.data_ptr(), packed.data_ptr(), 48, depth)
+    codes = torch.zeros(library.foreword_coded_bytes(48, depth, CODINGS[bits]), dtype=torch.uint8)
+    group = {8: depth, 4: 64 if depth % 64 == 0 else 32}[bits]
+    extra = 48 * depth // group * 2 + 128 if bits == 4 else 48 * 4  # scales, and a header
+    assert codes.numel() == 48 * depth * bits // 8 + extra
+    library.foreword_quantize(packed.data_ptr(), codes.data_ptr(), 48, depth, CODINGS[bits])
+    found, wanted = (weights.reshape(48, -1, group) for weights in (decoded(codes, 48, depth, bits), weight.float()))
     most = wanted.abs().amax(-1, keepdim=True)
     # Half a step of the grid, or the fifth by which the largest weights may be cut.
     assert bool(((found - wanted).abs() <= torch.where(wanted.abs() > 0.75 * most, 0.22, step / 2 + 0.01) * most).all())
-    assert bool((decoded(codes, 48, 96, bits)[3, 32:64] == 0).all())
+    assert bool((decoded(codes, 48, depth, bits)[3, 64:128] == 0).all())
     assert (found - wanted).pow(2).mean().sqrt() < {8: 0.012, 4: 0.1}[bits]
 
 

@@ -1,6 +1,6 @@
-/* Quantization of packed bfloat16 weights: to 8 bits (int8.c), or to 4 bits in groups of 32 (groups.c). */
+/* Quantization of packed bfloat16 weights: to 8 bits (int8.c), or to 4 bits in groups (groups.c). */
 
-#define SIZE 32  /* depths of a group */
+#define MOST 64  /* depths of the larger of two sizes of groups */
 #define CLIPS 6  /* scales tried for a group; the largest weight may be cut by a few steps of 1/24 */
 
 /* Quantiles of a normal distribution (NF4: Dettmers et al. 2023, appendix E) in whole 127ths, closer to that of weights than a
@@ -8,16 +8,17 @@
 static const int8_t NORMAL[16] = {-127, -88, -67, -50, -36, -23, -12, 0, 10, 20, 31, 43, 56, 71, 92, 127};
 
 static Grouped quantized(int64_t outputs, int64_t depth) {
-    Grouped h = {.bits = 4, .group = SIZE, .scale = BF16_FIELD, .strip = depth / SIZE * (LANES * 2 + LANES * SIZE / 2)};
+    const int64_t size = depth % MOST ? MOST / 2 : MOST;
+    Grouped h = {.bits = 4, .group = size, .scale = BF16_FIELD, .strip = depth / size * (LANES * 2 + LANES * size / 2)};
     h.matrix = (int64_t)sizeof h + outputs / LANES * h.strip;
     memcpy(h.level, NORMAL, sizeof NORMAL);
     return h;
 }
 
 /* Compute the codes of one group with a scale per output, and the sums of squared errors. */
-static void encode(float weight[SIZE][LANES], const float *scale, float code[SIZE][LANES], float *error) {
+static void encode(int64_t size, float weight[MOST][LANES], const float *scale, float code[MOST][LANES], float *error) {
     memset(error, 0, LANES * sizeof *error);
-    for (int k = 0; k < SIZE; k++) {
+    for (int k = 0; k < size; k++) {
         const floats given = load(weight[k]), by = load(scale), x = quotient(given, by);
         floats level = all(NORMAL[0]), place = all(0);
 #pragma GCC unroll 15
@@ -30,13 +31,13 @@ static void encode(float weight[SIZE][LANES], const float *scale, float code[SIZ
     }
 }
 
-/* Quantize 16 outputs by 32 depths; `wide` outputs are beside one another in `from`. */
-static void encode_group(const bf16 *from, int64_t wide, bf16 *scales) {
-    float weight[SIZE][LANES], top[LANES], least[LANES], best[LANES], scale[LANES], error[LANES];
-    float code[SIZE][LANES], kept[SIZE][LANES];
+/* Quantize 16 outputs by `size` depths; `wide` outputs are beside one another in `from`. */
+static void encode_group(const bf16 *from, int64_t size, int64_t wide, bf16 *scales) {
+    float weight[MOST][LANES], top[LANES], least[LANES], best[LANES], scale[LANES], error[LANES];
+    float code[MOST][LANES], kept[MOST][LANES];
     uint8_t *codes = (uint8_t *)(scales + LANES);
     for (int o = 0; o < LANES; o++) top[o] = 1e-20f, least[o] = INFINITY; /* a group of zeros has zero codes under any scale */
-    for (int k = 0; k < SIZE; k++)
+    for (int k = 0; k < size; k++)
         for (int o = 0; o < LANES; o++) {
             const uint32_t bits_of = (uint32_t)from[(k / 2 * wide + o) * 2 + k % 2] << 16;
             memcpy(&weight[k][o], &bits_of, 4);
@@ -45,15 +46,15 @@ static void encode_group(const bf16 *from, int64_t wide, bf16 *scales) {
     for (int clip = 0; clip < CLIPS; clip++) {
         const float share = (1.0f - (float)clip / 24) / 127;
         store(scale, widen(narrow(mul(load(top), all(share)))));
-        encode(weight, scale, code, error);
+        encode(size, weight, scale, code, error);
         for (int o = 0; o < LANES; o++)
             if (error[o] < least[o]) {
                 least[o] = error[o], best[o] = scale[o];
-                for (int k = 0; k < SIZE; k++) kept[k][o] = code[k][o];
+                for (int k = 0; k < size; k++) kept[k][o] = code[k][o];
             }
     }
     narrow_store(scales, load(best));
-    for (int k = 0; k < SIZE; k++)
+    for (int k = 0; k < size; k++)
         for (int o = 0; o < LANES; o++) codes[k / 8 * 64 + o * QUAD + k % QUAD] |= (uint8_t)((int)kept[k][o] << (k % 8 / QUAD * 4));
 }
 
@@ -68,8 +69,8 @@ void foreword_quantize(const bf16 *from, uint8_t *to, int64_t outputs, int64_t d
     for (int64_t first = 0; first < outputs; first += LANES) {
         const int64_t whole = first / PANEL * PANEL, wide = outputs - whole < PANEL ? LANES : PANEL;
         uint8_t *strip = to + sizeof h + first / LANES * h.strip;
-        for (int64_t g = 0; g < depth / SIZE; g++)
-            encode_group(from + whole * depth + (g * SIZE / 2 * wide + first - whole) * 2, wide, (bf16 *)(strip + g * (h.strip / (depth / SIZE))));
+        for (int64_t g = 0; g < depth / h.group; g++)
+            encode_group(from + whole * depth + (g * h.group / 2 * wide + first - whole) * 2, h.group, wide, (bf16 *)(strip + g * (h.strip / (depth / h.group))));
     }
 }
 
