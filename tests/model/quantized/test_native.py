@@ -1,4 +1,4 @@
-"""The native backend multiplies by the codes of a checkpoint; its scores are nearly those of the dequantized weights."""
+"""The native backend multiplies by the codes of a checkpoint; scores are nearly those of the dequantized weights."""
 
 from pathlib import Path
 
