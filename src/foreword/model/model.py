@@ -23,7 +23,7 @@ from foreword.model.cost import Cost, known
 from foreword.model.loading.causal import check_causal
 from foreword.model.loading.config import read_config, unloadable
 from foreword.model.loading.load import eos_ids, load_weights
-from foreword.model.options import dtypes, options
+from foreword.model.options import check_forms, dtypes, options
 from foreword.model.pool.hooks import layer_count
 from foreword.model.pool.memory import most_tokens
 from foreword.model.pool.packed_linear import Swap, swap_out
@@ -58,6 +58,7 @@ class Model:
         swaps: list[Swap] | None = None,
         backend: str | None = None,
         weights: str | None = None,
+        kv: str | None = None,
     ) -> None:
         self.hf = hf.eval()
         self.name = name or hf.config.name_or_path or type(hf).__name__
@@ -76,10 +77,10 @@ class Model:
         self.device: torch.device = next(hf.parameters()).device
         self.weights: str | None = None
         """Form of the linear weights if it is not their dtype: "int8"."""
-        self.cache_tokens = None
-        self._cost: Cost | None = None
-        if weights is not None:
-            self.quantize(weights)
+        self.kv: str | None = None
+        """Form of keys and values if it is not the dtype: "int8"."""
+        self._cost: Cost | None
+        self.quantize(weights, kv)
         self._checked_layers: set[tuple[int, ...]] = set()
         """Layer numbers that `check_hidden_states` has accepted."""
         config = hf.config.get_text_config()
@@ -104,6 +105,7 @@ class Model:
         device: str = "auto",
         backend: str | None = None,
         weights: str | None = None,
+        kv: str | None = None,
         trust_remote_code: bool = False,
     ) -> Model:
         """Load a checkpoint from a folder or the hub.
@@ -112,18 +114,18 @@ class Model:
         the model, else float32; on an accelerator it is the checkpoint's own. `backend` is "native", "graph", "pool",
         "cache" or "plain"; None takes the fastest that gives the model's own scores (docs/how-it-works.md).
         `weights="int8"` quantizes the linear weights, on backend "native" only: the model is then another one, with
-        half of the bytes (docs/targets/quantized.md).
+        half of the bytes (docs/targets/quantized.md); `kv="int8"` does so with the keys and values.
         `trust_remote_code` allows Python code from the checkpoint's folder, and from that of its draft model; without
         it, such a checkpoint is refused. Raises ModelError when there is no such model, its weights are incomplete or
         not finite, or it cannot run on that backend.
         """
-        where, backend = options(dtype=dtype, device=device, backend=backend, weights=weights)
+        where, backend = options(dtype=dtype, device=device, backend=backend, weights=weights, kv=kv)
         config = read_config(source, trust_remote_code=trust_remote_code, seq2seq=True)
         first, *others = dtypes(dtype, where, config.architectures if backend in (None, NATIVE) else None)
         hf = load_weights(source, config, first, trust_remote_code=trust_remote_code)
         try:
             nn.Module.to(hf, where)
-            model = cls(hf, str(source), backend=backend, weights=weights)
+            model = cls(hf, str(source), backend=backend, weights=weights, kv=kv)
         except ForewordError:
             raise
         except (torch.OutOfMemoryError, MemoryError) as error:
@@ -166,7 +168,7 @@ class Model:
                 "dtype": str(self.dtype),
                 "device": torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else self.device.type,
                 "backend": self.capability.backend,
-                **({} if self.weights is None else {"weights": self.weights}),
+                **{form: getattr(self, form) for form in ("weights", "kv") if getattr(self, form) is not None},
             }
             self._cost = known(self, key)
         return self._cost
@@ -182,18 +184,18 @@ class Model:
         """
         getattr(self.backend, "quantize_int8", lambda: None)()
 
-    def quantize(self, weights: str) -> None:
-        """Quantize the linear weights in place: it is another model from then on, whose text differs.
+    def quantize(self, weights: str | None = None, kv: str | None = None) -> None:
+        """Quantize the linear weights in place, or the keys and values of sequences opened from then on.
 
-        Raises ModelError on a backend that does not multiply by such weights.
+        It is another model then, whose text differs. Raises ModelError on a backend that does not read them.
         """
-        if self.capability.backend != NATIVE:
-            raise ModelError(
-                f"cannot hold the weights of {self.name} in {weights}: only backend 'native' multiplies by them, and "
-                f"it runs on '{self.capability.backend}' ({self.capability.reason}). Leave 'weights' out"
-            )
-        self.quantize_int8()
-        self.weights, self._cost = weights, None
+        check_forms(self.name, self.capability, weights=weights, kv=kv)
+        if weights is not None:
+            self.quantize_int8()
+        if kv is not None:
+            getattr(self.backend, "quantize_kv", lambda: None)()
+        self.weights, self.kv = weights or self.weights, kv or self.kv
+        self.cache_tokens, self._cost = None, None
 
     def open(self, id: int, capacity: int, tokens: List[int] = (), tenant: str = "", layers: List[int] = ()) -> int:
         """Begin a sequence of at most `capacity` tokens, draft tokens included.
@@ -218,7 +220,7 @@ class Model:
     @cache_tokens.setter
     def cache_tokens(self, tokens: int | None) -> None:
         if self.backend.pool is not None:
-            self.backend.pool.limit = most_tokens(self.hf) if tokens is None else tokens
+            self.backend.pool.limit = most_tokens(self.hf, self.kv) if tokens is None else tokens
 
     def close(self, id: int) -> None:
         """Free a sequence. Unknown ids are ignored."""

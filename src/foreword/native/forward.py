@@ -16,7 +16,7 @@ LANES = 16
 ATTENTION, MLP = 1, 2
 """Bits of `Layer.skipped`."""
 WHOLE, BYTES, NIBBLES = 0, 1, 2
-"""Storage of weights (`Model.coding`): bfloat16, 8 bits, 4 bits."""
+"""Storage of weights (`Model.coding`), or of keys and values (`Model.kv_coding`): bfloat16, 8 bits, 4 bits."""
 SILU, GELU, GELU_ERF, RELU, RELU_SQUARED = range(5)
 """Activations (`Model.activation`); GELU is the tanh form. Gated MLPs use one of the first two."""
 GROUP = 32
@@ -83,7 +83,7 @@ class Model(Structure):
     _fields_ += [("recurrence", POINTER(Recurrence)), ("experts", POINTER(Experts))]
     _fields_ += [(n, c_void_p) for n in ("norm_bias", "head_bias", "position_embedding")]
     _fields_ += [(n, c_int64) for n in ("position_count", "centred", "plain", "parallel", "norm_after_rotary")]
-    _fields_ += [("query_scale", c_void_p)]
+    _fields_ += [("query_scale", c_void_p), ("kv_coding", c_int64)]
 
 
 class Span(Structure):

@@ -109,6 +109,7 @@ typedef __m512i words;
 INLINE counts none(void) { return _mm512_setzero_si512(); }
 INLINE void store_words(void *at, floats whole) { _mm256_storeu_si256((__m256i *)at, _mm512_cvtepi32_epi16(_mm512_cvtps_epi32(whole))); }
 INLINE void store_bytes(void *at, floats whole) { _mm_storeu_si128((__m128i *)at, _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(whole))); }
+INLINE floats load_codes(const int8_t *at) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const void *)at))); } /* 16 of them */
 INLINE words load_bytes(const int8_t *at) { return _mm512_cvtepi8_epi16(_mm256_loadu_si256((const void *)at)); } /* 32 of them, widened */
 INLINE words four_words(const void *at) { /* repeated */
     int64_t four;
@@ -302,6 +303,12 @@ INLINE void store_words(char *at, floats whole) {
 #endif
 }
 INLINE void store_bytes(char *at, floats whole) { /* unused without matrix registers */ }
+INLINE part load_codes_part(const int8_t *at) {
+    int8_t __attribute__((vector_size(PART))) x;
+    memcpy(&x, at, sizeof x);
+    return __builtin_convertvector(__builtin_convertvector(x, numbers), part);
+}
+INLINE floats load_codes(const int8_t *at) { return (floats)EACH_AT(load_codes_part, PART); }
 INLINE word_part load_bytes_part(const int8_t *at) {
 #if PART == 8 /* compilers need four instructions for it */
     return (word_part)_mm256_cvtepi8_epi16(_mm_loadu_si128((const void *)at));
