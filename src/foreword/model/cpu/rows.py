@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
 from array import array
-from collections.abc import Iterable
 from collections.abc import Sequence as List
 from typing import Any
 
@@ -37,7 +37,7 @@ class Rows(PagePool):
         self._storage: list[Tensor] = []
         self.addresses = array("q")
 
-    def attach(self, layers: Iterable[forward.Layer]) -> None:
+    def attach(self, layers: ctypes.Array[forward.Layer] | List[forward.Layer]) -> None:
         """Set where the keys and values of each layer start in a page."""
         for layer, keys, values in zip(layers, self._keys, self._values, strict=True):
             layer.keys, layer.values = keys, values
