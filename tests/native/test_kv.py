@@ -11,7 +11,8 @@ from foreword.native import compiler
 from foreword.native.compiler import SOURCES
 
 PROGRAM = Path(__file__).with_name("kv.c")
-KINDS = [compiler.NATIVE, *(["-march=x86-64"] if platform.machine() == "x86_64" else [])]
+X86 = [pytest.param("-march=x86-64", marks=pytest.mark.slow)] if platform.machine() == "x86_64" else []
+KINDS = [compiler.NATIVE, *X86]
 SHAPES = ["4 4 64 0", "8 2 32 0", "9 3 64 0", "16 1 128 0", "6 2 48 0", "4 2 16 20", "8 2 64 100", "4 2 256 0"]
 """Heads, kv heads, numbers of a head, window."""
 
