@@ -113,6 +113,7 @@ def test_preempted_texts_of_8_bits_stay_the_same():
     free, scarce = (LLM(kv="int8", method="ngram", cache_tokens=tokens) for tokens in (None, 256))
     expected = [one.tokens for one in free.generate(first, params)]
     assert [one.tokens for one in scarce.generate(first, params)] == expected
+    assert scarce.engine.load.preemptions > 0
 
 
 def test_more_tokens_fit_into_the_same_memory():

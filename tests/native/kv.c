@@ -41,18 +41,27 @@ static Side side(Model m, int64_t window, int64_t row_numbers, int64_t coding) {
     return s;
 }
 
-static void attend_all(Side *s, Forward f) {
+static void attend_all(Side *s, Forward f, bf16 *unpacked) {
+    Unpacked own = {.pages = unpacked};
     const int64_t tile = attends_in_registers(&s->m) ? MOST_QUERIES : QUERIES;
     f.page = s->page, f.narrow = s->to;
-    for (int64_t u = 0; u < units_of(&s->m, f.span, tile); u++) attend(&s->m, &s->layer, &f, u, tile, f.scores);
+    for (int64_t u = 0; u < units_of(&s->m, f.span, tile); u++) attend(&s->m, &s->layer, &f, u, tile, f.scores, &own);
 }
 
-static void compare(const Side *a, const Side *b, int64_t count, const char *what) {
-    for (int64_t i = 0; i < count; i++)
-        if (memcmp(a->to + i, b->to + i, sizeof *a->to)) {
-            printf("%s: output %ld of %ld differs\n", what, (long)i, (long)count);
-            exit(0);
-        }
+/* Tiles that unpack what they read, then tiles that share a head that was unpacked. */
+static void compare(Side *bytes, Side *whole, Forward f, const char *what) {
+    const int64_t count = f.rows * whole->m.heads * whole->m.dim;
+    bf16 *room = malloc(2 * PAGES * PAGE * whole->m.dim * sizeof *room);
+    attend_all(whole, f, 0);
+    for (int shared = 0; shared < 2; shared++) {
+        attend_all(bytes, f, shared ? room : 0);
+        for (int64_t i = 0; i < count; i++)
+            if (memcmp(bytes->to + i, whole->to + i, sizeof *whole->to)) {
+                printf("%s%s: output %ld of %ld differs\n", what, shared ? ", shared" : "", (long)i, (long)count);
+                exit(0);
+            }
+    }
+    free(room);
 }
 
 int main(int argc, char **argv) {
@@ -77,19 +86,16 @@ int main(int argc, char **argv) {
         for (int64_t h = 0; h < m.kv_heads; h++) write_kv(&whole.m, &whole.layer, &f, &span, key + h * m.dim, r, h);
     }
     f.wide = numbers + PAST * wide_of(&m);
-    attend_all(&bytes, f), attend_all(&whole, f);
-    compare(&bytes, &whole, rows * m.heads * m.dim, "chain");
+    compare(&bytes, &whole, f, "chain");
     int32_t parents[LENGTH];
     for (int i = 0; i < LENGTH; i++) parents[i] = i < 3 ? -1 : i < 40 ? i - 1 - i % 3 : i - 33; /* 33 apart: at the same place of a block */
     span.first_chain = 4, span.parents = parents;
-    attend_all(&bytes, f), attend_all(&whole, f);
-    compare(&bytes, &whole, rows * m.heads * m.dim, "tree");
+    compare(&bytes, &whole, f, "tree");
     span.first_chain = rows, span.parents = 0;
     for (int64_t r = 0; r < 40; r++) { /* within a page and to another one; counted over the pool */
         const int64_t from = pages[(PAST - 6 * r) / PAGE] * PAGE + (PAST - 6 * r) % PAGE, to = pages[7 * r / PAGE] * PAGE + 7 * r % PAGE;
         foreword_move(&bytes.m, bytes.page, from, to), foreword_move(&whole.m, whole.page, from, to);
     }
-    attend_all(&bytes, f), attend_all(&whole, f);
-    compare(&bytes, &whole, rows * m.heads * m.dim, "moved");
+    compare(&bytes, &whole, f, "moved");
     puts("equal");
 }

@@ -30,9 +30,11 @@ def inspect(
     """Load a model and show its backend, the reason for it, and the cost of draft tokens."""
     from foreword import LLM
     from foreword.draft import PLAIN, RETOLD, SHARED, WITH_DRAFT, WITHOUT_DRAFT
+    from foreword.model.options import options as check_options
 
     given = loading.keywords
     forms = {name: given.pop(name, None) for name in ("weights", "kv")}
+    check_options(dtype=given["dtype"], device=given["device"], backend=given.get("backend"), **forms)
     llm = LLM(model, method=PLAIN, **given)
     apart = _quantized(llm, **forms) if any(forms.values()) else {}
     drafted = WITH_DRAFT if draft is not None or model is None else WITHOUT_DRAFT

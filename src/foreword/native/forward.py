@@ -107,7 +107,7 @@ class Forward(Structure):
     _fields_ += [("longest", c_int64), ("hidden_layer_count", c_int64)]
     _fields_ += [(n, c_void_p) for n in ("hidden_layers", "hidden_states", "given")]
     _fields_ += [("states", c_void_p), ("room", c_int64), ("kv_only", c_int64), ("routing", POINTER(Routing))]
-    _fields_ += [("page", c_void_p), ("image", c_void_p), ("image_layers", c_int64)]
+    _fields_ += [("page", c_void_p), ("image", c_void_p), ("image_layers", c_int64), ("unpacked", c_void_p)]
 
 
 @cache

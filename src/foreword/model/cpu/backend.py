@@ -139,7 +139,7 @@ class CpuBackend(ImageKernel):
         old, self.pool = self.pool, rows_of(self._hf, forward.BYTES)
         self.pool.prefixes.recurrent, self.pool.spare = old.prefixes.recurrent, old.spare
         self.pool.attach(self._model.layer[: self._model.layers])
-        self._model.kv_coding = self.pool.coding
+        self.describe(self._model, self._words, self._weight_bytes)
 
     def read_hidden(
         self, reads: List[Read], layers: List[int]

@@ -180,6 +180,7 @@ class Kernel(Paged[Rows]):
             logits.data_ptr(),
             *scratch,
             routing=self._scratch.routing,
+            unpacked=self._scratch.unpacked,
             page=self.pool.addresses.buffer_info()[0],
         )
 

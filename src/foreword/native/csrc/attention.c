@@ -171,7 +171,46 @@ static int64_t units_of(const Model *m, const Span *span, int64_t tile) {
     return m->kv_heads * parts_of((span->stop - span->start) * (m->heads / m->kv_heads), tile);
 }
 
-static void attend(const Model *m, const Layer *layer, const Forward *f, int64_t unit, int64_t tile, float *scores) {
+static void attend_tile(const Model *m, const Layer *layer, const Forward *f, const Span *span, int64_t kv, Query *query, int count) {
+    if (attends_in_registers(m)) attend_in_registers(m, layer, f, span, kv, query, count);
+    else switch (count) {
+        case 1: attend_as(m, layer, f, span, kv, query, 1); break;
+        case 2: attend_as(m, layer, f, span, kv, query, 2); break;
+        case 3: attend_as(m, layer, f, span, kv, query, 3); break;
+        default: attend_as(m, layer, f, span, kv, query, 4);
+    }
+}
+
+/* The keys and values of one head in bfloat16, for all of its tiles that a thread computes. */
+typedef struct {
+    bf16 *pages; /* scratch: NULL = none */
+    const Layer *layer;
+    const Span *span;
+    int64_t kv;
+} Unpacked;
+
+#define TILES 4 /* with fewer, each tile unpacks what it reads */
+
+/* Attention of a tile over keys and values of 8 bits that are unpacked once for all tiles of a head. */
+static void attend_unpacked(const Model *m, const Layer *layer, const Forward *f, const Span *span, int64_t kv, Query *query, int count, Unpacked *unpacked) {
+    const int64_t reach = span->past + span->held + span->stop - span->start, pages = parts_of(reach, PAGE);
+    if (unpacked->layer != layer || unpacked->span != span || unpacked->kv != kv) {
+        const int64_t low = layer->window && !span->placed ? at_least(span->past - layer->window, 0) : 0;
+        unpack_head(m, layer, f, span, low, reach, kv, unpacked->pages);
+        unpacked->layer = layer, unpacked->span = span, unpacked->kv = kv;
+    }
+    int64_t number[pages];
+    bf16 *page[pages];
+    for (int64_t i = 0; i < pages; i++) number[i] = i, page[i] = unpacked->pages + 2 * i * PAGE * m->dim;
+    Model one = *m;
+    Layer alone = *layer;
+    Forward over = *f;
+    Span there = *span;
+    one.kv_heads = 1, one.kv_coding = WHOLE, alone.keys = 0, alone.values = PAGE * m->dim, over.page = page, there.pages = number;
+    attend_tile(&one, &alone, &over, &there, 0, query, count);
+}
+
+static void attend(const Model *m, const Layer *layer, const Forward *f, int64_t unit, int64_t tile, float *scores, Unpacked *unpacked) {
     const Span *span = f->span;
     while (unit >= units_of(m, span, tile)) unit -= units_of(m, span++, tile);
     const int64_t group = m->heads / m->kv_heads, queries = (span->stop - span->start) * group, tiles = parts_of(queries, tile);
@@ -182,13 +221,8 @@ static void attend(const Model *m, const Layer *layer, const Forward *f, int64_t
         query[q].scores = scores + q * f->longest, query[q].vector = vectors[q];
         describe(m, layer, f, span, span->start + (from + q) / group, kv * group + (from + q) % group, query + q);
     }
-    if (attends_in_registers(m)) attend_in_registers(m, layer, f, span, kv, query, (int)count);
-    else switch (count) {
-        case 1: attend_as(m, layer, f, span, kv, query, 1); break;
-        case 2: attend_as(m, layer, f, span, kv, query, 2); break;
-        case 3: attend_as(m, layer, f, span, kv, query, 3); break;
-        default: attend_as(m, layer, f, span, kv, query, 4);
-    }
+    if (unpacked->pages && tiles >= TILES) attend_unpacked(m, layer, f, span, kv, query, (int)count, unpacked);
+    else attend_tile(m, layer, f, span, kv, query, (int)count);
 }
 
 static const Span *span_of(const Forward *f, int64_t row) {

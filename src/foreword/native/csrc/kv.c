@@ -55,11 +55,8 @@ static void write_codes(const Model *m, const Layer *layer, bf16 *page, const fl
     for (int64_t i = 0; i < m->dim; i++) to[value_step(i)] = whole[i];
 }
 
-/* Unpack 32 codes, a scale for each. */
-INLINE void unpack(const int8_t *codes, const float *scale, bf16 *to) {
-    narrow_store(to, mul(load_codes(codes), load(scale)));
-    narrow_store(to + LANES, mul(load_codes(codes + LANES), load(scale + LANES)));
-}
+/* Unpack 32 codes, with the scales of the first and of the last 16. */
+INLINE void unpack(const int8_t *codes, floats first, floats last, bf16 *to) { store_two(to, mul(load_codes(codes), first), mul(load_codes(codes + LANES), last)); }
 
 /* Unpack `count` blocks of 16 keys of one page, from row `at` of the sequence on; prefetches those at `next`. */
 static void unpack_keys(const Model *m, const Layer *layer, const Forward *f, const Span *span, int64_t at, int64_t head, int count, const int8_t *next, bf16 *to) {
@@ -69,9 +66,10 @@ static void unpack_keys(const Model *m, const Layer *layer, const Forward *f, co
         const int64_t start = key_place(m, at % PAGE + b * LANES, head);
         float twice[2 * LANES];
         for (int i = 0; i < 2 * LANES; i++) twice[i] = scales[i / 2];
+        const floats first = load(twice), last = load(twice + LANES);
         for (int64_t i = 0; i < LANES * m->dim; i += PANEL) {
             if (i % 64 == 0) prefetch(next + b * m->kv_heads * LANES * m->dim + i);
-            unpack(keys + start + i, twice, to + b * LANES * m->dim + i);
+            unpack(keys + start + i, first, last, to + b * LANES * m->dim + i);
         }
     }
 }
@@ -83,12 +81,25 @@ INLINE void unpack_values(const Model *m, const Layer *layer, const Forward *f, 
     const int8_t *from = values + value_place(m, at % PAGE, head) + column / LANES * CHUNK;
     to += at % PANEL / 2 * PANEL;
     for (int pair = 0; pair < count; pair++) {
-        float both[2 * LANES];
-        for (int i = 0; i < 2 * LANES; i++) both[i] = scales[2 * pair + i % 2];
+        float each[LANES];
+        for (int i = 0; i < LANES; i++) each[i] = scales[2 * pair + i % 2];
+        const floats both = load(each);
         for (int d = 0; d < D; d++) {
-            unpack(from + d * CHUNK + pair * PANEL, both, to + d * CHUNK + pair * PANEL);
+            unpack(from + d * CHUNK + pair * PANEL, both, both, to + d * CHUNK + pair * PANEL);
             if (pair % 2 == 0) prefetch(next + d * CHUNK + pair * PANEL);
         }
+    }
+}
+
+/* Unpack the keys and values of a head, those of the pages from row `low` on, as pages of one head. */
+static void unpack_head(const Model *m, const Layer *layer, const Forward *f, const Span *span, int64_t low, int64_t reach, int64_t head, bf16 *to) {
+    for (int64_t at = low / PAGE * PAGE; at < reach; at += PAGE) {
+        const int64_t next = at + PAGE < reach ? at + PAGE : at;
+        bf16 *page = page_of(f, span, next), *keys = to + 2 * at * m->dim, *values = keys + PAGE * m->dim;
+        unpack_keys(m, layer, f, span, at, head, PAGE / LANES, codes_at(page, layer->keys) + key_place(m, 0, head), keys);
+        for (int64_t row = 0; row < PAGE; row += PANEL)
+            for (int64_t column = 0; column < m->dim; column += LANES)
+                unpack_values(m, layer, f, span, at + row, head, column, PANEL / 2, 1, codes_at(page, layer->values) + value_place(m, row, head) + column / LANES * CHUNK, values + row * m->dim + column / LANES * CHUNK);
     }
 }
 

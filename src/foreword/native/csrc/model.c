@@ -91,6 +91,7 @@ typedef struct {
     bf16 *const *page; /* [number]: each page of the pool */
     const float **image; /* [image_layers, rows]: what images put in the place of a row's embedding, then add to it before each later layer; NULL = nothing */
     int64_t image_layers;
+    bf16 *unpacked; /* scratch: [threads, 2, longest in whole pages, dim], keys and values of a head of 8 bits; NULL = none */
 } Forward;
 
 /* Outputs of the qkv product: queries (each with its gate, if any), keys and values. */

@@ -390,6 +390,7 @@ INLINE pairs looked_up(table levels, pairs a, int n) { return (pairs)EACH(LOOKED
 
 /* The activations that multiply weights: bfloat16, stored widened to float32 if there are no bfloat16 instructions. */
 #ifdef BF16_PRODUCTS
+INLINE void store_two(bf16 *to, floats a, floats b) { _mm512_storeu_si512(to, (__m512i)_mm512_cvtne2ps_pbh((__m512)b, (__m512)a)); } /* rounded, in one piece */
 typedef bf16 factor;
 INLINE void store_factors(factor *at, floats x) { store_halves(at, narrow(x)); }
 INLINE floats load_factors(const factor *at) { return widen(load_halves(at)); }
@@ -399,6 +400,7 @@ INLINE floats dot(floats sum, pairs weight, const factor *x) { /* x: two of them
     return _mm512_dpbf16_ps(sum, (__m512bh)weight, (__m512bh)_mm512_set1_epi32(both));
 }
 #else
+INLINE void store_two(bf16 *to, floats a, floats b) { store_halves(to, narrow(a)), store_halves(to + LANES, narrow(b)); }
 typedef float factor;
 INLINE void store_factors(factor *at, floats x) { store(at, widen(narrow(x))); }
 INLINE floats load_factors(const factor *at) { return load(at); }
