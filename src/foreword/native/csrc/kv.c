@@ -81,9 +81,7 @@ INLINE void unpack_values(const Model *m, const Layer *layer, const Forward *f, 
     const int8_t *from = values + value_place(m, at % PAGE, head) + column / LANES * CHUNK;
     to += at % PANEL / 2 * PANEL;
     for (int pair = 0; pair < count; pair++) {
-        float each[LANES];
-        for (int i = 0; i < LANES; i++) each[i] = scales[2 * pair + i % 2];
-        const floats both = load(each);
+        const floats both = two_by_turns(scales + 2 * pair);
         for (int d = 0; d < D; d++) {
             unpack(from + d * CHUNK + pair * PANEL, both, both, to + d * CHUNK + pair * PANEL);
             if (pair % 2 == 0) prefetch(next + d * CHUNK + pair * PANEL);

@@ -63,6 +63,11 @@ typedef __m256i halves; /* 16 bfloat16 */
 
 INLINE floats all(float x) { return _mm512_set1_ps(x); }
 INLINE floats load(const float *at) { return _mm512_loadu_ps(at); }
+INLINE floats two_by_turns(const float *at) {
+    double two;
+    memcpy(&two, at, sizeof two);
+    return _mm512_castpd_ps(_mm512_set1_pd(two));
+}
 INLINE void store(float *at, floats x) { _mm512_storeu_ps(at, x); }
 INLINE halves load_halves(const bf16 *at) { return _mm256_loadu_si256((const __m256i *)at); }
 INLINE void store_halves(bf16 *at, halves x) { _mm256_storeu_si256((__m256i *)at, x); }
@@ -196,6 +201,14 @@ STORED(store_halves, halves, shorts, bf16)
 
 INLINE part same(float x) { return (part)SAME(x); }
 INLINE floats all(float x) { return (floats)EQUAL(same(x)); }
+INLINE floats two_by_turns(const float *at) {
+    const part two = {at[0], at[1], at[0], at[1]
+#if PART == 8
+                      , at[0], at[1], at[0], at[1]
+#endif
+    };
+    return (floats)EQUAL(two);
+}
 
 INLINE part chosen(numbers which, part a, part b) { return (part)((which & (numbers)a) | (~which & (numbers)b)); }
 INLINE part fused_part(part a, part b, part c) {
