@@ -113,7 +113,18 @@ def test_inspect_measures_how_far_a_quantized_model_is_from_the_whole_one(here):
     assert all(0 < nats < 0.01 for nats in facts["kl_divergence"].values())
 
 
+def test_inspect_measures_keys_and_values_of_8_bits_in_long_texts_too(here):
+    facts = json.loads(here("inspect", "--kv", "int8", "--json").stdout)
+    assert (facts["kv"], facts["backend"]) == ("int8", "native")
+    found = facts["kl_divergence"]
+    assert {"in-domain", "in-domain, after 511 to 1,023 tokens", "out-of-domain, after 511 to 1,023 tokens"} < set(
+        found
+    )
+    assert all(0 < nats < 0.01 for nats in found.values())
+    assert found["in-domain"] < found["in-domain, after 511 to 1,023 tokens"]
+
+
 def test_inspect_refuses_to_quantize_what_the_native_backend_does_not_run(here):
     refused = here("inspect", "--weights", "int8", "--backend", "pool")
-    assert refused.returncode == 1
-    assert "made of bfloat16 weights for backend 'native'" in " ".join(refused.stderr.split())
+    assert refused.returncode == 2
+    assert "only backend 'native' reads them" in " ".join(refused.stderr.split())

@@ -46,6 +46,7 @@ static void operations(const float *a, const float *b, const float *c) {
     double total[LANES];
     say(pair_sums(sums[0], sums[1], 0, 1, 1));
     pair_sums(sums[0], sums[1], total, 1, 0), say(pair_sums(sums[1], sums[0], total, 0, 1));
+    say(load_signed(bytes)), say(two_by_turns(a + 3));
     say_number(sum_of(x)), say_number(maximum_of(x)), say_number((float)above(x, y));
 }
 

@@ -21,7 +21,7 @@ from foreword.native.cpu import told
 
 PROGRAM = Path(__file__).with_name("simd.c")
 LANES, LOGITS = 16, 40 * 112
-OPERATIONS, NUMBERS = 28, 3
+OPERATIONS, NUMBERS = 30, 3
 """What the program says of each 16 times three numbers: so many vectors, then so many numbers."""
 FIRST = (-0.1802, 0.0192, 0.4362, -0.9732, 0.7403, -0.2961, 0.8087, -1.4089)
 """Logits, as an ARM said them in an emulator and a Xeon with AVX2 to the same bits."""
@@ -156,6 +156,8 @@ def test_bytes_times_words_are_summed_exactly(said):
         sums = torch.cat([each[0] + each[2], each[1] + each[3]])
         assert torch.equal(found[26], sums.float())
         assert torch.equal(found[27], (sums + sums.roll(8)).float())
+        assert torch.equal(found[28], loads.flatten()[:LANES].float())
+        assert torch.equal(found[29], x[3:5].repeat(LANES // 2))
 
 
 def test_products_with_8_bits_have_the_same_bits_on_every_processor(said):

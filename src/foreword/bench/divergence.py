@@ -19,22 +19,30 @@ ROWS = 64
 """Tokens of a forward whose logits are held at once, in float32."""
 LONGEST = 256
 """Tokens read of a prompt."""
+CONTEXT = 2048
+"""Tokens read of all prompts of a kind, one after the other, as one long text."""
 
 
 def divergence(
-    whole: Model, other: Model, tokenize: Callable[[List[Mapping[str, str]]], List[int]]
+    whole: Model, other: Model, tokenize: Callable[[List[Mapping[str, str]]], List[int]], *, long: bool = False
 ) -> dict[str, float]:
     """Return the mean KL divergence, in nats a token, of `other` from `whole` after every token of the prompts.
 
-    One number for each kind of prompts and each category of the first kind. `tokenize` renders a conversation.
+    One number for each kind of prompts and each category of the first kind. `tokenize` renders a conversation. With
+    `long` another one for each kind, over the second half of a long text: all its prompts, joined.
     """
     sums: dict[str, list[float]] = {}
     for kind in SETS:
+        joined: list[int] = []
         for prompt in load(kind):
-            tokens = list(tokenize(prompt.messages))[: min(LONGEST, whole.context - 1)]
-            each = [float(one) for one in _divergences(whole, other, tokens)]
+            tokens = list(tokenize(prompt.messages))
+            joined += tokens
+            each = _divergences(whole, other, tokens[: min(LONGEST, whole.context - 1)]).tolist()
             for name in (kind, f"{kind}: {prompt.category}"):
                 sums.setdefault(name, []).extend(each)
+        if long:
+            each = _divergences(whole, other, joined[: min(CONTEXT, whole.context - 1)]).tolist()
+            sums[f"{kind}, after {len(each) // 2:,} to {len(each):,} tokens"] = each[len(each) // 2 :]
     return {name: sum(each) / len(each) for name, each in sums.items()}
 
 

@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from foreword.cli.common import options, render
 from foreword.cli.common.bundles import BackendLoading, bundled
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from foreword.llm import LLM
     from foreword.model.cost import Cost
+    from foreword.model.cpu.backend import CpuBackend
 
 
 @bundled
@@ -29,11 +30,13 @@ def inspect(
     """Load a model and show its backend, the reason for it, and the cost of draft tokens."""
     from foreword import LLM
     from foreword.draft import PLAIN, RETOLD, SHARED, WITH_DRAFT, WITHOUT_DRAFT
+    from foreword.model.options import options as check_options
 
     given = loading.keywords
-    form = given.pop("weights", None)
+    forms = {name: given.pop(name, None) for name in ("weights", "kv")}
+    check_options(dtype=given["dtype"], device=given["device"], backend=given.get("backend"), **forms)
     llm = LLM(model, method=PLAIN, **given)
-    apart = {} if form is None else _quantized(llm, form)
+    apart = _quantized(llm, **forms) if any(forms.values()) else {}
     drafted = WITH_DRAFT if draft is not None or model is None else WITHOUT_DRAFT
     facts = _model(llm, as_json=as_json) | {"default method": drafted}
     if draft is not None:
@@ -61,7 +64,7 @@ def _model(llm: LLM, *, as_json: bool) -> dict[str, object]:
         "architecture": type(target.hf).__name__,
         "parameters": target.parameters,
         "dtype": str(target.dtype).removeprefix("torch."),
-        **({} if target.weights is None else {"weights": target.weights}),
+        **{name: form for name, form in (("weights", target.weights), ("kv", target.kv)) if form is not None},
         "device": str(target.device),
         "context": target.context if target.context < NO_LIMIT else None if as_json else "no limit",
         "vocabulary size": target.vocab,
@@ -72,17 +75,20 @@ def _model(llm: LLM, *, as_json: bool) -> dict[str, object]:
     }
 
 
-def _quantized(llm: LLM, form: str) -> dict[str, dict[str, float]]:
-    """Quantize the target; return its KL divergence from what it was, by domain."""
+def _quantized(llm: LLM, weights: str | None, kv: str | None) -> dict[str, dict[str, float]]:
+    """Quantize the target; return its KL divergence from what it was, by domain, and with `kv` in long texts too."""
     from foreword.bench.divergence import divergence
     from foreword.model.probe.probe import NATIVE
     from foreword.model.view import view
 
     target = llm.target
     if target.capability.backend != NATIVE:
-        target.quantize(form)  # raises the error
-    found = divergence(target, view(target, bits=8), partial(_tokens, llm))
-    target.quantize(form)
+        target.quantize(weights, kv)  # raises the error
+    other = view(target, bits={None: 16, "int8": 8, "int4": 4}[weights])
+    if kv is not None:
+        cast("CpuBackend", other.backend).quantize_kv()
+    found = divergence(target, other, partial(_tokens, llm), long=kv is not None)
+    target.quantize(weights, kv)
     return {"kl_divergence": found}
 
 

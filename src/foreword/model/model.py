@@ -24,7 +24,7 @@ from foreword.model.cpu.backend import CpuBackend
 from foreword.model.loading.causal import check_causal
 from foreword.model.loading.config import read_config, unloadable
 from foreword.model.loading.load import eos_ids, load_weights
-from foreword.model.options import WEIGHTS, dtypes, options
+from foreword.model.options import FORMS, check_forms, dtypes, options
 from foreword.model.pool.hooks import layer_count
 from foreword.model.pool.memory import most_tokens
 from foreword.model.pool.packed_linear import Swap, swap_out
@@ -59,6 +59,7 @@ class Model:
         swaps: list[Swap] | None = None,
         backend: str | None = None,
         weights: str | None = None,
+        kv: str | None = None,
     ) -> None:
         self.hf = hf.eval()
         self.name = name or hf.config.name_or_path or type(hf).__name__
@@ -77,11 +78,9 @@ class Model:
         self.device: torch.device = next(hf.parameters()).device
         bits = self.backend.take_codes() if isinstance(self.backend, CpuBackend) and known is None else 16
         self.weights: str | None = f"{bits:.1f} bits" if bits < 16 else None
-        """Form of the linear weights if it is not their dtype: "int8", "int4", or a checkpoint's bits."""
-        self.cache_tokens = None
-        self._cost: Cost | None = None
-        if weights is not None:
-            self.quantize(weights)
+        self.kv: str | None = None
+        """Forms of the linear weights, and of keys and values: "int8", "int4" or a checkpoint's bits; None = the dtype."""
+        self.quantize(weights, kv)
         self._checked_layers: set[tuple[int, ...]] = set()
         """Layer numbers that `check_hidden_states` has accepted."""
         config = hf.config.get_text_config()
@@ -106,6 +105,7 @@ class Model:
         device: str = "auto",
         backend: str | None = None,
         weights: str | None = None,
+        kv: str | None = None,
         trust_remote_code: bool = False,
     ) -> Model:
         """Load a checkpoint from a folder, the hub or a GGUF file (docs/targets/quantized.md).
@@ -114,18 +114,18 @@ class Model:
         the model, else float32; on an accelerator it is the checkpoint's own. `backend` is "native", "graph", "pool",
         "cache" or "plain"; None takes the fastest that gives the model's own scores (docs/how-it-works.md).
         `weights="int8"` quantizes the linear weights, on backend "native" only: the model is then another one, with
-        half of the bytes (docs/targets/quantized.md).
+        half of the bytes (docs/targets/quantized.md); `kv="int8"` does so with the keys and values.
         `trust_remote_code` allows Python code from the checkpoint's folder, and from that of its draft model; without
         it, such a checkpoint is refused. Raises ModelError when there is no such model, its weights are incomplete or
         not finite, or it cannot run on that backend.
         """
-        where, backend = options(dtype=dtype, device=device, backend=backend, weights=weights)
+        where, backend = options(dtype=dtype, device=device, backend=backend, weights=weights, kv=kv)
         config = read_config(source, trust_remote_code=trust_remote_code, seq2seq=True)
         first, *others = dtypes(dtype, where, config.architectures if backend in (None, NATIVE) else None)
         hf = load_weights(source, config, first, trust_remote_code=trust_remote_code)
         try:
             nn.Module.to(hf, where)
-            model = cls(hf, str(source), backend=backend, weights=weights)
+            model = cls(hf, str(source), backend=backend, weights=weights, kv=kv)
         except ForewordError:
             raise
         except (torch.OutOfMemoryError, MemoryError) as error:
@@ -168,7 +168,7 @@ class Model:
                 "dtype": str(self.dtype),
                 "device": torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else self.device.type,
                 "backend": self.capability.backend,
-                **({} if self.weights is None else {"weights": self.weights}),
+                **{form: getattr(self, form) for form in ("weights", "kv") if getattr(self, form) is not None},
             }
             self._cost = known(self, key)
         return self._cost
@@ -181,22 +181,24 @@ class Model:
         """Quantize the weights of a draft model to int8 where that makes forwards faster; they cannot be read back."""
         getattr(self.backend, "quantize", lambda: None)()
 
-    def quantize(self, weights: str) -> None:
-        """Quantize the linear weights in place: it is another model from then on, whose text differs.
+    def quantize(self, weights: str | None = None, kv: str | None = None) -> None:
+        """Quantize the linear weights in place, or the keys and values of sequences opened from then on.
 
-        Raises ModelError on a backend that does not multiply by such weights.
+        It is another model then, whose text differs. Raises ModelError on a backend that does not read them.
         """
-        if self.capability.backend != NATIVE:
-            raise ModelError(
-                f"cannot hold the weights of {self.name} in {weights}: only backend 'native' multiplies by them, and "
-                f"it runs on '{self.capability.backend}' ({self.capability.reason}). Leave 'weights' out"
-            )
-        if self.weights is not None:
+        check_forms(self.name, self.capability, weights=weights, kv=kv)
+        backend = cast("CpuBackend", self.backend)
+        if weights is not None and self.weights is not None:
             raise ModelError(
                 f"cannot hold {self.name} in {weights}: it has {self.weights} weights. Leave 'weights' out"
             )
-        cast("CpuBackend", self.backend).quantize(coding=WEIGHTS[weights])
-        self.weights, self._cost = weights, None
+        if weights is not None:
+            backend.quantize(coding=FORMS["weights"][weights])
+        if kv is not None:
+            backend.quantize_kv()
+        self.weights, self.kv = weights or self.weights, kv or self.kv
+        self.cache_tokens = None
+        self._cost: Cost | None = None
 
     def open(self, id: int, capacity: int, tokens: List[int] = (), tenant: str = "", layers: List[int] = ()) -> int:
         """Begin a sequence of at most `capacity` tokens, draft tokens included.
@@ -221,7 +223,7 @@ class Model:
     @cache_tokens.setter
     def cache_tokens(self, tokens: int | None) -> None:
         if self.backend.pool is not None:
-            self.backend.pool.limit = most_tokens(self.hf) if tokens is None else tokens
+            self.backend.pool.limit = most_tokens(self.hf, self.kv) if tokens is None else tokens
 
     def close(self, id: int) -> None:
         """Free a sequence. Unknown ids are ignored."""

@@ -1,4 +1,4 @@
-"""Provides the checks of how a model is to be loaded: dtype, device, backend and form of the weights."""
+"""Provides the checks of how a model is to be loaded: dtype, device, backend, forms of weights, keys and values."""
 
 from __future__ import annotations
 
@@ -9,32 +9,43 @@ import torch
 
 from foreword.errors import InvalidRequest, ModelError, words
 from foreword.model.cpu.supported import usual
-from foreword.model.probe.probe import NATIVE, backend_named
+from foreword.model.probe.probe import NATIVE, Capability, backend_named
 from foreword.native import forward
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-WEIGHTS = {"int8": forward.BYTES, "int4": forward.GROUPS}
-"""Forms of quantized weights, and their storage on the C side."""
+FORMS = {"weights": {"int8": forward.BYTES, "int4": forward.GROUPS}, "kv": {"int8": forward.BYTES}}
+"""Forms of quantized weights, and of quantized keys and values, and how the C side names them."""
 
 
 def options(
-    *, dtype: str | torch.dtype, device: str, backend: str | None, weights: str | None
+    *, dtype: str | torch.dtype, device: str, backend: str | None, weights: str | None, kv: str | None
 ) -> tuple[torch.device, str | None]:
-    """Return the device and the backend of these names, after checking all four; loads nothing.
+    """Return the device and the backend of these names, after checking all five; loads nothing.
 
     Raises ModelError for an unknown dtype or a device this machine lacks, InvalidRequest for an unknown backend or
-    form of weights, or one that does not go with the others.
+    form of weights or of keys and values, or one that does not go with the others.
     """
-    if weights not in (None, *WEIGHTS):
-        raise InvalidRequest(f"cannot use weights={weights!r}: choose one of {', '.join(WEIGHTS)}, or leave it out")
-    if weights is not None and (backend not in (None, NATIVE) or dtype not in ("auto", "bfloat16", torch.bfloat16)):
-        raise InvalidRequest(
-            f"cannot use weights={weights!r} with dtype={dtype!r} and backend={backend!r}: they are made of bfloat16 "
-            "weights for backend 'native'. Leave 'dtype' and 'backend' out"
-        )
+    for name, form in (("weights", weights), ("kv", kv)):
+        if form not in (None, *FORMS[name]):
+            raise InvalidRequest(f"cannot use {name}={form!r}: choose one of {', '.join(FORMS[name])}, or leave it out")
+        if form is not None and (backend not in (None, NATIVE) or dtype not in ("auto", "bfloat16", torch.bfloat16)):
+            raise InvalidRequest(
+                f"cannot use {name}={form!r} with dtype={dtype!r} and backend={backend!r}: only backend 'native' reads "
+                "them, and it runs models in bfloat16. Leave 'dtype' and 'backend' out"
+            )
     if dtype != "auto" and dtype not in (*DTYPES, *DTYPES.values()):
         raise ModelError(f"'dtype' must be 'auto' or one of {', '.join(DTYPES)}, got {dtype!r}")
     return device_named(device), backend_named(backend)
+
+
+def check_forms(model: str, capability: Capability, *, weights: str | None, kv: str | None) -> None:
+    """Raise ModelError for forms of weights, or of keys and values, that the model's backend does not read."""
+    for what, name, form in (("weights", "weights", weights), ("keys and values", "kv", kv)):
+        if form is not None and capability.backend != NATIVE:
+            raise ModelError(
+                f"cannot hold the {what} of {model} in {form}: only backend 'native' reads them, and it runs on "
+                f"'{capability.backend}' ({capability.reason}). Leave '{name}' out"
+            )
 
 
 def device_named(device: str) -> torch.device:

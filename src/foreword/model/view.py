@@ -14,9 +14,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from foreword.errors import InvalidRequest
-from foreword.model.cpu.backend import CpuBackend, rows_of
+from foreword.model.cpu.backend import CpuBackend
 from foreword.model.cpu.images import ImageKernel
 from foreword.model.cpu.recurrent import RecurrentBackend
+from foreword.model.cpu.rows import rows_of
 from foreword.model.model import Model
 from foreword.model.pool.backend import PoolBackend
 from foreword.model.pool.hooks import layer_count
@@ -94,7 +95,7 @@ class NativeView(CpuBackend):
     """A native backend over the packed weights of another, or over quantized copies of them; also batch-invariant."""
 
     def __init__(self, base: CpuBackend, skip: LayerSkip, bits: int, *, shares: bool) -> None:
-        ImageKernel.__init__(self, base.pool if shares else rows_of(base._hf), base._turns)
+        ImageKernel.__init__(self, base.pool if shares else rows_of(base._hf, base.pool.coding), base._turns)
         self._warm, self._images = base._warm, base._images if shares else {}
         self._base, self.guest, self._hf = base, shares, base._hf
         self._layers = (forward.Layer * base._model.layers)(*base._model.layer[: base._model.layers])

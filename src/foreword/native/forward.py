@@ -16,7 +16,8 @@ LANES = 16
 ATTENTION, MLP = 1, 2
 """Bits of `Layer.skipped`."""
 WHOLE, BYTES, GROUPS = 0, 1, 2
-"""Storage of weights (`Model.coding`): bfloat16, 8 bits, or each matrix with a header of its own (`Grouped`)."""
+"""Storage of weights (`Model.coding`): bfloat16, 8 bits, or each matrix with a header of its own (`Grouped`). Keys and
+values (`Model.kv_coding`) have one of the first two."""
 BF16, F16, F32, FACTOR, ZERO = range(1, 6)
 """Storage of scales and offsets (`Grouped.scale`, `Grouped.offset`; 0 = there are none)."""
 SILU, GELU, GELU_ERF, RELU, RELU_SQUARED = range(5)
@@ -93,7 +94,7 @@ class Model(Structure):
     _fields_ += [("recurrence", POINTER(Recurrence)), ("experts", POINTER(Experts))]
     _fields_ += [(n, c_void_p) for n in ("norm_bias", "head_bias", "position_embedding")]
     _fields_ += [(n, c_int64) for n in ("position_count", "centred", "plain", "parallel", "norm_after_rotary")]
-    _fields_ += [("query_scale", c_void_p)]
+    _fields_ += [("query_scale", c_void_p), ("kv_coding", c_int64)]
 
 
 class Span(Structure):
@@ -117,7 +118,7 @@ class Forward(Structure):
     _fields_ += [("longest", c_int64), ("hidden_layer_count", c_int64)]
     _fields_ += [(n, c_void_p) for n in ("hidden_layers", "hidden_states", "given")]
     _fields_ += [("states", c_void_p), ("room", c_int64), ("kv_only", c_int64), ("routing", POINTER(Routing))]
-    _fields_ += [("page", c_void_p), ("image", c_void_p), ("image_layers", c_int64)]
+    _fields_ += [("page", c_void_p), ("image", c_void_p), ("image_layers", c_int64), ("unpacked", c_void_p)]
 
 
 @cache

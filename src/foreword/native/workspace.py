@@ -12,8 +12,8 @@ from torch import Tensor
 from foreword.native import forward
 from foreword.native.forward import LANES
 
-MARGIN, QUERIES = 64, 16
-"""Most scores computed beyond the last position; rows of scores per thread."""
+MARGIN, QUERIES, PAGE = 64, 16, 64
+"""Most scores computed beyond the last position; rows of scores per thread; rows of a page."""
 
 
 class Workspace:
@@ -27,6 +27,8 @@ class Workspace:
         self._routing_tensors: tuple[Tensor, ...] = ()
         self.routing: ctypes._Pointer[forward.Routing] | None = None
         """The routing of rows to experts; None if there are none."""
+        self.unpacked: int | None = None
+        """Address of the keys and values of one head per thread, unpacked; None if they have no 8 bits."""
 
     def fit(self, rows: int, threads: int, longest: int) -> tuple[int, int, int, int, int, int]:
         """Return the addresses of (residual, wide, scores, narrow, steps) and the length of a row of scores."""
@@ -52,6 +54,9 @@ class Workspace:
             )
             if m.experts:
                 self._make_room(m, m.experts.contents)
+            if m.kv_coding == forward.BYTES:
+                self._pages = torch.empty(self._threads, 2, self._longest + PAGE, m.dim, dtype=torch.bfloat16)
+                self.unpacked = self._pages.data_ptr()
             residual, wide_rows, scores, narrow, steps = (tensor.data_ptr() for tensor in self._tensors)
             self._addresses = residual, wide_rows, scores, narrow, steps, self._longest
         return self._addresses

@@ -204,10 +204,11 @@ def test_a_state_that_was_kept_is_read_again_with_its_images(name):
     assert torch.equal(second, whole[past:])
 
 
-def test_a_target_in_8_bits_reads_images_too():
-    coded = Model.load(folder("tied"), weights="int8")
-    llm, prompt = LLM(coded, method="none"), fresh("tied").render(chats()[3])
-    scores, whole = (scored(one, prompt, 512) for one in (llm, fresh("tied")))
+@pytest.mark.parametrize(("name", "form"), [("tied", "weights"), ("tied", "kv"), ("gemma3", "kv")])
+def test_a_target_in_8_bits_reads_images_too(name, form):
+    coded = Model.load(folder(name), **{form: "int8"})
+    llm, prompt = LLM(coded, method="none"), fresh(name).render(chats()[3])
+    scores, whole = (scored(one, prompt, 512) for one in (llm, fresh(name)))
     assert 0 < float(((scores - whole).abs().amax(-1) / whole.std()).median()) < ROUNDED
     texts = [llm.chat(chat, one).tokens for chat, one in zip(chats(), asked(), strict=True)]
     assert len({tuple(text) for text in texts}) == len(texts)

@@ -22,7 +22,8 @@ from foreword.errors import InvalidRequest, ModelError
 from foreword.hf.borrowed import ModelRecord
 from foreword.model import Model, Read
 from foreword.model.cpu.backend import CpuBackend
-from foreword.model.cpu.kernel import Kernel, Rows
+from foreword.model.cpu.kernel import Kernel
+from foreword.model.cpu.rows import Rows
 from foreword.model.view import view
 from foreword.model.weights import copied
 from foreword.native import forward

@@ -74,10 +74,11 @@ class TrustedLoading(Loading):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendLoading(TrustedLoading):
-    """Loading options, the backend and the form of the weights."""
+    """Loading options, the backend, and the forms of weights, keys and values."""
 
     backend: options.BackendName = None
     weights: options.WeightsName = None
+    kv: options.KvName = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

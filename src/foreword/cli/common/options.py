@@ -13,6 +13,7 @@ from foreword.cli.common import early, runtime
 MODEL, SAMPLING, FORM, DRAFTING, OUTPUT = "Model", "Sampling", "Form of the answer", "Drafting", "Output"
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+KV = Literal["int8"]
 WEIGHTS = Literal["int8", "int4"]
 BACKENDS = Literal["native", "graph", "pool", "cache", "plain"]
 SHAPES = Literal["family", "llama-110m", "llama-350m", "llama-1b", "llama-8b", "t5-350m"]
@@ -76,6 +77,10 @@ BackendName = Annotated[
 WeightsName = Annotated[
     WEIGHTS | None,
     _option(MODEL, "--weights", "int8 or int4: form of linear weights (backend native). Default: the dtype.", "FORM"),
+]
+KvName = Annotated[
+    KV | None,
+    _option(MODEL, "--kv", "int8: keys and values in 8 bits (backend native). Default: the dtype.", "FORM"),
 ]
 TrustRemoteCode = Annotated[
     bool, _option(MODEL, "--trust-remote-code", "Permission to run code from the model's folder.")

@@ -16,8 +16,9 @@ from foreword.draft.heads.hidden_states import HeadStates, over_target_vocab
 from foreword.errors import ModelError
 from foreword.model import Model, Read
 from foreword.model.architectures import drop_weights
-from foreword.model.cpu.kernel import MARGIN, Kernel, Rows, lay_words
+from foreword.model.cpu.kernel import MARGIN, Kernel, lay_words
 from foreword.model.cpu.layout import LANES
+from foreword.model.cpu.rows import Rows
 from foreword.model.cpu.supported import activation, unfit
 from foreword.native import forward
 from foreword.native.workspace import Workspace, multiplied

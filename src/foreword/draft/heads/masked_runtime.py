@@ -16,8 +16,9 @@ from foreword.draft.heads.block import BlockPredictor, BlockRequest
 from foreword.draft.heads.masked import MaskedHead
 from foreword.model import Model, Read
 from foreword.model.architectures import drop_weights, head_dim
-from foreword.model.cpu.kernel import Kernel, Rows, lay_words
+from foreword.model.cpu.kernel import Kernel, lay_words
 from foreword.model.cpu.layout import LANES
+from foreword.model.cpu.rows import Rows
 from foreword.model.cpu.supported import activation, unfit
 from foreword.model.pool.kv_pool import KVPool, taken
 from foreword.model.pool.packed_linear import MIN_ROWS

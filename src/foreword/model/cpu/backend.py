@@ -23,8 +23,9 @@ from foreword.model import architectures
 from foreword.model.architectures import body, drop_weights, is_recurrent
 from foreword.model.cpu import experts, grouped
 from foreword.model.cpu.images import ImageKernel
-from foreword.model.cpu.kernel import Rotary, Rows
+from foreword.model.cpu.kernel import Rotary
 from foreword.model.cpu.layout import MATRICES, around
+from foreword.model.cpu.rows import first_attention, head_size, kv_head_count, rows_of
 from foreword.model.cpu.supported import CAPPED, activation, inside, ropes
 from foreword.model.cpu.unpack import lent, looked_up, restore
 from foreword.model.pool.hooks import layers_of
@@ -98,6 +99,13 @@ class CpuBackend(ImageKernel):
             self._table = self._table.clone()
             self._model.table = self._keep(self._table)
 
+    def quantize_kv(self) -> None:
+        """Hold the keys and values of sequences opened from now on in 8 bits. None may be open."""
+        old, self.pool = self.pool, rows_of(self._hf, forward.BYTES)
+        self.pool.prefixes.recurrent, self.pool.spare = old.prefixes.recurrent, old.spare
+        self.pool.attach(self._model.layer[: self._model.layers])
+        self.describe(self._model, self._words, self.weight_bytes)
+
     def read_hidden(
         self, reads: List[Read], layers: List[int]
     ) -> tuple[Float[Tensor, "kept vocab"], Float[Tensor, "rows features"]]:
@@ -124,11 +132,11 @@ class CpuBackend(ImageKernel):
 
     def _describe(self, model: PreTrainedModel) -> forward.Model:
         config, layers = model.config.get_text_config(), layers_of(model)
-        first, queries = _first_attention(model), config.num_attention_heads
+        first, queries = first_attention(model), config.num_attention_heads
         attention = architectures.attention(first)
         routed = next(filter(architectures.routed, layers), None)
         self._experts = None if routed is None else experts.sizes(routed)
-        dim, parts = _dim(model), architectures.linears(first)["qkv"]
+        dim, parts = head_size(model), architectures.linears(first)["qkv"]
         query_width = architectures.shape(parts[0])[0]
         bare, centred = architectures.plain(first), architectures.centred(architectures.last_norm(model))
         broad = any(norm.weight.numel() > dim for norm in architectures.head_norms(first).values())
@@ -148,7 +156,7 @@ class CpuBackend(ImageKernel):
         if self._owned and tied:
             embeddings.weight = nn.Parameter(embeddings.weight.new_empty(0), requires_grad=False)
         return forward.Model(
-            len(layers), hidden, queries, _kv_heads(model), dim,
+            len(layers), hidden, queries, kv_head_count(model), dim,
             max(map(inside, layers)), vocab, _eps(architectures.last_norm(model)), attention.scaling,
             None if self._owned and tied else self._keep(embeddings.weight.detach()),
             vectors.pop("norm"), head, array, table=head, table_rows=len(self._table),
@@ -231,30 +239,6 @@ def query_scale(config: Any) -> Callable[[Tensor], Tensor] | None:
     return None
 
 
-def rows_of(model: PreTrainedModel) -> Rows:
-    """Return an empty pool for the keys and values of a model."""
-    return Rows([0 if is_recurrent(layer) else _kv_heads(model) for layer in layers_of(model)], _dim(model))
-
-
-def _kv_heads(model: PreTrainedModel) -> int:
-    """Return the number of KV heads from the weights: some configs state one that the model does not use."""
-    outputs = [
-        architectures.shape(part)[0] // _dim(model) for part in architectures.linears(_first_attention(model))["qkv"]
-    ]
-    return outputs[1] if len(outputs) == 3 else (outputs[0] - model.config.get_text_config().num_attention_heads) // 2
-
-
-def _dim(model: PreTrainedModel) -> int:
-    """Return the head dimension."""
-    _, depth = architectures.shape(architectures.linears(_first_attention(model))["out"][0])
-    return depth // model.config.get_text_config().num_attention_heads
-
-
 def _eps(norm: Any) -> float:
     """Return the epsilon of a norm; 1e-5 for the one kind that does not name it."""
     return next((getattr(norm, name) for name in ("eps", "variance_epsilon") if hasattr(norm, name)), 1e-5)
-
-
-def _first_attention(model: PreTrainedModel) -> Any:
-    """Return the first layer that has attention."""
-    return next(layer for layer in layers_of(model) if not is_recurrent(layer))

@@ -12,7 +12,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from foreword.errors import InvalidRequest
-from foreword.model.cpu.kernel import MARGIN, Kernel, Rotary, Rows
+from foreword.model.cpu.kernel import MARGIN, Kernel, Rotary
+from foreword.model.cpu.rows import Rows
 from foreword.model.pool.plan import Read, Span
 from foreword.model.vision.rows import ImageRows
 from foreword.native import forward

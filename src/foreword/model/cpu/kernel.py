@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from array import array
 from collections.abc import Callable
 from collections.abc import Sequence as List
@@ -17,10 +16,9 @@ from foreword.errors import ModelError
 from foreword.model.backend import Mode
 from foreword.model.cpu import grouped
 from foreword.model.cpu.layout import MATRICES, products, room, vectors
+from foreword.model.cpu.rows import Rows
 from foreword.model.pool.packing import Paged
-from foreword.model.pool.pages import PagePool
 from foreword.model.pool.plan import Read, Span
-from foreword.model.pool.prefixes import PAGE
 from foreword.native import forward
 from foreword.native.huge_pages import Pages
 from foreword.native.openmp import threads
@@ -45,38 +43,6 @@ def lay_words(described: forward.Model, embedding: Any, backend: Any) -> None:
         described.table, described.table_rows = backend._model.table, backend._model.table_rows
 
 
-class Rows(PagePool):
-    """Keys and values in the layout of attention.c: each page is a tensor of its own, with those of every layer."""
-
-    def __init__(self, heads: List[int], dim: int) -> None:
-        """`heads`: KV heads of each layer; 0 = it has no keys and values."""
-        super().__init__()
-        sizes = [count * dim * PAGE for count in heads]
-        self._keys = [2 * sum(sizes[:number]) for number in range(len(sizes))]
-        self._values = [start + size for start, size in zip(self._keys, sizes, strict=True)]
-        self._size, self.row_bytes = 2 * sum(sizes), 4 * sum(sizes) // PAGE
-        self._storage: list[Tensor] = []
-        self.addresses = array("q")
-
-    def attach(self, layers: ctypes.Array[forward.Layer]) -> None:
-        """Set where the keys and values of each layer start in a page."""
-        for layer, keys, values in zip(layers, self._keys, self._values, strict=True):
-            layer.keys, layer.values = keys, values
-
-    def resize(self, count: int) -> None:
-        while len(self._storage) < count:
-            self._storage.append(torch.zeros(self._size, dtype=torch.bfloat16))
-            self.addresses.append(self._storage[-1].data_ptr())
-
-    def copy(self, source: int, target: int) -> None:
-        self._storage[target].copy_(self._storage[source])
-
-    @property
-    def bytes(self) -> int:
-        """Return the size of the pool, in bytes."""
-        return sum(page.nbytes for page in self._storage)
-
-
 class Kernel(Paged[Rows]):
     """A C forward over packed rows of many sequences. A row's bits do not depend on the other rows."""
 
@@ -97,6 +63,7 @@ class Kernel(Paged[Rows]):
     def describe(self, model: forward.Model, words: int, weight_bytes: int = 0) -> None:
         """Use this model from now on; `words` = number of valid token ids. `weight_bytes`: those held, if 0."""
         self._model, self._words = model, words
+        model.kv_coding = self.pool.coding
         self.weight_bytes = weight_bytes or sum(held.nbytes for held in self._held)
         """Bytes of weights that are held."""
         self._scratch, self._tree_grower = Workspace(model), NativeTreeGrower(self._library, model)
@@ -169,6 +136,7 @@ class Kernel(Paged[Rows]):
             logits.data_ptr(),
             *scratch,
             routing=self._scratch.routing,
+            unpacked=self._scratch.unpacked,
             page=self.pool.addresses.buffer_info()[0],
         )
 

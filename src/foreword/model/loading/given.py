@@ -31,7 +31,7 @@ def check_given(target: object, draft: object, tokenizer: object, **how: Any) ->
 
     `how`: keyword arguments of `Model.load`, checked by `options`.
     """
-    options(**{name: how[name] for name in ("dtype", "device", "backend", "weights")})
+    options(**{name: how[name] for name in ("dtype", "device", "backend", "weights", "kv")})
     check_model("target", target)
     for part, source in draft.items() if isinstance(draft, Mapping) else [("", draft)]:
         if source is not None:
@@ -46,6 +46,10 @@ def check_given(target: object, draft: object, tokenizer: object, **how: Any) ->
     if (how["dtype"], how["device"]) != ("auto", "auto"):
         raise InvalidRequest(
             "cannot change 'dtype' or 'device' of a model in memory. Move it with model.to(...) and leave them out"
+        )
+    if isinstance(target, Model) and (how["weights"], how["kv"]) != (None, None):
+        raise InvalidRequest(
+            "cannot change 'weights' or 'kv' of a model that is loaded. Give them to Model.load and leave them out"
         )
     if tokenizer is None and not _home(target):
         raise InvalidRequest(
@@ -90,7 +94,8 @@ def opened(target: Given, tokenizer: GivenTokenizer = None, **how: Any) -> tuple
     name = _home(target) or type(target).__name__
     check_finite(name, weights(target))
     try:
-        return Model(twin(target), name, backend=how["backend"], weights=how["weights"]), tokenizer
+        forms = {form: how[form] for form in ("backend", "weights", "kv")}
+        return Model(twin(target), name, **forms), tokenizer
     except ForewordError:
         raise
     except Exception as error:

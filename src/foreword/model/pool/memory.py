@@ -14,25 +14,28 @@ from foreword.model.pool.hooks import layer_count
 
 SHARE = 4
 """One part in so many of the free memory is for the keys and values of one model."""
+SCALE = 4
+"""Bytes of the scale of a row of keys, or of values, of one head in 8 bits."""
 UNKNOWN = 4 * 2**30
 """Bytes taken as free where the system does not tell."""
 CGROUP = Path("/sys/fs/cgroup")
 """Where Linux tells the memory limit of a container (cgroup v2)."""
 
 
-def most_tokens(hf: Any) -> int:
+def most_tokens(hf: Any, kv: str | None = None) -> int:
     """Return how many tokens' keys and values fit into the share of the free memory of the model's device."""
-    return max(1, free_memory(hf.device) // SHARE // max(1, key_bytes(hf)))
+    return max(1, free_memory(hf.device) // SHARE // max(1, key_bytes(hf, kv)))
 
 
-def key_bytes(hf: Any) -> int:
-    """Return the bytes of the keys and values of one token."""
+def key_bytes(hf: Any, kv: str | None = None) -> int:
+    """Return the bytes of the keys and values of one token, in the model's dtype or in the form `kv`."""
     config = hf.config.get_text_config()
     own = getattr(config, "per_layer_config", None)  # some models have heads of several sizes
     if getattr(config, "is_encoder_decoder", False):
         own = None  # it is of the encoder's layers
     layers = [own[number] if own else config for number in range(layer_count(config))]
-    return 2 * sum(kv_heads(layer) * head_dim(layer) for layer in layers) * hf.dtype.itemsize
+    number, scale = (hf.dtype.itemsize, 0) if kv is None else (1, SCALE)
+    return 2 * sum(kv_heads(layer) * (head_dim(layer) * number + scale) for layer in layers)
 
 
 def free_memory(device: torch.device) -> int:

@@ -11,7 +11,7 @@ from itertools import count, takewhile
 from torch import Tensor
 
 PAGE = 64
-"""Rows of a page. A multiple of the blocks of keys (16) and of values (32) in native/csrc/attention.c."""
+"""Rows of a page. A multiple of the blocks of keys (16) and of values (32) in native/csrc/kv.c."""
 
 
 @dataclass(slots=True, eq=False)

@@ -11,7 +11,7 @@ static inline int attends_in_registers(const Model *m) { return matrix_registers
 
 /* Raw scores of B blocks of 16 keys of one page from position `at` on; prefetches the B blocks at `next`. */
 static inline __attribute__((always_inline)) void raw_scores(const Model *m, const Query *query, int64_t longest, const bf16 *block, const bf16 *next, int64_t at, const int B) {
-    const int64_t stride = m->kv_heads * LANES * m->dim;
+    const int64_t stride = key_stride(m);
     float *to = query->scores + at;
     _tile_zero(0);
     if (B == 4) {
@@ -87,9 +87,10 @@ static void lay_out(const Model *m, const Layer *layer, const Forward *f, const 
     for (int64_t pair = 0; pair < PANEL / 2; pair++, at += 2, to += PANEL) {
         const bf16 *lines[2] = {0, 0}; /* row pairs, each containing the row needed */
         int64_t held[2] = {0, 0};
+        bf16 room[2][4 * CHUNK];
         for (int64_t i = 0; i < 2 && at + i < query->length; i++) {
             held[i] = at + i < query->prefix ? at + i : query->tail[query->length - 1 - at - i];
-            lines[i] = value_of(m, layer, f, span, held[i] / 2 * 2, kv) + column / LANES * CHUNK;
+            lines[i] = values_at(m, layer, f, span, held[i] / 2 * 2, 0, kv, column, 1, chunks, room[i]);
         }
         for (int64_t c = 0; c < chunks; c++) {
             __m512i first = lines[0] ? (__m512i)one_of(_mm512_loadu_si512(lines[0] + c * CHUNK), held[0]) : _mm512_setzero_si512();
@@ -141,12 +142,12 @@ static inline __attribute__((always_inline)) void sum_values(const Model *m, con
     _tile_zero(1);
     _tile_zero(2);
     _tile_zero(3);
-    const bf16 *next = first < shared ? value_of(m, layer, f, span, first, kv) + column / LANES * CHUNK : 0;
     for (int64_t at = first; at < shared; at += PANEL) {
-        const bf16 *v = next;
-        if (at + PANEL < shared) next = value_of(m, layer, f, span, at + PANEL, kv) + column / LANES * CHUNK;
+        const bf16 *v = values_at(m, layer, f, span, at, shared, kv, column, PANEL / 2, D, block), *next = v;
+        if (m->kv_coding == BYTES) written(block);
+        else if (at + PANEL < shared) next = value_of(m, layer, f, span, at + PANEL, kv) + column / LANES * CHUNK;
 #pragma GCC unroll 4
-        for (int d = 0; d < D; d++) fetch((const char *)(next + d * CHUNK), 16); /* the next block */
+        for (int d = 0; next != block && d < D; d++) fetch((const char *)(next + d * CHUNK), 16); /* the next block */
         add_values(weights + at, longest, v, D);
         if (at >= shared - EARLY * PANEL) wake_unit();
     }
@@ -184,13 +185,14 @@ static void attend_in_registers(const Model *m, const Layer *layer, const Forwar
     const int64_t first = low / PANEL * PANEL, last = parts_of(length, PANEL) * PANEL;
     shared = shared / PANEL * PANEL; /* memory beyond the sequence may hold NaN, and NaN times 0 is NaN */
     shape_registers(count);
-    const bf16 *block = key_of(m, layer, f, span, first, kv);
+    _Alignas(64) bf16 room[4 * LANES * MOST_DIM];
     for (int64_t at = first; at < reach;) {
         const int many = blocks_at(at, reach, 4);
-        const bf16 *next = next_keys(m, layer, f, span, at + many * LANES, reach, kv, block);
+        const bf16 *block = keys_at(m, layer, f, span, at, reach, kv, many, room), *next = next_keys(m, layer, f, span, at + many * LANES, reach, kv, block);
+        written(room);
         if (many == 4) raw_scores(m, query, f->longest, block, next, at, 4);
         else raw_scores(m, query, f->longest, block, next, at, 1);
-        at += many * LANES, block = next;
+        at += many * LANES;
     }
     float total[MOST_QUERIES];
     for (int q = 0; q < count; q++) total[q] = weigh(m, query + q, first, last);

@@ -1,41 +1,8 @@
-/* Storage of keys and values, and attention over them. */
+/* Attention over keys and values. */
 
-/* Keys and values lie in pages of 64 rows, each with those of every layer; a sequence has pages anywhere in memory. */
-#define PAGE 64
-static inline bf16 *page_of(const Forward *f, const Span *span, int64_t row) { return f->page[span->pages[row / PAGE]]; }
+#include "kv.c"
 
-/* Keys of a page are stored in blocks of 16 rows, [block][kv_head][dim / 2][16][2]: one load holds two numbers of 16 keys. */
-static inline bf16 *key_at(const Model *m, bf16 *keys, int64_t row, int64_t head) {
-    return keys + ((row / LANES) * m->kv_heads + head) * LANES * m->dim + row % LANES * 2;
-}
-
-/* Values of a page are stored in blocks of 32 rows, [block][kv_head][dim / 16][16][16][2]: one load holds 16 numbers of two rows. */
-#define CHUNK (LANES * PANEL)
-static inline bf16 *value_at(const Model *m, bf16 *values, int64_t row, int64_t head) {
-    return values + ((row / PANEL) * m->kv_heads + head) * PANEL * m->dim + row % PANEL / 2 * PANEL + row % 2;
-}
-
-/* The same, by row of a sequence. */
-static inline bf16 *key_of(const Model *m, const Layer *layer, const Forward *f, const Span *span, int64_t row, int64_t head) {
-    return key_at(m, page_of(f, span, row) + layer->keys, row % PAGE, head);
-}
-static inline bf16 *value_of(const Model *m, const Layer *layer, const Forward *f, const Span *span, int64_t row, int64_t head) {
-    return value_at(m, page_of(f, span, row) + layer->values, row % PAGE, head);
-}
-
-static void write_kv(const Model *m, const Layer *layer, const Forward *f, const Span *span, const float *key, int64_t row, int64_t head) {
-    const float *value = key + m->kv_heads * m->dim;
-    bf16 *to = key_of(m, layer, f, span, row, head);
-    for (int64_t i = 0; i < m->dim; i += LANES) {
-        bf16 each[LANES];
-        narrow_store(each, load(key + i));
-        for (int64_t k = 0; k < LANES; k += 2) memcpy(to + (i + k) * LANES, each + k, 2 * sizeof *each);
-    }
-    bf16 *v = value_of(m, layer, f, span, row, head);
-    for (int64_t i = 0; i < m->dim; i += LANES, v += CHUNK) store_apart(v, narrow(load(value + i))); /* another thread may write the row beside it */
-}
-
-/* ---- attention. QUERIES pairs of head and row with the same kv head share every load of a key and of a value. */
+/* QUERIES pairs of head and row with the same kv head share every load of a key and of a value. */
 
 #define QUERIES 4
 #define MOST_QUERIES 16 /* in matrix registers */
@@ -65,7 +32,7 @@ static void describe(const Model *m, const Layer *layer, const Forward *f, const
 
 /* Scores of Q queries and B blocks of 16 keys of one page; prefetches the B blocks at `next`. */
 INLINE void scores_of(const Model *m, const Query *query, const bf16 *block, const bf16 *next, int64_t at, const int Q, const int B) {
-    const int64_t stride = m->kv_heads * LANES * m->dim;
+    const int64_t stride = key_stride(m);
     floats sum[QUERIES][4];
 #pragma GCC unroll 4
     for (int q = 0; q < Q; q++)
@@ -126,10 +93,11 @@ INLINE void values_of(const Model *m, const Layer *layer, const Forward *f, cons
 #pragma GCC unroll 4
         for (int d = 0; d < D; d++) out[q][d] = all(0);
     const int64_t even = common > first ? common / 2 * 2 : first;
+    _Alignas(64) bf16 room[4 * CHUNK];
     for (int64_t at = first; at < even;) {
-        const bf16 *start = value_of(m, layer, f, span, at, kv), *v = start + column / LANES * CHUNK;
         const int64_t block = (at / PANEL + 1) * PANEL;
-        const int64_t next = block < even ? value_of(m, layer, f, span, at + PANEL, kv) - start : 0; /* distance to the next block */
+        const bf16 *v = values_at(m, layer, f, span, at, even, kv, column, (int)(block - at) / 2, D, room);
+        const int64_t next = block < even && m->kv_coding != BYTES ? value_of(m, layer, f, span, at + PANEL, kv) - value_of(m, layer, f, span, at, kv) : 0; /* distance to the next block */
         for (const int64_t stop = block < even ? block : even; at < stop; at += 2, v += PANEL) {
             pairs two[4];
 #pragma GCC unroll 4
@@ -153,7 +121,7 @@ INLINE void values_of(const Model *m, const Layer *layer, const Forward *f, cons
     for (int q = 0; q < Q; q++) {
         for (int64_t at = even; at < query[q].length; at++) {
             int64_t held = at < query[q].prefix ? at : query[q].tail[query[q].length - 1 - at];
-            const bf16 *v = value_of(m, layer, f, span, held / 2 * 2, kv) + column / LANES * CHUNK;
+            const bf16 *v = values_at(m, layer, f, span, held / 2 * 2, 0, kv, column, 1, D, room);
 #pragma GCC unroll 4
             for (int d = 0; d < D; d++) out[q][d] = fused(all(query[q].scores[at]), one_of(load_pairs(v + d * CHUNK), held), out[q][d]);
         }
@@ -166,9 +134,9 @@ INLINE void values_of(const Model *m, const Layer *layer, const Forward *f, cons
 /* How many blocks of 16 keys to read at once from row `at` on: B if the page and the sequence go on so far, else one. */
 static inline int blocks_at(int64_t at, int64_t reach, int B) { return at + B * LANES <= reach && at % PAGE + B * LANES <= PAGE ? B : 1; }
 
-/* Where the keys from row `at` on are, to be prefetched; `otherwise` at the end of the sequence. */
+/* Where the keys from row `at` on are, to be prefetched; `otherwise` at the end of the sequence, or where `otherwise` is unpacked. */
 static inline const bf16 *next_keys(const Model *m, const Layer *layer, const Forward *f, const Span *span, int64_t at, int64_t reach, int64_t kv, const bf16 *otherwise) {
-    return at < reach ? key_of(m, layer, f, span, at, kv) : otherwise;
+    return at < reach && m->kv_coding != BYTES ? key_of(m, layer, f, span, at, kv) : otherwise;
 }
 
 INLINE void attend_as(const Model *m, const Layer *layer, const Forward *f, const Span *span, int64_t kv, Query *query, const int Q) {
@@ -181,13 +149,13 @@ INLINE void attend_as(const Model *m, const Layer *layer, const Forward *f, cons
     }
     const int64_t first = low / LANES * LANES;
     const int B = SUMS / Q < 4 ? SUMS / Q : 4; /* blocks of keys, or of columns, that fit in registers */
-    const bf16 *block = key_of(m, layer, f, span, first, kv);
+    _Alignas(64) bf16 room[4 * LANES * MOST_DIM];
     for (int64_t at = first; at < reach;) {
         const int many = blocks_at(at, reach, B);
-        const bf16 *next = next_keys(m, layer, f, span, at + many * LANES, reach, kv, block);
+        const bf16 *block = keys_at(m, layer, f, span, at, reach, kv, many, room), *next = next_keys(m, layer, f, span, at + many * LANES, reach, kv, block);
         if (many == B) scores_of(m, query, block, next, at, Q, B);
         else scores_of(m, query, block, next, at, Q, 1);
-        at += many * LANES, block = next;
+        at += many * LANES;
     }
     float total[QUERIES];
     for (int q = 0; q < Q; q++) total[q] = soften(query + q, first);
@@ -203,7 +171,46 @@ static int64_t units_of(const Model *m, const Span *span, int64_t tile) {
     return m->kv_heads * parts_of((span->stop - span->start) * (m->heads / m->kv_heads), tile);
 }
 
-static void attend(const Model *m, const Layer *layer, const Forward *f, int64_t unit, int64_t tile, float *scores) {
+static void attend_tile(const Model *m, const Layer *layer, const Forward *f, const Span *span, int64_t kv, Query *query, int count) {
+    if (attends_in_registers(m)) attend_in_registers(m, layer, f, span, kv, query, count);
+    else switch (count) {
+        case 1: attend_as(m, layer, f, span, kv, query, 1); break;
+        case 2: attend_as(m, layer, f, span, kv, query, 2); break;
+        case 3: attend_as(m, layer, f, span, kv, query, 3); break;
+        default: attend_as(m, layer, f, span, kv, query, 4);
+    }
+}
+
+/* The keys and values of one head in bfloat16, for all of its tiles that a thread computes. */
+typedef struct {
+    bf16 *pages; /* scratch: NULL = none */
+    const Layer *layer;
+    const Span *span;
+    int64_t kv;
+} Unpacked;
+
+#define TILES 4 /* with fewer, each tile unpacks what it reads */
+
+/* Attention of a tile over keys and values of 8 bits that are unpacked once for all tiles of a head. */
+static void attend_unpacked(const Model *m, const Layer *layer, const Forward *f, const Span *span, int64_t kv, Query *query, int count, Unpacked *unpacked) {
+    const int64_t reach = span->past + span->held + span->stop - span->start, pages = parts_of(reach, PAGE);
+    if (unpacked->layer != layer || unpacked->span != span || unpacked->kv != kv) {
+        const int64_t low = layer->window && !span->placed ? at_least(span->past - layer->window, 0) : 0;
+        unpack_head(m, layer, f, span, low, reach, kv, unpacked->pages);
+        unpacked->layer = layer, unpacked->span = span, unpacked->kv = kv;
+    }
+    int64_t number[pages];
+    bf16 *page[pages];
+    for (int64_t i = 0; i < pages; i++) number[i] = i, page[i] = unpacked->pages + 2 * i * PAGE * m->dim;
+    Model one = *m;
+    Layer alone = *layer;
+    Forward over = *f;
+    Span there = *span;
+    one.kv_heads = 1, one.kv_coding = WHOLE, alone.keys = 0, alone.values = PAGE * m->dim, over.page = page, there.pages = number;
+    attend_tile(&one, &alone, &over, &there, 0, query, count);
+}
+
+static void attend(const Model *m, const Layer *layer, const Forward *f, int64_t unit, int64_t tile, float *scores, Unpacked *unpacked) {
     const Span *span = f->span;
     while (unit >= units_of(m, span, tile)) unit -= units_of(m, span++, tile);
     const int64_t group = m->heads / m->kv_heads, queries = (span->stop - span->start) * group, tiles = parts_of(queries, tile);
@@ -214,13 +221,8 @@ static void attend(const Model *m, const Layer *layer, const Forward *f, int64_t
         query[q].scores = scores + q * f->longest, query[q].vector = vectors[q];
         describe(m, layer, f, span, span->start + (from + q) / group, kv * group + (from + q) % group, query + q);
     }
-    if (attends_in_registers(m)) attend_in_registers(m, layer, f, span, kv, query, (int)count);
-    else switch (count) {
-        case 1: attend_as(m, layer, f, span, kv, query, 1); break;
-        case 2: attend_as(m, layer, f, span, kv, query, 2); break;
-        case 3: attend_as(m, layer, f, span, kv, query, 3); break;
-        default: attend_as(m, layer, f, span, kv, query, 4);
-    }
+    if (unpacked->pages && tiles >= TILES) attend_unpacked(m, layer, f, span, kv, query, (int)count, unpacked);
+    else attend_tile(m, layer, f, span, kv, query, (int)count);
 }
 
 static const Span *span_of(const Forward *f, int64_t row) {

@@ -119,17 +119,4 @@ void foreword_pack(const bf16 *from, bf16 *to, int64_t outputs, int64_t depth) {
     }
 }
 
-/* Copy a row of the pool, counted over its pages, to another one. */
-void foreword_move(const Model *m, bf16 *const *page, int64_t from, int64_t to) {
-    bf16 *old = page[from / PAGE], *new = page[to / PAGE];
-    for (int64_t l = 0; l < m->layers; l++)
-        for (int64_t head = 0; !m->layer[l].taps && head < m->kv_heads; head++) {
-            bf16 *a = key_at(m, old + m->layer[l].keys, from % PAGE, head), *b = key_at(m, new + m->layer[l].keys, to % PAGE, head);
-            for (int64_t i = 0; i < m->dim; i += 2) b[i * LANES] = a[i * LANES], b[i * LANES + 1] = a[i * LANES + 1];
-            const bf16 *given = value_at(m, old + m->layer[l].values, from % PAGE, head);
-            bf16 *v = value_at(m, new + m->layer[l].values, to % PAGE, head);
-            for (int64_t i = 0; i < m->dim; i++) v[i / LANES * CHUNK + i % LANES * 2] = given[i / LANES * CHUNK + i % LANES * 2];
-        }
-}
-
 #include "tree.c"

@@ -141,10 +141,10 @@ static void grouped_panel(const Product *p, const Grouped *h, int64_t row, int r
 #define MOST_GROUP 128  /* depths of the largest group */
 #define FEW_IN_MATRICES 5 /* rows from which on matrix registers are faster */
 
-typedef struct { _Alignas(64) int8_t code[2][MOST_GROUP / QUAD][WIDTH]; } Unpacked; /* [strip][quad][output, depth] */
+typedef struct { _Alignas(64) int8_t code[2][MOST_GROUP / QUAD][WIDTH]; } Widened; /* [strip][quad][output, depth] */
 
 /* Widen the codes of one group of 16 outputs to levels. */
-INLINE void unpack(const Grouped *h, codes levels, const char *at, int8_t (*to)[WIDTH]) {
+INLINE void widen_codes(const Grouped *h, codes levels, const char *at, int8_t (*to)[WIDTH]) {
     for (int64_t i = 0; i < h->group / (2 * QUAD); i++, at += 64) {
         const codes stored = load_codes(at);
         prefetch(at + 2048);
@@ -193,7 +193,7 @@ INLINE void grouped_matrix(const Product *p, const Grouped *h, int64_t row, int 
     const codes levels = signed_table(h->level);
     const char *at[2] = {(const char *)p->weight + panel * 2 * h->strip, (const char *)p->weight + (panel * 2 + P - 1) * h->strip};
     const char *span[2] = {0, 0}, *ready[2][2];
-    Unpacked scratch[2];
+    Widened scratch[2];
     _Alignas(64) int32_t sums[2][2][BLOCK][LANES];
     floats total[2][BLOCK];
     Fields fields[4][2]; /* by group and strip */
@@ -206,7 +206,7 @@ INLINE void grouped_matrix(const Product *p, const Grouped *h, int64_t row, int 
             for (int i = 0; i < P; i++) {
                 next_fields(h, g + 1, at + i, span + i, &fields[(g + 1) & 3][i]);
                 ready[turn][i] = at[i];
-                if (h->bits == 4) unpack(h, levels, at[i], scratch[turn].code[i]), ready[turn][i] = (const char *)scratch[turn].code[i];
+                if (h->bits == 4) widen_codes(h, levels, at[i], scratch[turn].code[i]), ready[turn][i] = (const char *)scratch[turn].code[i];
                 else for (int64_t k = 0; k < code_bytes; k += 64) prefetch(at[i] + k + 2048);
                 at[i] += code_bytes;
             }
@@ -259,4 +259,84 @@ static void in_groups(const Product *p, Matrices *m, int64_t panel) {
     (void)m;
     const int64_t passes = parts_of(p->rows, MOST_GROUPED), each = parts_of(p->rows, passes);
     for (int64_t row = 0; row < p->rows; row += each) grouped_panel(p, h, row, (int)at_most(each, p->rows - row), panel);
+}
+
+/* ---- quantization of packed bfloat16 weights to 4 bits, or to 8 (int8.c) */
+
+#define MOST 64  /* depths of the larger of two sizes of groups */
+#define CLIPS 6  /* scales tried for a group; the largest weight may be cut by a few steps of 1/24 */
+
+/* Quantiles of a normal distribution (NF4: Dettmers et al. 2023, appendix E) in whole 127ths, closer to that of weights than a
+ * uniform grid. */
+static const int8_t NORMAL[16] = {-127, -88, -67, -50, -36, -23, -12, 0, 10, 20, 31, 43, 56, 71, 92, 127};
+
+static Grouped quantized(int64_t outputs, int64_t depth) {
+    const int64_t size = depth % MOST ? MOST / 2 : MOST;
+    Grouped h = {.bits = 4, .group = size, .scale = BF16_FIELD, .strip = depth / size * (LANES * 2 + LANES * size / 2)};
+    h.matrix = (int64_t)sizeof h + outputs / LANES * h.strip;
+    memcpy(h.level, NORMAL, sizeof NORMAL);
+    return h;
+}
+
+/* Compute the codes of one group with a scale per output, and the sums of squared errors. */
+static void encode(int64_t size, float weight[MOST][LANES], const float *scale, float code[MOST][LANES], float *error) {
+    memset(error, 0, LANES * sizeof *error);
+    for (int k = 0; k < size; k++) {
+        const floats given = load(weight[k]), by = load(scale), x = quotient(given, by);
+        floats level = all(NORMAL[0]), place = all(0);
+#pragma GCC unroll 15
+        for (int i = 0; i < 15; i++) { /* the nearest of NORMAL */
+            const floats middle = all((float)(NORMAL[i] + NORMAL[i + 1]) / 2);
+            level = add(level, where_above(x, middle, all((float)(NORMAL[i + 1] - NORMAL[i])))), place = add(place, where_above(x, middle, all(1)));
+        }
+        const floats off = sub(given, mul(level, by));
+        store(code[k], place), store(error, fused(off, off, load(error)));
+    }
+}
+
+/* Quantize 16 outputs by `size` depths; `wide` outputs are beside one another in `from`. */
+static void encode_group(const bf16 *from, int64_t size, int64_t wide, bf16 *scales) {
+    float weight[MOST][LANES], top[LANES], least[LANES], best[LANES], scale[LANES], error[LANES];
+    float code[MOST][LANES], kept[MOST][LANES];
+    uint8_t *codes = (uint8_t *)(scales + LANES);
+    for (int o = 0; o < LANES; o++) top[o] = 1e-20f, least[o] = INFINITY; /* a group of zeros has zero codes under any scale */
+    for (int k = 0; k < size; k++)
+        for (int o = 0; o < LANES; o++) {
+            const uint32_t bits_of = (uint32_t)from[(k / 2 * wide + o) * 2 + k % 2] << 16;
+            memcpy(&weight[k][o], &bits_of, 4);
+            top[o] = fabsf(weight[k][o]) > top[o] ? fabsf(weight[k][o]) : top[o];
+        }
+    for (int clip = 0; clip < CLIPS; clip++) {
+        const float share = (1.0f - (float)clip / 24) / 127;
+        store(scale, widen(narrow(mul(load(top), all(share)))));
+        encode(size, weight, scale, code, error);
+        for (int o = 0; o < LANES; o++)
+            if (error[o] < least[o]) {
+                least[o] = error[o], best[o] = scale[o];
+                for (int k = 0; k < size; k++) kept[k][o] = code[k][o];
+            }
+    }
+    narrow_store(scales, load(best));
+    for (int k = 0; k < size; k++)
+        for (int o = 0; o < LANES; o++) codes[k / 8 * 64 + o * QUAD + k % QUAD] |= (uint8_t)((int)kept[k][o] << (k % 8 / QUAD * 4));
+}
+
+/* Quantize packed bfloat16 panels; `to` must hold foreword_coded_bytes zeros. */
+void foreword_quantize(const bf16 *from, uint8_t *to, int64_t outputs, int64_t depth, int coding) {
+    if (coding == BYTES) {
+        encode_bytes(from, (char *)to, outputs, depth);
+        return;
+    }
+    const Grouped h = quantized(outputs, depth);
+    memcpy(to, &h, sizeof h);
+    for (int64_t first = 0; first < outputs; first += LANES) {
+        const int64_t whole = first / PANEL * PANEL, wide = outputs - whole < PANEL ? LANES : PANEL;
+        uint8_t *strip = to + sizeof h + first / LANES * h.strip;
+        for (int64_t g = 0; g < depth / h.group; g++)
+            encode_group(from + whole * depth + (g * h.group / 2 * wide + first - whole) * 2, h.group, wide, (bf16 *)(strip + g * (h.strip / (depth / h.group))));
+    }
+}
+
+int64_t foreword_coded_bytes(int64_t outputs, int64_t depth, int coding) {
+    return coding == BYTES ? outputs * (depth + (int64_t)sizeof(float)) : quantized(outputs, depth).matrix;
 }

@@ -221,6 +221,7 @@ static void run(const Model *m, const Forward *f, Worker *w) {
     const int64_t share = w->threads == 1 ? units : parts_of(units, CHUNKS * w->threads);
     factor *gated = f->narrow + rows * m->hidden;
     const float scale = m->residual_scale ? m->residual_scale : 1;
+    Unpacked unpacked = {.pages = f->unpacked ? f->unpacked + w->me * 2 * parts_of(f->longest, PAGE) * PAGE * m->dim : 0};
     for (int64_t l = 0; l < m->layers; l++) {
         const Layer *layer = m->layer + l;
         if (l == 0) SHARE(rows, 4, r, embed(m, f, r));
@@ -231,7 +232,7 @@ static void run(const Model *m, const Forward *f, Worker *w) {
             SHARE(rows, 4, r, (attention_input(m, layer, f, r), quantize_row(m, f, layer->qkv, f->narrow, depth_of(m, layer), r)));
             product(&(Product){f->narrow, layer->qkv, rows, depth_of(m, layer), wide, STORE, f->wide, layer->qkv_bias, 0, m->coding, .steps = f->steps}, w);
             ROTATE_AND_WRITE(layer);
-            SHARE(units, share, u, attend(m, layer, f, u, tile, f->scores + w->me * MOST_QUERIES * f->longest));
+            SHARE(units, share, u, attend(m, layer, f, u, tile, f->scores + w->me * MOST_QUERIES * f->longest, &unpacked));
             if (query_stride_of(m) > m->dim) SHARE(rows, 2, r, gate_attention(m, f, r));
             QUANTIZE_ROWS(layer->out, f->narrow, m->heads * m->dim);
             const float *norm = layer->said_norm;

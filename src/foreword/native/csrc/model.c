@@ -13,7 +13,7 @@ typedef struct {
     const float *said_norm, *mlp_said_norm; /* norms of the outputs of attention and MLP, before they are added; NULL = none */
     const float *cos, *sin; /* [position, rotary_dim]; NULL = no rotary embedding */
     const float *given_norm; /* if set, the layer input is [embedding, given hidden state], and the residual starts from the given state (EAGLE) */
-    int64_t keys, values; /* where those of this layer start in a page, in numbers */
+    int64_t keys, values; /* where those of this layer start in a page, in numbers; in bytes if they have 8 bits */
     int64_t window; /* 0 = none */
     int64_t skipped; /* bits: ATTENTION | MLP */
     int64_t normed; /* the residual starts from the given state after its norm */
@@ -55,6 +55,7 @@ typedef struct {
     int64_t parallel; /* MLPs read the same input as attention, before its output is added */
     int64_t norm_after_rotary; /* query and key norms come after the rotary embedding */
     const float *query_scale; /* [position]: factor of queries after rotation; NULL = 1 */
+    int64_t kv_coding; /* of keys and values: WHOLE or BYTES (kv.c) */
 } Model;
 
 /* One sequence's rows of a packed forward. Row r of the span, counted from `start`, attends to the rows
@@ -90,6 +91,7 @@ typedef struct {
     bf16 *const *page; /* [number]: each page of the pool */
     const float **image; /* [image_layers, rows]: what images put in the place of a row's embedding, then add to it before each later layer; NULL = nothing */
     int64_t image_layers;
+    bf16 *unpacked; /* scratch: [threads, 2, longest in whole pages, dim], keys and values of a head of 8 bits; NULL = none */
 } Forward;
 
 /* Outputs of the qkv product: queries (each with its gate, if any), keys and values. */

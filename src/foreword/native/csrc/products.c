@@ -3,7 +3,6 @@
 #include "amx.c"
 #include "int8.c"
 #include "groups.c"
-#include "quantize.c"
 
 #define ALONE 8 /* rows. Most in one pass: with more, a core does not read while it multiplies, unless another pass prefetches */
 

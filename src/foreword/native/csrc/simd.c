@@ -64,6 +64,11 @@ typedef __m256i halves; /* 16 bfloat16 */
 
 INLINE floats all(float x) { return _mm512_set1_ps(x); }
 INLINE floats load(const float *at) { return _mm512_loadu_ps(at); }
+INLINE floats two_by_turns(const float *at) {
+    double two;
+    memcpy(&two, at, sizeof two);
+    return _mm512_castpd_ps(_mm512_set1_pd(two));
+}
 INLINE void store(float *at, floats x) { _mm512_storeu_ps(at, x); }
 INLINE halves load_halves(const bf16 *at) { return _mm256_loadu_si256((const __m256i *)at); }
 INLINE void store_halves(bf16 *at, halves x) { _mm256_storeu_si256((__m256i *)at, x); }
@@ -110,6 +115,7 @@ typedef __m512i words;
 INLINE counts none(void) { return _mm512_setzero_si512(); }
 INLINE void store_words(void *at, floats whole) { _mm256_storeu_si256((__m256i *)at, _mm512_cvtepi32_epi16(_mm512_cvtps_epi32(whole))); }
 INLINE void store_bytes(void *at, floats whole) { _mm_storeu_si128((__m128i *)at, _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(whole))); }
+INLINE floats load_signed(const int8_t *at) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const void *)at))); } /* 16 of them */
 INLINE words load_bytes(const int8_t *at) { return _mm512_cvtepi8_epi16(_mm256_loadu_si256((const void *)at)); } /* 32 of them, widened */
 INLINE words four_words(const void *at) { /* repeated */
     int64_t four;
@@ -163,7 +169,6 @@ INLINE counts byte_dot(counts sum, codes levels, const void *four) { /* of each 
 #endif
 }
 INLINE floats whole_floats(counts x) { return _mm512_cvtepi32_ps(x); }
-INLINE floats load_signed(const int8_t *at) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const void *)at))); }
 INLINE floats load_f16(const void *at) { return _mm512_cvtph_ps(_mm256_loadu_si256((const void *)at)); }
 
 #else
@@ -220,6 +225,14 @@ STORED(store_halves, halves, shorts, bf16)
 
 INLINE part same(float x) { return (part)SAME(x); }
 INLINE floats all(float x) { return (floats)EQUAL(same(x)); }
+INLINE floats two_by_turns(const float *at) {
+    const part two = {at[0], at[1], at[0], at[1]
+#if PART == 8
+                      , at[0], at[1], at[0], at[1]
+#endif
+    };
+    return (floats)EQUAL(two);
+}
 
 INLINE part chosen(numbers which, part a, part b) { return (part)((which & (numbers)a) | (~which & (numbers)b)); }
 INLINE part fused_part(part a, part b, part c) {
@@ -332,6 +345,12 @@ INLINE void store_bytes(void *at, floats whole) {
     store(each, whole);
     for (int i = 0; i < LANES; i++) to[i] = (int8_t)each[i];
 }
+INLINE part load_signed_part(const int8_t *at) {
+    int8_t __attribute__((vector_size(PART))) x;
+    memcpy(&x, at, sizeof x);
+    return __builtin_convertvector(__builtin_convertvector(x, numbers), part);
+}
+INLINE floats load_signed(const int8_t *at) { return (floats)EACH_AT(load_signed_part, PART); }
 INLINE word_part load_bytes_part(const int8_t *at) {
 #if PART == 8 /* compilers need four instructions for it */
     return (word_part)_mm256_cvtepi8_epi16(_mm_loadu_si128((const void *)at));
@@ -426,11 +445,6 @@ INLINE counts byte_dot(counts a, codes b, const void *four) { /* of each four by
 }
 INLINE part whole_part(numbers a) { return __builtin_convertvector(a, part); }
 INLINE floats whole_floats(counts a) { return (floats)EACH(whole_part); }
-INLINE floats load_signed(const int8_t *at) {
-    float each[LANES];
-    for (int i = 0; i < LANES; i++) each[i] = at[i];
-    return load(each);
-}
 INLINE floats load_f16(const void *at) { /* finite numbers */
     uint16_t half[LANES];
     uint32_t each[LANES];
@@ -445,6 +459,7 @@ INLINE floats load_f16(const void *at) { /* finite numbers */
 
 /* The activations that multiply weights: bfloat16, stored widened to float32 if there are no bfloat16 instructions. */
 #ifdef BF16_PRODUCTS
+INLINE void store_two(bf16 *to, floats a, floats b) { _mm512_storeu_si512(to, (__m512i)_mm512_cvtne2ps_pbh((__m512)b, (__m512)a)); } /* rounded, in one piece */
 typedef bf16 factor;
 INLINE void store_factors(factor *at, floats x) { store_halves(at, narrow(x)); }
 INLINE floats load_factors(const factor *at) { return widen(load_halves(at)); }
@@ -454,6 +469,7 @@ INLINE floats dot(floats sum, pairs weight, const factor *x) { /* x: two of them
     return _mm512_dpbf16_ps(sum, (__m512bh)weight, (__m512bh)_mm512_set1_epi32(both));
 }
 #else
+INLINE void store_two(bf16 *to, floats a, floats b) { store_halves(to, narrow(a)), store_halves(to + LANES, narrow(b)); }
 typedef float factor;
 INLINE void store_factors(factor *at, floats x) { store(at, widen(narrow(x))); }
 INLINE floats load_factors(const factor *at) { return load(at); }

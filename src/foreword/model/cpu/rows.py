@@ -1,0 +1,82 @@
+"""Provides the pool of keys and values of the C forward: pages in the layout of csrc/kv.c."""
+
+from __future__ import annotations
+
+import ctypes
+from array import array
+from collections.abc import Sequence as List
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from foreword.model import architectures
+from foreword.model.architectures import is_recurrent
+from foreword.model.pool.hooks import layers_of
+from foreword.model.pool.memory import SCALE
+from foreword.model.pool.pages import PagePool
+from foreword.model.pool.prefixes import PAGE
+from foreword.native import forward
+
+
+class Rows(PagePool):
+    """Keys and values in the layout of kv.c: each page is a tensor of its own, with those of every layer."""
+
+    def __init__(self, heads: List[int], dim: int, coding: int = forward.WHOLE) -> None:
+        """`heads`: KV heads of each layer; 0 = it has no keys and values. `coding`: WHOLE or BYTES."""
+        super().__init__()
+        self.coding, self._dtype = coding, torch.bfloat16
+        if coding == forward.BYTES:
+            self._dtype, dim = torch.int8, dim + SCALE
+        sizes = [count * dim * PAGE for count in heads]
+        self._keys = [2 * sum(sizes[:number]) for number in range(len(sizes))]
+        self._values = [start + size for start, size in zip(self._keys, sizes, strict=True)]
+        self._size = 2 * sum(sizes)
+        self.row_bytes = self._size * self._dtype.itemsize // PAGE
+        self._storage: list[Tensor] = []
+        self.addresses = array("q")
+
+    def attach(self, layers: ctypes.Array[forward.Layer] | List[forward.Layer]) -> None:
+        """Set where the keys and values of each layer start in a page."""
+        for layer, keys, values in zip(layers, self._keys, self._values, strict=True):
+            layer.keys, layer.values = keys, values
+
+    def resize(self, count: int) -> None:
+        while len(self._storage) < count:
+            self._storage.append(torch.zeros(self._size, dtype=self._dtype))
+            self.addresses.append(self._storage[-1].data_ptr())
+
+    def copy(self, source: int, target: int) -> None:
+        self._storage[target].copy_(self._storage[source])
+
+    @property
+    def bytes(self) -> int:
+        """Return the size of the pool, in bytes."""
+        return sum(page.nbytes for page in self._storage)
+
+
+def rows_of(model: PreTrainedModel, coding: int = forward.WHOLE) -> Rows:
+    """Return an empty pool for the keys and values of a model."""
+    heads = [0 if is_recurrent(layer) else kv_head_count(model) for layer in layers_of(model)]
+    return Rows(heads, head_size(model), coding)
+
+
+def kv_head_count(model: PreTrainedModel) -> int:
+    """Return the number of KV heads from the weights: some configs state one that the model does not use."""
+    outputs = [
+        architectures.shape(part)[0] // head_size(model)
+        for part in architectures.linears(first_attention(model))["qkv"]
+    ]
+    return outputs[1] if len(outputs) == 3 else (outputs[0] - model.config.get_text_config().num_attention_heads) // 2
+
+
+def head_size(model: PreTrainedModel) -> int:
+    """Return the head dimension."""
+    _, depth = architectures.shape(architectures.linears(first_attention(model))["out"][0])
+    return depth // model.config.get_text_config().num_attention_heads
+
+
+def first_attention(model: PreTrainedModel) -> Any:
+    """Return the first layer that has attention."""
+    return next(layer for layer in layers_of(model) if not is_recurrent(layer))
