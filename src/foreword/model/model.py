@@ -79,7 +79,7 @@ class Model:
         bits = self.backend.take_codes() if isinstance(self.backend, CpuBackend) and known is None else 16
         self.weights: str | None = f"{bits:.1f} bits" if bits < 16 else None
         self.kv: str | None = None
-        """Forms of the linear weights, and of keys and values: "int8", "int4" or a checkpoint's bits; None = the dtype."""
+        """Forms of the weights, and of keys and values: "int8", "int4" or a checkpoint's bits; None = the dtype."""
         self.quantize(weights, kv)
         self._checked_layers: set[tuple[int, ...]] = set()
         """Layer numbers that `check_hidden_states` has accepted."""
@@ -113,8 +113,8 @@ class Model:
         `dtype="auto"` is bfloat16 on a CPU that multiplies it in hardware, and on any CPU where the native backend runs
         the model, else float32; on an accelerator it is the checkpoint's own. `backend` is "native", "graph", "pool",
         "cache" or "plain"; None takes the fastest that gives the model's own scores (docs/how-it-works.md).
-        `weights="int8"` quantizes the linear weights, on backend "native" only: the model is then another one, with
-        half of the bytes (docs/targets/quantized.md); `kv="int8"` does so with the keys and values.
+        `weights="int8"` or "int4" quantizes the linear weights and `kv="int8"` keys and values, on backend "native"
+        only: the model is then another one, of fewer bytes (docs/targets/quantized.md).
         `trust_remote_code` allows Python code from the checkpoint's folder, and from that of its draft model; without
         it, such a checkpoint is refused. Raises ModelError when there is no such model, its weights are incomplete or
         not finite, or it cannot run on that backend.
