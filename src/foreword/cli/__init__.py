@@ -20,6 +20,7 @@ from foreword.cli.generate import generate
 from foreword.cli.index import index
 from foreword.cli.inspect import inspect
 from foreword.cli.methods import methods
+from foreword.cli.quantize import quantize
 from foreword.cli.serve import serve
 from foreword.cli.training.acceptance import acceptance
 from foreword.cli.training.data import data
@@ -94,6 +95,14 @@ for panel, command, example in (
         PREPARE,
         index,
         ("foreword index chats.jsonl --out store", "foreword index docs/ src/ -m path/or/hub-id -o store --json"),
+    ),
+    (
+        PREPARE,
+        quantize,
+        (
+            "foreword quantize path/or/hub-id --to int4 --out model-int4",
+            "foreword quantize path/or/hub-id --to Q8_0 --out model.Q8_0.gguf",
+        ),
     ),
     (
         PREPARE,

@@ -15,7 +15,7 @@ from transformers import LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerB
 from foreword.errors import InvalidRequest, ModelError
 from foreword.files import atomic_folder, cache
 
-WRITERS = 1
+WRITERS = 2
 """Version of the writers; increase it when their output for the same weights changes, so that old files are ignored."""
 
 

@@ -1,4 +1,4 @@
-"""Writer of a Llama and its tokenizer as a GGUF file for llama.cpp; the weights keep their dtype.
+"""Writer of a Llama and its tokenizer as a GGUF file; weights keep their dtype, or are quantized by the package gguf.
 
 Names follow the specification of GGUF: ggml-org/ggml, docs/gguf.md.
 """
@@ -30,6 +30,8 @@ NAMES = {
     "input_layernorm": "attn_norm",
     "post_attention_layernorm": "ffn_norm",
 }
+BLOCK = 32
+"""Weights of a block in the types that are written."""
 NORMAL, CONTROL = 1, 3
 """Token types, as numbered by GGUF."""
 DIGITS_APART = "smollm"
@@ -39,15 +41,27 @@ UNUSED = "[unused{}]"
 """Name of an id that the model has and the tokenizer does not."""
 
 
-def write(source: Source, path: Path) -> None:
-    """Write model and tokenizer into one file. Raises ModelError when the tokenizer is not byte-level BPE."""
-    gguf: Any = import_module("gguf")
+def write(source: Source, path: Path, form: str | None = None) -> None:
+    """Write model and tokenizer into one file, with matrices of the type `form` ("Q4_0"); None keeps the dtype.
+
+    Raises ModelError when the tokenizer is not byte-level BPE, or the package gguf is missing.
+    """
+    try:
+        gguf: Any = import_module("gguf")
+    except ImportError as error:
+        raise ModelError(
+            "cannot write GGUF files without the package gguf. Run: pip install 'foreword[gguf]'"
+        ) from error
     writer = gguf.GGUFWriter(path, "llama")
     _describe(writer, source.model)
     _spell(writer, source)
     types = gguf.GGMLQuantizationType
     kinds = {torch.bfloat16: types.BF16, torch.float16: types.F16, torch.float32: types.F32}
     for name, weight in tensors(source.model):
+        if form is not None and weight.dim() > 1 and weight.shape[1] % BLOCK == 0:
+            kind = types[form]
+            writer.add_tensor(name, gguf.quants.quantize(weight.float().numpy(), kind), raw_dtype=kind)
+            continue
         writer.add_tensor(name, weight.contiguous().view(torch.uint8).numpy(), raw_dtype=kinds[weight.dtype])
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -110,6 +124,8 @@ def _spell(writer: Any, source: Source) -> None:
     writer.add_token_list([UNUSED.format(place) if word is None else word for place, word in enumerate(words)])
     writer.add_token_types([CONTROL if place in special else NORMAL for place in range(len(words))])
     writer.add_token_merges([" ".join(merge) for merge in spelling["model"]["merges"]])
+    if source.tokenizer.chat_template:
+        writer.add_chat_template(source.tokenizer.chat_template)
     if source.eos:
         writer.add_eos_token_id(source.eos[0])
     writer.add_add_bos_token(False)

@@ -1,0 +1,63 @@
+"""`foreword quantize`: a checkpoint in few bits, as a folder of safetensors or as a GGUF file."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from foreword.cli.common import early, options, runtime
+
+Form = Literal["int4", "int8", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"]
+
+
+def quantize(
+    model: options.ModelArgument = None,
+    *,
+    to: Annotated[
+        Form,
+        typer.Option("--to", help="int4 or int8: a folder in the form of compressed-tensors; Q…: a GGUF file (Llama)."),
+    ],
+    out: Annotated[
+        Path,
+        typer.Option("--out", "-o", help="New folder or file.", metavar="PATH", callback=options.checked(early.new)),
+    ],
+    trust_remote_code: options.TrustRemoteCode = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Write a model with weights of 4 to 8 bits, which `foreword` and other engines load."""
+    from foreword import bundled
+    from foreword.model.quantized.write import BITS, write
+
+    source = model or str(bundled.target())
+    if to in BITS:
+        done = write(source, out, to, trust_remote_code=trust_remote_code, note=runtime.note)
+        facts: dict[str, Any] = {"matrices": done.matrices, "bytes_before": done.before, "bytes": done.after}
+    else:
+        facts = _gguf(source, out, to, trusted=trust_remote_code)
+    if as_json:
+        sys.stdout.write(json.dumps({"path": str(out), "form": to, **facts}) + "\n")
+        return
+    runtime.note(f"{out}: {facts['bytes'] / 1e6:,.1f} MB, of {facts['bytes_before'] / 1e6:,.1f} MB in bfloat16")
+    sys.stdout.write(f"foreword generate -m {out} …\n")
+
+
+def _gguf(source: str, out: Path, kind: str, *, trusted: bool) -> dict[str, Any]:
+    import torch
+
+    from foreword.bench.peers.convert import source as convertible
+    from foreword.bench.peers.gguf import write
+    from foreword.model import load_tokenizer
+    from foreword.model.loading.config import read_config
+    from foreword.model.loading.load import load_weights
+
+    runtime.note(f"loading {source}")
+    config = read_config(source, trust_remote_code=trusted)
+    hf = load_weights(source, config, torch.bfloat16, trust_remote_code=trusted)
+    before = sum(parameter.nbytes for parameter in hf.parameters())
+    runtime.note(f"writing {out}")
+    write(convertible(source, hf, load_tokenizer(source, trust_remote_code=trusted)), out, kind)
+    return {"bytes_before": before, "bytes": out.stat().st_size}

@@ -1,0 +1,28 @@
+"""`foreword quantize`: a folder or a GGUF file in few bits, which the other commands load."""
+
+import json
+
+import pytest
+
+import starter
+
+PROMPT = "The little dog"
+
+
+@pytest.mark.parametrize(("form", "name"), [("int4", "model"), ("Q8_0", "model.Q8_0.gguf")])
+def test_what_is_written_can_be_used(here, tmp_path, form, name):
+    out = tmp_path / name
+    facts = json.loads(here("quantize", str(starter.draft()), "--to", form, "--out", str(out), "--json").stdout)
+    assert facts["path"] == str(out)
+    assert facts["bytes"] < facts["bytes_before"]
+    told = here("generate", PROMPT, "-m", str(out), "-t", "0", "--max-tokens", "8", "--json").stdout
+    assert json.loads(told)["tokens"]
+    again = here("quantize", str(starter.draft()), "--to", form, "--out", str(out))
+    assert again.returncode == 2
+    assert str(out) in again.stderr.replace("\n", "")
+
+
+def test_an_unknown_form_is_refused_by_name(here, tmp_path):
+    found = here("quantize", "--to", "Q4_K_M", "--out", str(tmp_path / "x"))
+    assert found.returncode == 2
+    assert "Q4_K_M" in found.stderr
