@@ -15,6 +15,7 @@ from torch import Tensor
 
 from foreword.errors import InvalidRequest
 from foreword.model.cpu.backend import CpuBackend, rows_of
+from foreword.model.cpu.decoders import DecoderBackend
 from foreword.model.cpu.images import ImageKernel
 from foreword.model.cpu.recurrent import RecurrentBackend
 from foreword.model.model import Model
@@ -62,7 +63,8 @@ def view(target: Model, *, skip: LayerSkip | None = None, bits: int = 16, spare:
         )
     if isinstance(backend, CpuBackend):
         _check_sizes(target.name, backend, bits)
-        reader = NativeView(backend, skip, bits, shares=spare > 0)
+        kind = NativeSeq2SeqView if isinstance(backend, DecoderBackend) else NativeView
+        reader = kind(backend, skip, bits, shares=spare > 0)
     elif isinstance(backend, Seq2SeqPoolBackend) and bits == 16:
         reader = PooledSeq2SeqView(backend, skip, shares=spare > 0)
     elif isinstance(backend, PoolBackend) and bits == 16:
@@ -127,6 +129,19 @@ class NativeView(CpuBackend):
     def bytes(self) -> int:
         """Bytes of memory that the quantized copies take."""
         return sum(tensor.nbytes for tensor in self._held)
+
+
+class NativeSeq2SeqView(NativeView, DecoderBackend):
+    """A native view of a decoder, which always attends to the source; it may share the sources of its base."""
+
+    def __init__(self, base: DecoderBackend, skip: LayerSkip, bits: int, *, shares: bool) -> None:
+        self.encoder, self._parts, self._biases = base.encoder, base._parts, []
+        self._sources = base._sources if shares else {}
+        super().__init__(base, skip, bits, shares=shares)
+
+    def encode(self, id: int, source: List[int] | Encoded) -> None:
+        if not self.guest:
+            super().encode(id, source)
 
 
 class PooledView(PoolBackend):

@@ -22,12 +22,12 @@ from foreword.errors import ModelError
 from foreword.model import architectures
 from foreword.model.architectures import body, drop_weights, is_recurrent
 from foreword.model.cpu import experts, grouped
+from foreword.model.cpu.cross import parts_of
 from foreword.model.cpu.images import ImageKernel
 from foreword.model.cpu.kernel import Rotary, Rows
-from foreword.model.cpu.layout import MATRICES, around
+from foreword.model.cpu.layout import around, matrices_of
 from foreword.model.cpu.supported import CAPPED, activation, inside, ropes
 from foreword.model.cpu.unpack import lent, looked_up, restore
-from foreword.model.pool.hooks import layers_of
 from foreword.model.pool.plan import Read
 from foreword.native import forward
 from foreword.native.workspace import multiplied
@@ -35,6 +35,9 @@ from foreword.native.workspace import multiplied
 
 class CpuBackend(ImageKernel):
     """A Hugging Face model, computed in C from packed copies of its weights."""
+
+    shares_embeddings = False
+    """Whether something else reads the embeddings, which then stay in their module."""
 
     def __init__(self, model: PreTrainedModel, *, owned: bool = False) -> None:
         """Pack the weights. An `owned` model loses each weight once it is packed, so none is held twice; see `restore`.
@@ -70,7 +73,7 @@ class CpuBackend(ImageKernel):
 
     def take_codes(self) -> float:
         """Multiply by the codes that linear layers hold (`coded`) instead of weights; return the bits of a weight."""
-        layers, whole = layers_of(self._hf), {held.data_ptr(): held for held in self._held}
+        layers, whole = parts_of(self._hf), {held.data_ptr(): held for held in self._held}
         head = architectures.lm_head(self._hf)
         if not any(hasattr(part, "coded") for part in self._hf.modules()):
             return 16
@@ -79,7 +82,7 @@ class CpuBackend(ImageKernel):
         weights = placed = 0
         for described, layer in zip(self._model.layer[: self._model.layers], layers, strict=True):
             codes = grouped.matrices(layer)
-            for name in MATRICES:
+            for name in matrices_of(described):
                 packed = whole.pop(getattr(described, name))
                 weights, placed = weights + packed.numel(), placed + 1
                 setattr(described, name, self._hold(codes[name]() if name in codes else grouped.whole(packed)))
@@ -123,8 +126,8 @@ class CpuBackend(ImageKernel):
         return looked_up(self._table, tokens) * _embed_scale(self._hf.get_input_embeddings())
 
     def _describe(self, model: PreTrainedModel) -> forward.Model:
-        config, layers = model.config.get_text_config(), layers_of(model)
-        first, queries = _first_attention(model), config.num_attention_heads
+        config, layers = model.config.get_text_config(), parts_of(model)
+        first, queries = _first_attention(model), architectures.query_heads(config)
         attention = architectures.attention(first)
         routed = next(filter(architectures.routed, layers), None)
         self._experts = None if routed is None else experts.sizes(routed)
@@ -141,16 +144,17 @@ class CpuBackend(ImageKernel):
         vocab, hidden = lm_head.weight.shape
         scaling = getattr(config, "logit_scale", None) or 1 / getattr(config, "logits_scaling", 1)
         head, tied = self._pack(lm_head.weight), embeddings.weight is lm_head.weight
+        dropped = self._owned and tied and not self.shares_embeddings
         self._table = self._held[-1]
-        if self._owned:
+        if self._owned and (dropped or not tied):
             drop_weights(lm_head)
         vectors = {name: self._keep(vector) for name, vector in around(model).items()}
-        if self._owned and tied:
+        if dropped:
             embeddings.weight = nn.Parameter(embeddings.weight.new_empty(0), requires_grad=False)
         return forward.Model(
             len(layers), hidden, queries, _kv_heads(model), dim,
             max(map(inside, layers)), vocab, _eps(architectures.last_norm(model)), attention.scaling,
-            None if self._owned and tied else self._keep(embeddings.weight.detach()),
+            None if dropped else self._keep(embeddings.weight.detach()),
             vectors.pop("norm"), head, array, table=head, table_rows=len(self._table),
             activation=activation(config, plain=bare), broad=broad,
             embedding_scale=getattr(body(model), "embedding_multiplier", _embed_scale(embeddings)),
@@ -184,7 +188,7 @@ def _embed_scale(embeddings: Any) -> float:
 
 def turns_of(model: PreTrainedModel) -> List[Rotary | None]:
     """Return the rotary embedding of each layer; None = it has none."""
-    inner, config, layers = body(model), model.config.get_text_config(), layers_of(model)
+    inner, config, layers = body(model), model.config.get_text_config(), parts_of(model)
     rotary = next((getattr(inner, name) for name in ("rotary_emb", "pos_emb") if hasattr(inner, name)), None)
     if rotary is None:
         return [None] * len(layers)
@@ -233,7 +237,8 @@ def query_scale(config: Any) -> Callable[[Tensor], Tensor] | None:
 
 def rows_of(model: PreTrainedModel) -> Rows:
     """Return an empty pool for the keys and values of a model."""
-    return Rows([0 if is_recurrent(layer) else _kv_heads(model) for layer in layers_of(model)], _dim(model))
+    heads = _kv_heads(model)
+    return Rows([0 if is_recurrent(layer) else heads for layer in parts_of(model)], _dim(model))
 
 
 def _kv_heads(model: PreTrainedModel) -> int:
@@ -241,13 +246,17 @@ def _kv_heads(model: PreTrainedModel) -> int:
     outputs = [
         architectures.shape(part)[0] // _dim(model) for part in architectures.linears(_first_attention(model))["qkv"]
     ]
-    return outputs[1] if len(outputs) == 3 else (outputs[0] - model.config.get_text_config().num_attention_heads) // 2
+    return outputs[1] if len(outputs) == 3 else (outputs[0] - _query_heads(model)) // 2
 
 
 def _dim(model: PreTrainedModel) -> int:
     """Return the head dimension."""
     _, depth = architectures.shape(architectures.linears(_first_attention(model))["out"][0])
-    return depth // model.config.get_text_config().num_attention_heads
+    return depth // _query_heads(model)
+
+
+def _query_heads(model: PreTrainedModel) -> int:
+    return architectures.query_heads(model.config.get_text_config())
 
 
 def _eps(norm: Any) -> float:
@@ -257,4 +266,4 @@ def _eps(norm: Any) -> float:
 
 def _first_attention(model: PreTrainedModel) -> Any:
     """Return the first layer that has attention."""
-    return next(layer for layer in layers_of(model) if not is_recurrent(layer))
+    return next(layer for layer in parts_of(model) if not is_recurrent(layer))

@@ -15,8 +15,8 @@ from transformers import PreTrainedModel
 
 from foreword.model import architectures
 from foreword.model.cpu import experts
-from foreword.model.cpu.layout import LANES, MATRICES, PANEL
-from foreword.model.pool.hooks import layers_of
+from foreword.model.cpu.cross import parts_of
+from foreword.model.cpu.layout import LANES, PANEL, matrices_of
 from foreword.native import forward
 
 
@@ -30,7 +30,7 @@ def restore(hf: PreTrainedModel, described: forward.Model, held: List[Tensor]) -
     """Give every linear layer of `hf` its weight back, from the packed ones in `held` that `described` points to, and
     embeddings that were tied to them."""
     by_address = {tensor.data_ptr(): tensor for tensor in held}
-    for layer, packed in zip(layers_of(hf), described.layer[: described.layers], strict=True):
+    for layer, packed in zip(parts_of(hf), described.layer[: described.layers], strict=True):
         _restore_layer(layer, packed, described, by_address)
     head = unpacked(by_address[described.head])[: described.vocab]
     embedding: Any = hf.get_input_embeddings()
@@ -66,7 +66,7 @@ def lent(
 
     head = architectures.lm_head(hf)
     with hooks:
-        for layer, packed in zip(layers_of(hf), described.layer[: described.layers], strict=True):
+        for layer, packed in zip(parts_of(hf), described.layer[: described.layers], strict=True):
             if described.coding == forward.WHOLE:
                 lend(layer, partial(_restore_layer, layer, packed, described, by_address))
         if described.coding == forward.WHOLE:
@@ -93,7 +93,7 @@ def looked_up(
 
 
 def _restore_layer(layer: Any, packed: Any, described: forward.Model, by_address: Mapping[int, Tensor]) -> None:
-    weights = {name: unpacked(by_address[getattr(packed, name)]) for name in MATRICES}
+    weights = {name: unpacked(by_address[getattr(packed, name)]) for name in matrices_of(packed)}
     if packed.router:
         router = unpacked(by_address[packed.router])
         experts.restore(layer, weights.pop("gate_up"), weights.pop("down"), router)

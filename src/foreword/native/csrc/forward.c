@@ -17,7 +17,7 @@
 
 /* ---- helpers: threads that join a forward if they are running; no forward waits for one to start. */
 
-#define PHASES_A_LAYER 23
+#define PHASES_A_LAYER 28
 #define MOST_THREADS 256
 #define SPINS 50000 /* iterations; a fraction of a millisecond, about the time between two forwards of a small model */
 
@@ -130,6 +130,14 @@ void foreword_move(const Model *m, bf16 *const *page, int64_t from, int64_t to) 
             bf16 *v = value_at(m, new + m->layer[l].values, to % PAGE, head);
             for (int64_t i = 0; i < m->dim; i++) v[i / LANES * CHUNK + i % LANES * 2] = given[i / LANES * CHUNK + i % LANES * 2];
         }
+}
+
+/* Write the keys and values of a layer, [row][key, value][kv_head][dim], to the first rows of a sequence with these pages. */
+void foreword_write(const Model *m, int64_t layer, bf16 *const *page, const int64_t *pages, int64_t rows, const float *kv) {
+    const Forward f = {.page = page};
+    const Span span = {.pages = pages};
+    for (int64_t row = 0; row < rows; row++)
+        for (int64_t head = 0; head < m->kv_heads; head++) write_kv(m, m->layer + layer, &f, &span, kv + (2 * row * m->kv_heads + head) * m->dim, row, head);
 }
 
 #include "tree.c"
