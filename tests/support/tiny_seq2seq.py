@@ -55,14 +55,19 @@ FAMILIES: dict[str, tuple[type[PreTrainedConfig], dict[str, Any], Rules]] = {
     "m2m100": (hf.M2M100Config, _BART | _ENDS, dict(forced_bos_token_id=7, begin_suppress_tokens=[50, 60])),
 }
 """Config, its settings, and the generation settings that force or forbid tokens."""
+FURTHER: dict[str, tuple[type[PreTrainedConfig], dict[str, Any], Rules]] = {
+    "umt5": (hf.UMT5Config, _T5, {}),
+    "t5, heads of 32": (hf.T5Config, _T5 | dict(d_kv=32, num_heads=3, num_decoder_layers=3), {}),
+}
+"""Those that only some tests are run with."""
 
 
 def build(name: str) -> PreTrainedModel:
-    """Return the model called `name` in FAMILIES: float32, CPU, eval mode.
+    """Return the model called `name` in FAMILIES or FURTHER: float32, CPU, eval mode.
 
     Its LM head is not tied: a random model with tied weights repeats its last token for ever.
     """
-    kind, options, rules = FAMILIES[name]
+    kind, options, rules = (FAMILIES | FURTHER)[name]
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(zlib.crc32(name.encode()))
         model = AutoModelForSeq2SeqLM.from_config(kind(vocab_size=VOCAB, **options), dtype=torch.float32)
@@ -74,7 +79,7 @@ def build(name: str) -> PreTrainedModel:
 
 def tokenizer(name: str) -> PreTrainedTokenizerBase:
     """Return a tokenizer for a family: bytes are tokens, and a source ends with the end of text."""
-    _, options, _ = FAMILIES[name]
+    _, options, _ = (FAMILIES | FURTHER)[name]
     places = [place for place in range(VOCAB) if place not in (options["pad_token_id"], options["eos_token_id"])]
     words = {f"<{place}>": place for place in range(VOCAB)}
     for letter, place in zip(sorted(ByteLevel.alphabet()), places[20:], strict=False):

@@ -179,7 +179,7 @@ class PooledSeq2SeqView(PooledView, Seq2SeqPoolBackend):
 
     def __init__(self, base: Seq2SeqPoolBackend, skip: LayerSkip, *, shares: bool) -> None:
         super().__init__(base, skip, shares=shares)
-        self._own, self._positions = base._own, base._positions
+        self.encoder, self._own, self._positions = base.encoder, base._own, base._positions
         self._sources = base._sources if shares else Sources()
 
     def encode(self, id: int, source: List[int] | Encoded) -> None:

@@ -26,7 +26,7 @@ VISION = (
     "Gemma3 Mistral3 Llava SmolVLM Idefics3 InternVL Lfm2Vl Qwen2VL Qwen2_5_VL Qwen3VL Qwen3VLMoe Qwen3_5 Qwen3_5Moe"
 ).split()
 """Vision-language wrappers whose language model is supported."""
-SEQ2SEQ = ("T5", "MT5", "UMT5")
+SEQ2SEQ = ("T5", "MT5", "UMT5", "Whisper")
 """Encoder-decoders whose decoder is supported."""
 SUPPORTED = (
     *(f"{kind}ForCausalLM" for kind in KINDS),
