@@ -68,7 +68,7 @@ def opened(name: str, id: int, source: int = 0, capacity: int = 128) -> None:
 def expected(hf: PreTrainedModel, source, text: list[int]) -> torch.Tensor:
     """Return the model's own scores after each token of a text."""
     key = "input_features" if isinstance(source, Features) else "input_ids"
-    given = source.values[None].float() if isinstance(source, Features) else torch.tensor([source])
+    given = source.mels[None].to(hf.dtype) if isinstance(source, Features) else torch.tensor([source])
     with torch.inference_mode():
         return hf(**{key: given}, decoder_input_ids=torch.tensor([text]), use_cache=False).logits[0].float()
 
@@ -187,6 +187,8 @@ def test_a_borrowed_model_stays_as_it_is(name):
 
 
 def test_pages_of_a_source_are_freed_with_its_sequence():
+    for id in range(10):
+        model("t5").close(id)
     pool = model("t5").backend.pool
     assert pool.held == 0
     opened("t5", 7, 6)

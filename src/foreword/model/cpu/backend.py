@@ -60,7 +60,7 @@ class CpuBackend(ImageKernel):
                 "cannot restore weights: they are held in few bits. Load a target without weights=, or a draft model "
                 "with learn=True"
             )
-        restore(self._hf if model is None else model, self._model, self._held)
+        restore(self._hf if model is None else model, self._model, self._held, tied=self._tied)
 
     def lend(self) -> AbstractContextManager[None]:
         """Let the model's own code run while inside, each part with its weights for as long as it runs."""
@@ -143,10 +143,10 @@ class CpuBackend(ImageKernel):
         lm_head, learned = architectures.lm_head(model), architectures.places(model)
         vocab, hidden = lm_head.weight.shape
         scaling = getattr(config, "logit_scale", None) or 1 / getattr(config, "logits_scaling", 1)
-        head, tied = self._pack(lm_head.weight), embeddings.weight is lm_head.weight
-        dropped = self._owned and tied and not self.shares_embeddings
+        head, self._tied = self._pack(lm_head.weight), embeddings.weight is lm_head.weight
+        dropped = self._owned and self._tied and not self.shares_embeddings
         self._table = self._held[-1]
-        if self._owned and (dropped or not tied):
+        if self._owned and (dropped or not self._tied):
             drop_weights(lm_head)
         vectors = {name: self._keep(vector) for name, vector in around(model).items()}
         if dropped:
