@@ -61,7 +61,8 @@ def drafts(name: str, kind: str) -> Source:
         return place
     whole = tiny_whisper.build(name)
     with torch.no_grad():
-        whole.model.encoder.layer_norm.bias += 1e-2 if IN_C in name else 1e-4  # so that it is another encoder, with nearly the same states
+        # So that it is another encoder, with nearly the same states.
+        whole.model.encoder.layer_norm.bias += 1e-2 if IN_C in name else 1e-4
     return whole
 
 

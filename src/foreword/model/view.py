@@ -63,8 +63,10 @@ def view(target: Model, *, skip: LayerSkip | None = None, bits: int = 16, spare:
         )
     if isinstance(backend, CpuBackend):
         _check_sizes(target.name, backend, bits)
-        kind = NativeSeq2SeqView if isinstance(backend, DecoderBackend) else NativeView
-        reader = kind(backend, skip, bits, shares=spare > 0)
+        if isinstance(backend, DecoderBackend):
+            reader = NativeSeq2SeqView(backend, skip, bits, shares=spare > 0)
+        else:
+            reader = NativeView(backend, skip, bits, shares=spare > 0)
     elif isinstance(backend, Seq2SeqPoolBackend) and bits == 16:
         reader = PooledSeq2SeqView(backend, skip, shares=spare > 0)
     elif isinstance(backend, PoolBackend) and bits == 16:

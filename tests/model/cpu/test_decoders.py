@@ -80,15 +80,15 @@ def deviation(scores: torch.Tensor, reference: torch.Tensor) -> float:
 @pytest.mark.parametrize("name", NAMES)
 def test_scores_are_those_of_the_model_for_each_source(name):
     texts = [noise(3 + 5 * number, 50 + number) for number in range(len(LENGTHS))]
-    for id in range(len(LENGTHS)):
-        opened(name, id, id)
-    scores = model(name).read([Read(id, 0, text, keep=len(text)) for id, text in enumerate(texts)])
-    for id, (part, text) in enumerate(zip(scores.split([len(text) for text in texts]), texts, strict=True)):
-        reference = expected(truth(name), sources(name)[id], text)
-        assert deviation(part, reference) < ROUNDED / 2, f"source of {LENGTHS[id]}"
-        other = expected(truth(name), sources(name)[id - 1], text)
+    for row in range(len(LENGTHS)):
+        opened(name, row, row)
+    scores = model(name).read([Read(row, 0, text, keep=len(text)) for row, text in enumerate(texts)])
+    for row, (part, text) in enumerate(zip(scores.split([len(text) for text in texts]), texts, strict=True)):
+        reference = expected(truth(name), sources(name)[row], text)
+        assert deviation(part, reference) < ROUNDED / 2, f"source of {LENGTHS[row]}"
+        other = expected(truth(name), sources(name)[row - 1], text)
         assert deviation(part, other) > ROUNDED, "the source matters"
-        model(name).close(id)
+        model(name).close(row)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -113,8 +113,8 @@ def test_a_tree_has_the_scores_and_the_bits_of_its_chains(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_bits_do_not_depend_on_the_batch(name):
     one, text = model(name), noise(90, 9)
-    for id, source in enumerate((4, 4, 7, 0)):
-        opened(name, id, source)
+    for row, source in enumerate((4, 4, 7, 0)):
+        opened(name, row, source)
     alone = torch.cat([one.read([Read(0, at, [token], keep=1)]) for at, token in enumerate(text)])
     together = []
     for start, stop in ((0, 1), (1, 18), (18, 20), (20, 90)):
@@ -187,8 +187,8 @@ def test_a_borrowed_model_stays_as_it_is(name):
 
 
 def test_pages_of_a_source_are_freed_with_its_sequence():
-    for id in range(10):
-        model("t5").close(id)
+    for row in range(10):
+        model("t5").close(row)
     pool = model("t5").backend.pool
     assert pool.held == 0
     opened("t5", 7, 6)
@@ -208,9 +208,9 @@ def test_pages_of_a_source_are_freed_with_its_sequence():
 def test_weights_in_few_bits_give_other_scores_with_bits_of_their_own(weights):
     own = Model(built("flan-t5"), "flan-t5", weights=weights)
     text, source = noise(30), sources("flan-t5")[5]
-    for id in (0, 1):
-        own.open(id, 64)
-        own.encode(id, source)
+    for row in (0, 1):
+        own.open(row, 64)
+        own.encode(row, source)
     whole = own.read([Read(0, 0, text, keep=30)])
     assert torch.equal(whole, torch.cat([own.read([Read(1, at, [one])]) for at, one in enumerate(text)]))
     reference = expected(truth("flan-t5"), source, text)
