@@ -22,8 +22,8 @@ pytestmark = pytest.mark.skipif(isinstance(library(), str), reason=f"no native k
 
 WHISPER = "whisper v2"
 NAMES = ["t5", "flan-t5", "mt5", "umt5", "t5, heads of 32", WHISPER]
-LENGTHS = (1, 2, 16, 63, 64, 65, 150, 300)
-"""Tokens of the sources: of one row, of whole pages and blocks, and of several pages."""
+LENGTHS = (1, 2, 16, 63, 64, 65, 150, 2300)
+"""Tokens of the sources: of one row, of whole pages and blocks, of several pages, and more than any text has."""
 PARENTS = [-1, 0, 1, -1, 3, 3, 0]
 
 
