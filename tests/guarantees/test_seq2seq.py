@@ -13,13 +13,16 @@ from foreword.draft.lookup.datastore import build
 from foreword.model import Mode, Model
 
 FAMILIES = list(tiny_seq2seq.FAMILIES)
+IN_C = tiny_seq2seq.in_c("t5", "flan-t5", "mt5", "umt5")
 LENGTHS = (1, 7, 13, 40)
 NEW = 30
 
 
 @cache
 def target(name: str) -> Model:
-    return Model(tiny_seq2seq.build(name), name)
+    model = Model(tiny_seq2seq.build(name), name)
+    assert (model.capability.backend == "native") is (tiny_seq2seq.IN_C in name)
+    return model
 
 
 @cache
@@ -70,7 +73,7 @@ def test_greedy_text_is_that_of_generate(name, method):
 
 
 @pytest.mark.parametrize("method", ["ngram", "suffix", "lm", "cascade(suffix, lm)"])
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", [*FAMILIES, *IN_C])
 def test_drafts_change_no_token_of_a_sampled_text(name, method):
     asked = [params(name, temperature=1.0, seed=seed, ignore_eos=True) for seed in range(len(LENGTHS))]
     plain = llm(name, "none").generate(sources(), asked)
@@ -84,7 +87,7 @@ def test_drafts_change_no_token_of_a_sampled_text(name, method):
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("method", ["ngram", "suffix", "recycle", "lookahead", "predicted"])
-@pytest.mark.parametrize("name", ["t5", "m2m100"])
+@pytest.mark.parametrize("name", ["t5", "m2m100", *IN_C])
 def test_lookups_change_no_token_of_a_text_that_repeats_itself(name, method, temperature):
     plain, drafted = sure(name, "none"), sure(name, method)
     asked = [params(name, temperature=temperature, seed=seed, ignore_eos=True) for seed in range(len(LENGTHS))]
@@ -98,10 +101,11 @@ def test_lookups_change_no_token_of_a_text_that_repeats_itself(name, method, tem
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_a_datastore_serves_an_encoder_decoder(temperature, tmp_path):
-    one = llm("bart", "none")
+@pytest.mark.parametrize("name", ["bart", *IN_C[:1]])
+def test_a_datastore_serves_an_encoder_decoder(name, temperature, tmp_path):
+    one = llm(name, "none")
     letters = dict.fromkeys(one.tokenizer("abcdefgh")["input_ids"][:-1], 50.0)
-    asked = [params("bart", temperature=temperature, seed=seed, logit_bias=letters) for seed in range(len(LENGTHS))]
+    asked = [params(name, temperature=temperature, seed=seed, logit_bias=letters) for seed in range(len(LENGTHS))]
     expected = one.generate(sources(), asked)
     build([("answers", answer.text) for answer in expected], one.tokenizer, tmp_path / "store")
     with LLM(one.target, tokenizer=one.tokenizer, method="retrieval", draft=tmp_path / "store", nodes=4) as looks:
@@ -154,7 +158,7 @@ def test_an_answer_follows_an_expression():
 
 
 @pytest.mark.parametrize("method", ["ngram", "lm"])
-@pytest.mark.parametrize("name", ["pegasus", "led"])
+@pytest.mark.parametrize("name", ["pegasus", "led", *IN_C[:1]])
 def test_the_encoder_runs_once_a_text_and_its_states_are_freed(name, method):
     one = llm(name, method)
     states: list[weakref.ref] = []

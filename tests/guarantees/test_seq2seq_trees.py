@@ -10,18 +10,16 @@ from foreword import LLM, SamplingParams
 from foreword.model import Model
 from foreword.types import Completion
 
-FAMILIES = ["t5", "bart", "m2m100", "marian"]
+FAMILIES = ["t5", "bart", "m2m100", "marian", *tiny_seq2seq.in_c("t5", "umt5")]
 LENGTHS = (1, 3, 8, 15, 16, 33, 62, 70)
 """Tokens of the sources: less than a page and more, in no order of length when they come."""
 
 
-def model(name: str, dtype: torch.dtype = torch.float32) -> Model:
-    return Model(tiny_seq2seq.build(name).to(dtype), name)
-
-
 @cache
 def target(name: str) -> Model:
-    return model(name)
+    model = Model(tiny_seq2seq.build(name), name)
+    assert (model.capability.backend == "native") is (tiny_seq2seq.IN_C in name)
+    return model
 
 
 @cache
@@ -89,7 +87,7 @@ def test_trees_in_ragged_batches_change_no_token(name):
     assert max(one.sequences for answer in answers for one in answer.rounds) == 3
 
 
-@pytest.mark.parametrize("name", ["t5", "bart"])
+@pytest.mark.parametrize("name", ["t5", "bart", *tiny_seq2seq.in_c("t5")])
 def test_preempted_sequences_write_the_same_and_free_their_sources(name):
     long = [SamplingParams(temperature=0.5, seed=seed, max_tokens=80, ignore_eos=True) for seed in range(3)]
     alone = [llm(target(name), "none").generate(s, [a])[0].tokens for s, a in zip(sources()[:3], long, strict=True)]
@@ -107,9 +105,9 @@ def test_preempted_sequences_write_the_same_and_free_their_sources(name):
     assert pool.held == 0
 
 
-@pytest.mark.parametrize("name", ["t5", "bart"])
+@pytest.mark.parametrize("name", ["m2m100", "bart"])
 def test_bits_do_not_depend_on_the_batch_in_bfloat16(name):
-    own = model(name, torch.bfloat16)
+    own = Model(tiny_seq2seq.build(name).bfloat16(), name)
     assert own.capability.backend == "pool"
     alone = [llm(own, "none").generate(s, [a])[0].tokens for s, a in zip(sources(), asked(), strict=True)]
     answers = llm(own, "lm").generate(sources(), asked())

@@ -68,7 +68,7 @@ def compare(target: Model, name: str, draft: object, **more) -> int:
 
 
 @pytest.mark.parametrize("saved", [False, True], ids=["memory", "folder"])
-@pytest.mark.parametrize("name", ["t5", "bart"])
+@pytest.mark.parametrize("name", ["t5", "bart", *tiny_seq2seq.in_c("t5")])
 def test_an_equal_encoder_runs_once_for_both_models(name, saved, tmp_path):
     target, draft = Model(tiny_seq2seq.build(name), name), student(name)
     if saved:

@@ -104,7 +104,7 @@ def test_greedy_text_of_a_padded_batch_is_that_of_transformers(name, asks):
         assert accepted(got) > 20
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", [*FAMILIES, *tiny_seq2seq.in_c("t5")])
 def test_a_seed_fixes_the_sampled_text_whoever_drafts(name):
     model, texts = built(name), []
     for drafter in ("none", "lm", "ngram", "suffix"):

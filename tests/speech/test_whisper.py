@@ -15,6 +15,7 @@ from foreword import LLM, SamplingParams
 from foreword.draft.base import Source
 from foreword.model import Mode, Model
 from foreword.speech.audio import samples
+from tiny_seq2seq import IN_C, in_c
 
 RATE = 16_000
 NEW = 30
@@ -29,7 +30,9 @@ def folder(name: str, seed: str = "", **sizes: int) -> Path:
 
 @cache
 def target(name: str) -> Model:
-    return Model.load(folder(name), dtype="float32")
+    model = Model.load(folder(name), dtype="bfloat16" if IN_C in name else "float32")
+    assert model.capability.backend == ("native" if IN_C in name else "pool")
+    return model
 
 
 @cache
@@ -58,7 +61,8 @@ def drafts(name: str, kind: str) -> Source:
         return place
     whole = tiny_whisper.build(name)
     with torch.no_grad():
-        whole.model.encoder.layer_norm.bias += 1e-4  # so that it is another encoder, with nearly the same states
+        # So that it is another encoder, with nearly the same states.
+        whole.model.encoder.layer_norm.bias += 1e-2 if IN_C in name else 1e-4
     return whole
 
 
@@ -118,7 +122,7 @@ def test_a_request_chooses_language_and_task(name, options):
 
 @pytest.mark.parametrize("timestamps", [False, True], ids=["text", "timestamps"])
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("name", tiny_whisper.NAMES)
+@pytest.mark.parametrize("name", [*tiny_whisper.NAMES, *in_c("v2")])
 def test_drafts_change_no_token_of_a_sampled_text(name, method, timestamps):
     asked = SamplingParams(temperature=1.0, top_k=20, max_tokens=NEW, seed=3, n=2)
     plain = llm(name, "none").transcribe(sounds(), asked, timestamps=timestamps)
@@ -146,8 +150,9 @@ def runs(model: Model | WhisperForConditionalGeneration) -> tuple[list[weakref.r
 
 
 @pytest.mark.parametrize("kind", ["decoder", "decoder folder", "equal encoder", "own", "smaller"])
-def test_a_draft_model_with_the_same_encoder_runs_none(kind):
-    one = llm("v2", "lm", kind)
+@pytest.mark.parametrize("name", ["v2", *in_c("v2")])
+def test_a_draft_model_with_the_same_encoder_runs_none(name, kind):
+    one = llm(name, "lm", kind)
     draft = one.engine.drafter.model
     shares = draft.backend.encoder is one.target.backend.encoder
     assert shares == (kind in ("decoder", "decoder folder", "equal encoder"))
@@ -159,7 +164,7 @@ def test_a_draft_model_with_the_same_encoder_runs_none(kind):
         other.remove()
     assert (len(ours), len(others)) == (len(sounds()), 0 if shares else len(sounds()))
     assert [state() for state in [*ours, *others]] == [None] * (len(ours) + len(others))
-    plain = llm("v2", "none").transcribe(
+    plain = llm(name, "none").transcribe(
         sounds(), SamplingParams(temperature=1.0, max_tokens=NEW, seed=5), language="en"
     )
     assert [answer.tokens for answer in answers] == [answer.tokens for answer in plain]

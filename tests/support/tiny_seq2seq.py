@@ -7,6 +7,7 @@ import zlib
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import transformers as hf
 from tokenizers import Tokenizer as RawTokenizer
@@ -22,6 +23,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+from foreword.native.forward import library
 from tiny_models import disturb
 
 VOCAB = 320
@@ -55,26 +57,40 @@ FAMILIES: dict[str, tuple[type[PreTrainedConfig], dict[str, Any], Rules]] = {
     "m2m100": (hf.M2M100Config, _BART | _ENDS, dict(forced_bos_token_id=7, begin_suppress_tokens=[50, 60])),
 }
 """Config, its settings, and the generation settings that force or forbid tokens."""
+FURTHER: dict[str, tuple[type[PreTrainedConfig], dict[str, Any], Rules]] = {
+    "umt5": (hf.UMT5Config, _T5, {}),
+    "t5, heads of 32": (hf.T5Config, _T5 | dict(d_kv=32, num_heads=3, num_decoder_layers=3), {}),
+}
+"""Those that only some tests are run with."""
+IN_C = ", in C"
+"""After the name of a family: the same in bfloat16, which backend "native" runs."""
+
+
+def in_c(*names: str) -> list[Any]:
+    """Return the parameters of a test for these families in C, skipped where there is no compiler."""
+    skip = pytest.mark.skipif(isinstance(library(), str), reason=f"no native kernel here: {library()}")
+    return [pytest.param(name + IN_C, marks=skip) for name in names]
 
 
 def build(name: str) -> PreTrainedModel:
-    """Return the model called `name` in FAMILIES: float32, CPU, eval mode.
+    """Return the model called `name` in FAMILIES or FURTHER: float32 (bfloat16 for one in C), CPU, eval mode.
 
     Its LM head is not tied: a random model with tied weights repeats its last token for ever.
     """
-    kind, options, rules = FAMILIES[name]
+    family = name.removesuffix(IN_C)
+    kind, options, rules = (FAMILIES | FURTHER)[family]
     with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(zlib.crc32(name.encode()))
+        torch.default_generator.manual_seed(zlib.crc32(family.encode()))
         model = AutoModelForSeq2SeqLM.from_config(kind(vocab_size=VOCAB, **options), dtype=torch.float32)
         disturb(model)
         model.lm_head.weight = torch.nn.Parameter(torch.randn(VOCAB, 64) * 0.3)
     model.generation_config.update(**rules)
-    return model.eval()
+    return (model if family == name else model.bfloat16()).eval()
 
 
 def tokenizer(name: str) -> PreTrainedTokenizerBase:
     """Return a tokenizer for a family: bytes are tokens, and a source ends with the end of text."""
-    _, options, _ = FAMILIES[name]
+    _, options, _ = (FAMILIES | FURTHER)[name.removesuffix(IN_C)]
     places = [place for place in range(VOCAB) if place not in (options["pad_token_id"], options["eos_token_id"])]
     words = {f"<{place}>": place for place in range(VOCAB)}
     for letter, place in zip(sorted(ByteLevel.alphabet()), places[20:], strict=False):

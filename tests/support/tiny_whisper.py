@@ -21,6 +21,7 @@ from transformers import (
 from transformers.models.whisper.tokenization_whisper import LANGUAGES
 
 from tiny_models import disturb
+from tiny_seq2seq import IN_C
 
 SECONDS = 3
 SOUND = Path(__file__).parents[1] / "speech" / "fox.wav"
@@ -74,14 +75,15 @@ def settings(name: str) -> GenerationConfig:
 
 
 def build(name: str, seed: str = "", **sizes: Any) -> WhisperForConditionalGeneration:
-    """Return the model called `name`: float32, CPU, eval mode; its LM head is not tied, as in tiny_seq2seq."""
+    """Return the model called `name`: float32 (bfloat16 for one in C), CPU, eval mode, with an LM head of its own."""
+    family = name.removesuffix(IN_C)
     vocab = EOS + len(specials(name)) + 1501
     config = WhisperConfig(
-        vocab_size=vocab, num_mel_bins=80 if name == "v2" else 128, pad_token_id=EOS, bos_token_id=EOS,
+        vocab_size=vocab, num_mel_bins=80 if family == "v2" else 128, pad_token_id=EOS, bos_token_id=EOS,
         eos_token_id=EOS, decoder_start_token_id=EOS + 1, tie_word_embeddings=False, **(SIZES | sizes),
     )  # fmt: skip
     with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(zlib.crc32(f"{name}{seed}".encode()))
+        torch.default_generator.manual_seed(zlib.crc32(f"{family}{seed}".encode()))
         model = WhisperForConditionalGeneration(config)
         disturb(model)
         model.proj_out.weight = torch.nn.Parameter(torch.randn(vocab, config.d_model) * 0.3)
@@ -89,11 +91,11 @@ def build(name: str, seed: str = "", **sizes: Any) -> WhisperForConditionalGener
     begin = model.generation_config.no_timestamps_token_id + 1
     with torch.no_grad():
         model.proj_out.weight[begin : begin + 50 * SECONDS] *= 1.5  # so that there are timestamps among the words
-    return model.eval()
+    return (model if family == name else model.bfloat16()).eval()
 
 
 def extractor(name: str) -> WhisperFeatureExtractor:
-    return WhisperFeatureExtractor(feature_size=80 if name == "v2" else 128, chunk_length=SECONDS)
+    return WhisperFeatureExtractor(feature_size=80 if name.startswith("v2") else 128, chunk_length=SECONDS)
 
 
 def saved(model: WhisperForConditionalGeneration, name: str, folder: Path) -> Path:

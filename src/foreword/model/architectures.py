@@ -52,16 +52,18 @@ NORMS: tuple[Mapping[str, str], ...] = (
     },
     {"norm": "input_layernorm", "mlp_norm": "post_attention_layernorm"},
     {"norm": "operator_norm", "mlp_norm": "ffn_norm"},
-    {"norm": "self_attn_layer_norm", "mlp_norm": "final_layer_norm"},
+    {"norm": "self_attn_layer_norm", "cross_norm": "encoder_attn_layer_norm", "mlp_norm": "final_layer_norm"},
     {"norm": "ln_1", "mlp_norm": "ln_2"},
     {"norm": "input_layernorm", "mlp_norm": "input_layernorm"},
 )  # fmt: skip
 """Norm names of a layer: first with norms of both inputs and outputs of its halves, then of inputs only, separate or
 shared. The first entry whose last name a layer has applies."""
-LAST = ("norm", "embedding_norm", "final_layer_norm", "final_layernorm", "ln_f")
+LAST = ("norm", "embedding_norm", "final_layer_norm", "final_layernorm", "ln_f", "layer_norm")
 PLACES = ("embed_positions", "wpe")
 AROUND_ONE = ("Gemma", "Qwen3_5RMSNorm", "Qwen3_5MoeRMSNorm", "NemotronLayerNorm1P")
 """Prefixes of the class names of norms whose scale is 1 + weight."""
+UNCENTRED = ("T5LayerNorm", "MT5LayerNorm", "UMT5LayerNorm")
+"""Class names of norms that are RMSNorm all the same."""
 INTERLEAVED = ("Cohere", "Cohere2", "Ernie4_5", "Glm", "Glm4", "Helium")
 """Architectures that rotate adjacent pairs of a head's dimensions, not pairs half a head apart."""
 
@@ -75,6 +77,11 @@ INNER = ("intermediate_size", "ffn_dim", "decoder_ffn_dim", "d_ff", "n_inner")
 def head_dim(config: Any) -> int:
     """Return the dimension of one attention head."""
     return getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+
+
+def query_heads(config: Any) -> int:
+    """Return the number of query heads; of an encoder-decoder, those of its decoder."""
+    return getattr(config, "decoder_attention_heads", None) or config.num_attention_heads
 
 
 def kv_heads(config: Any) -> int:
@@ -154,6 +161,8 @@ def linears(layer: Any) -> dict[str, tuple[Any, ...]]:
     """Return, by matrix of the C side, the linear layers whose outputs are concatenated in it. Experts are excluded."""
     mixer, mlp = _one(layer, *ATTENTION, *STATES), block(layer)
     mixing = {"qkv": _first(mixer, *QKV), "out": _first(mixer, *OUT)}
+    if has(layer, "encoder_attn"):
+        mixing |= {"cross_q": (layer.encoder_attn.q_proj,), "cross_out": _first(layer.encoder_attn, *OUT)}
     return mixing if routed(layer) else {**mixing, "gate_up": _first(mlp, *GATED, *PLAIN), "down": _first(mlp, *DOWN)}
 
 
@@ -172,7 +181,8 @@ def head_norms(layer: Any) -> dict[str, Any]:
 
 def centred(norm: nn.Module) -> bool:
     """Return whether a norm subtracts the mean (LayerNorm, not RMSNorm)."""
-    return "LayerNorm" in type(norm).__name__
+    name = type(norm).__name__
+    return "LayerNorm" in name and name not in UNCENTRED
 
 
 def scales(norm: Any) -> Float[Tensor, "*size"]:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from foreword.errors import InvalidRequest
 from foreword.model.cpu.backend import CpuBackend
+from foreword.model.cpu.decoders import DecoderBackend
 from foreword.model.cpu.images import ImageKernel
 from foreword.model.cpu.recurrent import RecurrentBackend
 from foreword.model.cpu.rows import rows_of
@@ -63,7 +64,10 @@ def view(target: Model, *, skip: LayerSkip | None = None, bits: int = 16, spare:
         )
     if isinstance(backend, CpuBackend):
         _check_sizes(target.name, backend, bits)
-        reader = NativeView(backend, skip, bits, shares=spare > 0)
+        if isinstance(backend, DecoderBackend):
+            reader = NativeSeq2SeqView(backend, skip, bits, shares=spare > 0)
+        else:
+            reader = NativeView(backend, skip, bits, shares=spare > 0)
     elif isinstance(backend, Seq2SeqPoolBackend) and bits == 16:
         reader = PooledSeq2SeqView(backend, skip, shares=spare > 0)
     elif isinstance(backend, PoolBackend) and bits == 16:
@@ -130,6 +134,19 @@ class NativeView(CpuBackend):
         return sum(tensor.nbytes for tensor in self._held)
 
 
+class NativeSeq2SeqView(NativeView, DecoderBackend):
+    """A native view of a decoder, which always attends to the source; it may share the sources of its base."""
+
+    def __init__(self, base: DecoderBackend, skip: LayerSkip, bits: int, *, shares: bool) -> None:
+        self.encoder, self._parts, self._biases = base.encoder, base._parts, []
+        self._sources = base._sources if shares else {}
+        super().__init__(base, skip, bits, shares=shares)
+
+    def encode(self, id: int, source: List[int] | Encoded) -> None:
+        if not self.guest:
+            super().encode(id, source)
+
+
 class PooledView(PoolBackend):
     """A pool backend whose skipped sublayers return zero during its own forwards."""
 
@@ -165,7 +182,7 @@ class PooledSeq2SeqView(PooledView, Seq2SeqPoolBackend):
 
     def __init__(self, base: Seq2SeqPoolBackend, skip: LayerSkip, *, shares: bool) -> None:
         super().__init__(base, skip, shares=shares)
-        self._own, self._positions = base._own, base._positions
+        self.encoder, self._own, self._positions = base.encoder, base._own, base._positions
         self._sources = base._sources if shares else Sources()
 
     def encode(self, id: int, source: List[int] | Encoded) -> None:

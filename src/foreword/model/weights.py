@@ -14,9 +14,9 @@ from foreword.errors import ModelError
 from foreword.files import atomic_folder
 from foreword.model.architectures import lm_head
 from foreword.model.cpu.backend import CpuBackend
+from foreword.model.cpu.cross import parts_of
 from foreword.model.cpu.layout import around, products, vectors
 from foreword.model.model import Model
-from foreword.model.pool.hooks import layers_of
 from foreword.model.pool.packed_linear import PackedLinear, own_form
 from foreword.model.tokenizer import Tokenizer
 
@@ -94,7 +94,7 @@ def _repack(backend: CpuBackend, by: PreTrainedModel) -> None:
     """Write new weights into the memory that the C side points to. Embeddings are the model's, or tied to its head."""
     described, held = backend._model, {tensor.data_ptr(): tensor for tensor in backend._held}
     pack = backend._library.foreword_pack
-    for layer, pointers in zip(layers_of(by), described.layer[: described.layers], strict=True):
+    for layer, pointers in zip(parts_of(by), described.layer[: described.layers], strict=True):
         for name, weight in products(layer).items():
             rows = weight.bfloat16().contiguous()
             pack(rows.data_ptr(), getattr(pointers, name), *rows.shape)

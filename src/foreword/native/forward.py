@@ -38,6 +38,8 @@ class Layer(Structure):
     _fields_ += [(n, c_void_p) for n in ("taps", "decay", "step_bias", "gated_norm")]
     _fields_ += [("number", c_int64), ("router", c_void_p), ("expert_bias", c_void_p)]
     _fields_ += [(n, c_void_p) for n in ("norm_bias", "mlp_norm_bias", "out_bias", "up_bias", "down_bias")]
+    _fields_ += [(n, c_void_p) for n in ("cross_q", "cross_out", "cross_norm", "cross_norm_bias", "cross_q_bias")]
+    _fields_ += [(n, c_void_p) for n in ("cross_out_bias", "bias")]
 
 
 class Grouped(Structure):
@@ -94,7 +96,7 @@ class Model(Structure):
     _fields_ += [("recurrence", POINTER(Recurrence)), ("experts", POINTER(Experts))]
     _fields_ += [(n, c_void_p) for n in ("norm_bias", "head_bias", "position_embedding")]
     _fields_ += [(n, c_int64) for n in ("position_count", "centred", "plain", "parallel", "norm_after_rotary")]
-    _fields_ += [("query_scale", c_void_p), ("kv_coding", c_int64)]
+    _fields_ += [("query_scale", c_void_p), ("kv_coding", c_int64), ("distances", c_int64)]
 
 
 class Span(Structure):
@@ -104,7 +106,7 @@ class Span(Structure):
     _fields_ = [(n, c_int64) for n in ("start", "stop", "past", "held", "first_chain")]
     _fields_ += [("pages", c_void_p), ("parents", c_void_p), ("mutual", c_int64)]
     _fields_ += [("committed", c_int64), ("state", POINTER(State))]
-    _fields_ += [("placed", c_int64), ("reach", c_void_p * 2)]
+    _fields_ += [("placed", c_int64), ("reach", c_void_p * 2), ("source", c_int64), ("source_pages", c_void_p)]
 
 
 class Forward(Structure):
@@ -132,6 +134,7 @@ def library() -> ctypes.CDLL | str:
         lib.foreword_coded_bytes.restype = c_int64
         lib.foreword_quantize.argtypes = [c_void_p, c_void_p, c_int64, c_int64, ctypes.c_int]
         lib.foreword_move.argtypes = [POINTER(Model), c_void_p, c_int64, c_int64]
+        lib.foreword_write.argtypes = [POINTER(Model), c_int64, c_void_p, c_void_p, c_int64, c_void_p]
         lib.foreword_shift.argtypes = [POINTER(Model), POINTER(State), c_int64, c_int64]
         lib.foreword_use_amx(1)
     return lib

@@ -22,13 +22,13 @@ from foreword.errors import ModelError
 from foreword.model import architectures
 from foreword.model.architectures import body, drop_weights, is_recurrent
 from foreword.model.cpu import experts, grouped
+from foreword.model.cpu.cross import parts_of
 from foreword.model.cpu.images import ImageKernel
 from foreword.model.cpu.kernel import Rotary
-from foreword.model.cpu.layout import MATRICES, around
+from foreword.model.cpu.layout import around, matrices_of
 from foreword.model.cpu.rows import first_attention, head_size, kv_head_count, rows_of
 from foreword.model.cpu.supported import CAPPED, activation, inside, ropes
 from foreword.model.cpu.unpack import lent, looked_up, restore
-from foreword.model.pool.hooks import layers_of
 from foreword.model.pool.plan import Read
 from foreword.native import forward
 from foreword.native.workspace import multiplied
@@ -36,6 +36,9 @@ from foreword.native.workspace import multiplied
 
 class CpuBackend(ImageKernel):
     """A Hugging Face model, computed in C from packed copies of its weights."""
+
+    shares_embeddings = False
+    """Whether something else reads the embeddings, which then stay in their module."""
 
     def __init__(self, model: PreTrainedModel, *, owned: bool = False) -> None:
         """Pack the weights. An `owned` model loses each weight once it is packed, so none is held twice; see `restore`.
@@ -58,7 +61,7 @@ class CpuBackend(ImageKernel):
                 "cannot restore weights: they are held in few bits. Load a target without weights=, or a draft model "
                 "with learn=True"
             )
-        restore(self._hf if model is None else model, self._model, self._held)
+        restore(self._hf if model is None else model, self._model, self._held, tied=self._tied)
 
     def lend(self) -> AbstractContextManager[None]:
         """Let the model's own code run while inside, each part with its weights for as long as it runs."""
@@ -71,7 +74,7 @@ class CpuBackend(ImageKernel):
 
     def take_codes(self) -> float:
         """Multiply by the codes that linear layers hold (`coded`) instead of weights; return the bits of a weight."""
-        layers, whole = layers_of(self._hf), {held.data_ptr(): held for held in self._held}
+        layers, whole = parts_of(self._hf), {held.data_ptr(): held for held in self._held}
         head = architectures.lm_head(self._hf)
         if not any(hasattr(part, "coded") for part in self._hf.modules()):
             return 16
@@ -80,7 +83,7 @@ class CpuBackend(ImageKernel):
         weights = placed = 0
         for described, layer in zip(self._model.layer[: self._model.layers], layers, strict=True):
             codes = grouped.matrices(layer)
-            for name in MATRICES:
+            for name in matrices_of(described):
                 packed = whole.pop(getattr(described, name))
                 weights, placed = weights + packed.numel(), placed + 1
                 setattr(described, name, self._hold(codes[name]() if name in codes else grouped.whole(packed)))
@@ -131,8 +134,8 @@ class CpuBackend(ImageKernel):
         return looked_up(self._table, tokens) * _embed_scale(self._hf.get_input_embeddings())
 
     def _describe(self, model: PreTrainedModel) -> forward.Model:
-        config, layers = model.config.get_text_config(), layers_of(model)
-        first, queries = first_attention(model), config.num_attention_heads
+        config, layers = model.config.get_text_config(), parts_of(model)
+        first, queries = first_attention(model), architectures.query_heads(config)
         attention = architectures.attention(first)
         routed = next(filter(architectures.routed, layers), None)
         self._experts = None if routed is None else experts.sizes(routed)
@@ -148,17 +151,18 @@ class CpuBackend(ImageKernel):
         lm_head, learned = architectures.lm_head(model), architectures.places(model)
         vocab, hidden = lm_head.weight.shape
         scaling = getattr(config, "logit_scale", None) or 1 / getattr(config, "logits_scaling", 1)
-        head, tied = self._pack(lm_head.weight), embeddings.weight is lm_head.weight
+        head, self._tied = self._pack(lm_head.weight), embeddings.weight is lm_head.weight
+        dropped = self._owned and self._tied and not self.shares_embeddings
         self._table = self._held[-1]
-        if self._owned:
+        if self._owned and (dropped or not self._tied):
             drop_weights(lm_head)
         vectors = {name: self._keep(vector) for name, vector in around(model).items()}
-        if self._owned and tied:
+        if dropped:
             embeddings.weight = nn.Parameter(embeddings.weight.new_empty(0), requires_grad=False)
         return forward.Model(
             len(layers), hidden, queries, kv_head_count(model), dim,
             max(map(inside, layers)), vocab, _eps(architectures.last_norm(model)), attention.scaling,
-            None if self._owned and tied else self._keep(embeddings.weight.detach()),
+            None if dropped else self._keep(embeddings.weight.detach()),
             vectors.pop("norm"), head, array, table=head, table_rows=len(self._table),
             activation=activation(config, plain=bare), broad=broad,
             embedding_scale=getattr(body(model), "embedding_multiplier", _embed_scale(embeddings)),
@@ -192,7 +196,7 @@ def _embed_scale(embeddings: Any) -> float:
 
 def turns_of(model: PreTrainedModel) -> List[Rotary | None]:
     """Return the rotary embedding of each layer; None = it has none."""
-    inner, config, layers = body(model), model.config.get_text_config(), layers_of(model)
+    inner, config, layers = body(model), model.config.get_text_config(), parts_of(model)
     rotary = next((getattr(inner, name) for name in ("rotary_emb", "pos_emb") if hasattr(inner, name)), None)
     if rotary is None:
         return [None] * len(layers)

@@ -15,7 +15,7 @@ from torch import Tensor
 from foreword.errors import ModelError
 from foreword.model.backend import Mode
 from foreword.model.cpu import grouped
-from foreword.model.cpu.layout import MATRICES, products, room, vectors
+from foreword.model.cpu.layout import matrices_of, products, room, vectors
 from foreword.model.cpu.rows import Rows
 from foreword.model.pool.packing import Paged
 from foreword.model.pool.plan import Read, Span
@@ -115,7 +115,7 @@ class Kernel(Paged[Rows]):
             tokens += read.tokens
             positions += [read.past + depth for depth in read.depths]
             kept += range(span.stop - read.keep, span.stop)
-            longest = max(longest, span.length)
+            longest = max(longest, span.length, 0 if span.source is None else span.source.length)
         if not 0 <= min(tokens) <= max(tokens) < self._words:
             raise ModelError(
                 f"cannot read tokens: ids must be in [0, {self._words}), got {min(tokens)} to {max(tokens)}"
@@ -202,14 +202,16 @@ class Kernel(Paged[Rows]):
     def _drop_matrices(self, *models: forward.Model) -> None:
         """Hold the matrices of these models no longer."""
         layers = [layer for model in models for layer in model.layer[: model.layers]]
-        packed = {getattr(layer, name) for layer in layers for name in MATRICES} | {model.head for model in models}
+        packed = {getattr(layer, name) for layer in layers for name in matrices_of(layer)} | {
+            model.head for model in models
+        }
         self._held, self._pages = [held for held in self._held if held.data_ptr() not in packed], Pages()
 
     def _code(self, described: forward.Model, coding: int, whole: List[Tensor]) -> None:
         """Quantize every matrix in `whole` that the model points to, and point it to the codes."""
         packed = {matrix.data_ptr(): matrix for matrix in whole}
         for layer in described.layer[: described.layers]:
-            for name in MATRICES:
+            for name in matrices_of(layer):
                 setattr(layer, name, self._coded(packed[getattr(layer, name)], coding))
         if described.head:
             described.head = self._coded(packed[described.head], coding)

@@ -11,14 +11,15 @@ from transformers import PreTrainedModel
 
 from foreword.model import architectures
 from foreword.model.cpu import experts
+from foreword.native import forward
 from foreword.native.forward import LANES
 
 PANEL = 2 * LANES
 """Outputs side by side in a panel of packed weights; also the rows in a block of values."""
 
-MATRICES = ("qkv", "out", "gate_up", "down")
+MATRICES = ("qkv", "out", "cross_q", "cross_out", "gate_up", "down")
 """Packed matrices of a layer, which may be quantized. The router is packed too, but stays bfloat16."""
-BIASES = {"qkv": "qkv_bias", "out": "out_bias", "gate_up": "up_bias", "down": "down_bias"}
+BIASES = {"gate_up": "up_bias"} | {name: f"{name}_bias" for name in MATRICES if name != "gate_up"}
 
 
 def products(layer: Any) -> dict[str, Float[Tensor, "outputs depth"]]:
@@ -39,6 +40,11 @@ def products(layer: Any) -> dict[str, Float[Tensor, "outputs depth"]]:
     return {**matrices, "gate_up": torch.stack([gate, up], dim=1).flatten(0, 2)}  # half of a panel each
 
 
+def matrices_of(described: forward.Layer) -> list[str]:
+    """Return the names of the matrices that a described layer has."""
+    return [name for name in MATRICES if getattr(described, name)]
+
+
 def room(outputs: int) -> int:
     """Return the outputs that fit in the panels, the last of which may not be full."""
     return -(-outputs // LANES) * LANES
@@ -50,8 +56,8 @@ def vectors(layer: Any) -> dict[str, Float[Tensor, "*size"]]:
     result = {name: architectures.scales(norm) for name, norm in (norms | architectures.head_norms(layer)).items()}
     result |= {f"{name}_bias": norm.bias for name, norm in norms.items() if getattr(norm, "bias", None) is not None}
     for name, parts in architectures.linears(layer).items():
-        if biases := [linear.bias for linear in parts if linear.bias is not None]:
-            result[BIASES[name]] = torch.cat(biases)
+        if any(linear.bias is not None for linear in parts):
+            result[BIASES[name]] = torch.cat([_bias(linear) for linear in parts])
     if "qkv_bias" in result and (order := architectures.order(layer)) is not None:
         result["qkv_bias"] = result["qkv_bias"][order]
     if hasattr(layer, "conv"):
@@ -67,6 +73,10 @@ def vectors(layer: Any) -> dict[str, Float[Tensor, "*size"]]:
     if architectures.routed(layer):
         result |= experts.vectors(layer)
     return {name: vector.detach().float() for name, vector in result.items()}
+
+
+def _bias(linear: Any) -> Float[Tensor, "outputs"]:
+    return torch.zeros(architectures.shape(linear)[0]) if linear.bias is None else linear.bias
 
 
 def around(model: PreTrainedModel) -> dict[str, Float[Tensor, "size"]]:

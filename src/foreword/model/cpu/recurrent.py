@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from foreword.model.architectures import is_recurrent
-from foreword.model.cpu import supported
+from foreword.model.cpu import decoders, supported
 from foreword.model.cpu.backend import CpuBackend
 from foreword.model.cpu.kernel import MARGIN
 from foreword.model.cpu.layout import LANES
@@ -24,6 +24,7 @@ from foreword.model.cpu.states import Memory
 from foreword.model.pool.hooks import layers_of
 from foreword.model.pool.plan import Read, Span
 from foreword.model.pool.prefixes import PAGE, Prefix
+from foreword.model.seq2seq import is_seq2seq
 from foreword.model.vision.rows import ImageRows
 from foreword.native import forward
 from foreword.native.forward import Recurrence
@@ -36,11 +37,15 @@ PIECE = 512
 
 def refused(model: PreTrainedModel) -> str | None:
     """Return why the C backends cannot run this model, recurrent or not; None if they can."""
+    if is_seq2seq(model.config):
+        return decoders.refused(model)
     return supported.refused(model) or next(filter(None, map(_unfit, _states(model))), None)
 
 
 def drive(model: PreTrainedModel, *, owned: bool = False) -> CpuBackend:
     """Return the C backend of any model that `refused` accepts."""
+    if is_seq2seq(model.config):
+        return decoders.DecoderBackend(model, owned=owned)
     return RecurrentBackend(model, owned=owned) if _states(model) else CpuBackend(model, owned=owned)
 
 

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from foreword.model import architectures
 from foreword.model.architectures import is_recurrent
-from foreword.model.pool.hooks import layers_of
+from foreword.model.cpu.cross import parts_of
 from foreword.model.pool.memory import SCALE
 from foreword.model.pool.pages import PagePool
 from foreword.model.pool.prefixes import PAGE
@@ -58,7 +58,7 @@ class Rows(PagePool):
 
 def rows_of(model: PreTrainedModel, coding: int = forward.WHOLE) -> Rows:
     """Return an empty pool for the keys and values of a model."""
-    heads = [0 if is_recurrent(layer) else kv_head_count(model) for layer in layers_of(model)]
+    heads = [0 if is_recurrent(layer) else kv_head_count(model) for layer in parts_of(model)]
     return Rows(heads, head_size(model), coding)
 
 
@@ -68,15 +68,19 @@ def kv_head_count(model: PreTrainedModel) -> int:
         architectures.shape(part)[0] // head_size(model)
         for part in architectures.linears(first_attention(model))["qkv"]
     ]
-    return outputs[1] if len(outputs) == 3 else (outputs[0] - model.config.get_text_config().num_attention_heads) // 2
+    return (
+        outputs[1]
+        if len(outputs) == 3
+        else (outputs[0] - architectures.query_heads(model.config.get_text_config())) // 2
+    )
 
 
 def head_size(model: PreTrainedModel) -> int:
     """Return the head dimension."""
     _, depth = architectures.shape(architectures.linears(first_attention(model))["out"][0])
-    return depth // model.config.get_text_config().num_attention_heads
+    return depth // architectures.query_heads(model.config.get_text_config())
 
 
 def first_attention(model: PreTrainedModel) -> Any:
     """Return the first layer that has attention."""
-    return next(layer for layer in layers_of(model) if not is_recurrent(layer))
+    return next(layer for layer in parts_of(model) if not is_recurrent(layer))

@@ -26,9 +26,11 @@ VISION = (
     "Gemma3 Mistral3 Llava SmolVLM Idefics3 InternVL Lfm2Vl Qwen2VL Qwen2_5_VL Qwen3VL Qwen3VLMoe Qwen3_5 Qwen3_5Moe"
 ).split()
 """Vision-language wrappers whose language model is supported."""
+SEQ2SEQ = ("T5", "MT5", "UMT5", "Whisper")
+"""Encoder-decoders whose decoder is supported."""
 SUPPORTED = (
     *(f"{kind}ForCausalLM" for kind in KINDS),
-    *(f"{kind}ForConditionalGeneration" for kind in VISION),
+    *(f"{kind}ForConditionalGeneration" for kind in (*VISION, *SEQ2SEQ)),
     "GPT2LMHeadModel",
 )
 CAPPED = "Gemma2Model"
@@ -37,10 +39,10 @@ UNSUPPORTED = ("clip_qkv", "scale_attn_by_inverse_layer_idx", "reorder_and_upcas
 """Config settings that the C code does not implement; a model that turns one on is refused."""
 ROPES = ("default", "linear", "llama3", "yarn")
 """Rotary types whose angles depend on the position alone; so do those with a fixed `alpha`."""
-ACTIVATIONS = {"silu": forward.SILU, "gelu_pytorch_tanh": forward.GELU}
+ACTIVATIONS = {"silu": forward.SILU, "gelu_pytorch_tanh": forward.GELU, "gelu_new": forward.GELU}
 """Activations of gated MLPs."""
 PLAIN_ACTIVATIONS = {
-    **ACTIVATIONS, "gelu_new": forward.GELU, "gelu_fast": forward.GELU, "gelu": forward.GELU_ERF, "relu": forward.RELU,
+    **ACTIVATIONS, "gelu_fast": forward.GELU, "gelu": forward.GELU_ERF, "relu": forward.RELU,
     "relu2": forward.RELU_SQUARED,
 }  # fmt: skip
 """Activations of MLPs without gates."""
@@ -95,7 +97,7 @@ def refused(model: PreTrainedModel) -> str | None:
 def unfit(config: Any, layer: Any, head: Any) -> str | None:
     """Return why the C code does not compute such layers with this LM head; None if it does."""
     parts = linears(layer)
-    dim, bare = shape(parts["out"][0])[1] // config.num_attention_heads, plain(layer)
+    dim, bare = shape(parts["out"][0])[1] // architectures.query_heads(config), plain(layer)
     sizes = (head.in_features, inside(layer), dim)
     gates = () if bare else parts.get("gate_up", ())
     if (
@@ -117,7 +119,7 @@ def inside(layer: Any) -> int:
 
 def activation(config: Any, *, plain: bool = False) -> int | None:
     """Return the activation of the MLPs as the C constant; None if the C code lacks it."""
-    names = ("hidden_activation", "hidden_act", "activation_function")
+    names = ("hidden_activation", "hidden_act", "activation_function", "dense_act_fn")
     name = next(filter(None, (getattr(config, key, None) for key in names)), "silu")
     return (PLAIN_ACTIVATIONS if plain else ACTIVATIONS).get(name)
 

@@ -15,8 +15,8 @@ from transformers import PreTrainedModel
 
 from foreword.model import architectures
 from foreword.model.cpu import experts
-from foreword.model.cpu.layout import LANES, MATRICES, PANEL
-from foreword.model.pool.hooks import layers_of
+from foreword.model.cpu.cross import parts_of
+from foreword.model.cpu.layout import LANES, PANEL, matrices_of
 from foreword.native import forward
 
 
@@ -26,15 +26,14 @@ def unpacked(packed: BFloat16[Tensor, "outputs depth"]) -> BFloat16[Tensor, "out
     return torch.cat([panel.view(depth // 2, len(panel), 2).transpose(0, 1).flatten(1) for panel in panels])
 
 
-def restore(hf: PreTrainedModel, described: forward.Model, held: List[Tensor]) -> None:
+def restore(hf: PreTrainedModel, described: forward.Model, held: List[Tensor], *, tied: bool) -> None:
     """Give every linear layer of `hf` its weight back, from the packed ones in `held` that `described` points to, and
-    embeddings that were tied to them."""
+    embeddings that were tied to them. `tied`: whether the LM head has the weight of the embeddings."""
     by_address = {tensor.data_ptr(): tensor for tensor in held}
-    for layer, packed in zip(layers_of(hf), described.layer[: described.layers], strict=True):
+    for layer, packed in zip(parts_of(hf), described.layer[: described.layers], strict=True):
         _restore_layer(layer, packed, described, by_address)
     head = unpacked(by_address[described.head])[: described.vocab]
     embedding: Any = hf.get_input_embeddings()
-    tied = not described.embedding or embedding.weight is architectures.lm_head(hf).weight
     if not described.embedding:  # it was tied
         embedding.weight = _frozen(head)
     architectures.lm_head(hf).weight = embedding.weight if tied else _frozen(head)
@@ -66,7 +65,7 @@ def lent(
 
     head = architectures.lm_head(hf)
     with hooks:
-        for layer, packed in zip(layers_of(hf), described.layer[: described.layers], strict=True):
+        for layer, packed in zip(parts_of(hf), described.layer[: described.layers], strict=True):
             if described.coding == forward.WHOLE:
                 lend(layer, partial(_restore_layer, layer, packed, described, by_address))
         if described.coding == forward.WHOLE:
@@ -93,7 +92,7 @@ def looked_up(
 
 
 def _restore_layer(layer: Any, packed: Any, described: forward.Model, by_address: Mapping[int, Tensor]) -> None:
-    weights = {name: unpacked(by_address[getattr(packed, name)]) for name in MATRICES}
+    weights = {name: unpacked(by_address[getattr(packed, name)]) for name in matrices_of(packed)}
     if packed.router:
         router = unpacked(by_address[packed.router])
         experts.restore(layer, weights.pop("gate_up"), weights.pop("down"), router)

@@ -157,7 +157,7 @@ def build_backend(model: PreTrainedModel, known: Capability, swaps: list[Swap]) 
 
 def _refusal(model: PreTrainedModel, backend: str) -> str | None:
     """Return why a backend cannot run a model, before anything is tried; None if it may."""
-    if is_seq2seq(model.config) and backend in FAST:
+    if is_seq2seq(model.config) and backend == cuda_backend.GRAPH:
         return "it runs no encoder"
     if is_seq2seq(model.config) and backend.startswith("pool") and not model._can_set_attn_implementation():
         return "its attention cannot be replaced: it is not called through transformers' AttentionInterface"

@@ -10,9 +10,16 @@
 typedef struct {
     int64_t prefix, depth, length, low; /* attends to positions [low, length): the rows [low, prefix), then `tail`, deepest first */
     int64_t tail[MOST_DEEP];
+    const float *bias; /* of each position in sequence order; NULL = none */
     float *scores; /* in sequence order, wherever keys are stored, so a draft token in a tree has the same sums as in a chain */
     factor *vector, *to;
 } Query;
+
+/* Set the vector of a query, which is at `from`, and where its output goes. */
+static void take_query(const Model *m, const Forward *f, const float *from, int64_t row, int64_t head, Query *query) {
+    for (int64_t i = 0; i < m->dim; i += LANES) store_factors(query->vector + i, load(from + i));
+    query->to = f->narrow + (row * m->heads + head) * m->dim;
+}
 
 static void describe(const Model *m, const Layer *layer, const Forward *f, const Span *span, int64_t row, int64_t head, Query *query) {
     int64_t local = row - span->start;
@@ -25,9 +32,14 @@ static void describe(const Model *m, const Layer *layer, const Forward *f, const
     query->low = layer->window && query->length > layer->window ? query->length - layer->window : 0;
     const int64_t *reach = local < span->placed ? span->reach[layer->window != 0] : 0;
     if (reach) query->low = reach[2 * local], query->prefix = query->length = reach[2 * local + 1];
-    const float *from = f->wide + row * wide_of(m) + head * query_stride_of(m);
-    for (int64_t i = 0; i < m->dim; i += LANES) store_factors(query->vector + i, load(from + i));
-    query->to = f->narrow + (row * m->heads + head) * m->dim;
+    query->bias = layer->bias ? layer->bias + (head + 1) * m->distances - query->length : 0;
+    take_query(m, f, f->wide + row * wide_of(m) + head * query_stride_of(m), row, head, query);
+}
+
+/* The same for a query of cross-attention, which attends to the whole source; `span` has the pages of the source. */
+static void describe_cross(const Model *m, const Forward *f, const Span *span, int64_t row, int64_t head, Query *query) {
+    query->prefix = query->length = span->source, query->depth = query->low = 0, query->bias = 0;
+    take_query(m, f, f->wide + (row * m->heads + head) * m->dim, row, head, query);
 }
 
 /* Scores of Q queries and B blocks of 16 keys of one page; prefetches the B blocks at `next`. */
@@ -57,12 +69,13 @@ INLINE void scores_of(const Model *m, const Query *query, const bf16 *block, con
         for (int b = 0; b < B; b++) store(query[q].scores + at + b * LANES, capped(mul(sum[q][b], all(m->scale)), m->score_cap));
 }
 
-/* Put scores in sequence order, from `first` up to `last`; masked positions get -INFINITY. */
+/* Put scores in sequence order, from `first` up to `last`, and add biases to them (there `scale` is 1); masked positions get -INFINITY. */
 static void order(const Query *query, int64_t first, int64_t last) {
     float *scores = query->scores;
     for (int64_t i = 0; i < query->depth; i++) scores[query->prefix + i] = scores[query->tail[query->depth - 1 - i]];
     for (int64_t i = first; i < query->low; i++) scores[i] = -INFINITY;
     for (int64_t i = query->length; i < last; i++) scores[i] = -INFINITY;
+    for (int64_t i = first; query->bias && i < query->length; i += LANES) store(scores + i, add(load(scores + i), load(query->bias + i)));
 }
 
 /* Turn scores into weights, not yet divided by their sum, which is returned. Positions before `low` get 0. */
@@ -210,18 +223,24 @@ static void attend_unpacked(const Model *m, const Layer *layer, const Forward *f
     attend_tile(&one, &alone, &over, &there, 0, query, count);
 }
 
-static void attend(const Model *m, const Layer *layer, const Forward *f, int64_t unit, int64_t tile, float *scores, Unpacked *unpacked) {
+/* `cross`: to the source of the sequence, not to itself. */
+static void attend(const Model *m, const Layer *layer, const Forward *f, int64_t unit, int64_t tile, float *scores, Unpacked *unpacked, int cross) {
     const Span *span = f->span;
     while (unit >= units_of(m, span, tile)) unit -= units_of(m, span++, tile);
     const int64_t group = m->heads / m->kv_heads, queries = (span->stop - span->start) * group, tiles = parts_of(queries, tile);
     const int64_t kv = unit / tiles, from = unit % tiles * tile, count = at_most(queries - from, tile);
+    Span source = *span;
+    source.pages = span->source_pages;
     Query query[MOST_QUERIES];
     factor vectors[MOST_QUERIES][MOST_DIM];
     for (int64_t q = 0; q < count; q++) {
         query[q].scores = scores + q * f->longest, query[q].vector = vectors[q];
-        describe(m, layer, f, span, span->start + (from + q) / group, kv * group + (from + q) % group, query + q);
+        const int64_t row = span->start + (from + q) / group, head = kv * group + (from + q) % group;
+        if (cross) describe_cross(m, f, span, row, head, query + q);
+        else describe(m, layer, f, span, row, head, query + q);
     }
-    if (unpacked->pages && tiles >= TILES) attend_unpacked(m, layer, f, span, kv, query, (int)count, unpacked);
+    if (cross) span = &source;
+    if (unpacked->pages && tiles >= TILES && !cross) attend_unpacked(m, layer, f, span, kv, query, (int)count, unpacked);
     else attend_tile(m, layer, f, span, kv, query, (int)count);
 }
 

@@ -17,7 +17,7 @@
 
 /* ---- helpers: threads that join a forward if they are running; no forward waits for one to start. */
 
-#define PHASES_A_LAYER 23
+#define PHASES_A_LAYER 28
 #define MOST_THREADS 256
 #define SPINS 50000 /* iterations; a fraction of a millisecond, about the time between two forwards of a small model */
 
@@ -117,6 +117,14 @@ void foreword_pack(const bf16 *from, bf16 *to, int64_t outputs, int64_t depth) {
             for (int64_t k = 0; k < depth; k++)
                 to[first * depth + (k / 2 * wide + o) * 2 + k % 2] = first + o < outputs ? from[(first + o) * depth + k] : 0;
     }
+}
+
+/* Write the keys and values of a layer, [row][key, value][kv_head][dim], to the first rows of a sequence with these pages. */
+void foreword_write(const Model *m, int64_t layer, bf16 *const *page, const int64_t *pages, int64_t rows, const float *kv) {
+    const Forward f = {.page = page};
+    const Span span = {.pages = pages};
+    for (int64_t row = 0; row < rows; row++)
+        for (int64_t head = 0; head < m->kv_heads; head++) write_kv(m, m->layer + layer, &f, &span, kv + (2 * row * m->kv_heads + head) * m->dim, row, head);
 }
 
 #include "tree.c"

@@ -208,6 +208,16 @@ static void run_experts(const Model *m, const Layer *layer, const Forward *f, Wo
     SHARE(rows, 4, r, add_experts(m, layer, f, r));
 }
 
+/* Cross-attention: each row attends to the source of its sequence. */
+static void run_cross(const Model *m, const Layer *layer, const Forward *f, Worker *w, int64_t tile, int64_t units, int64_t share, Unpacked *unpacked) {
+    const int64_t rows = f->rows, inner = m->heads * m->dim;
+    SHARE(rows, 4, r, (norm_row(m, f, layer->cross_norm, layer->cross_norm_bias, r, f->narrow + r * m->hidden), quantize_row(m, f, layer->cross_q, f->narrow, m->hidden, r)));
+    product(&(Product){f->narrow, layer->cross_q, rows, m->hidden, inner, STORE, f->wide, layer->cross_q_bias, 0, m->coding, .steps = f->steps}, w);
+    SHARE(units, share, u, attend(m, layer, f, u, tile, f->scores + w->me * MOST_QUERIES * f->longest, unpacked, 1));
+    QUANTIZE_ROWS(layer->cross_out, f->narrow, inner);
+    product(&(Product){f->narrow, layer->cross_out, rows, inner, m->hidden, ADD, f->residual, layer->cross_out_bias, 0, m->coding, 0, 1, .steps = f->steps}, w);
+}
+
 static void run(const Model *m, const Forward *f, Worker *w) {
     if (f->kv_only) {
         write_all_kv(m, f, w);
@@ -232,7 +242,7 @@ static void run(const Model *m, const Forward *f, Worker *w) {
             SHARE(rows, 4, r, (attention_input(m, layer, f, r), quantize_row(m, f, layer->qkv, f->narrow, depth_of(m, layer), r)));
             product(&(Product){f->narrow, layer->qkv, rows, depth_of(m, layer), wide, STORE, f->wide, layer->qkv_bias, 0, m->coding, .steps = f->steps}, w);
             ROTATE_AND_WRITE(layer);
-            SHARE(units, share, u, attend(m, layer, f, u, tile, f->scores + w->me * MOST_QUERIES * f->longest, &unpacked));
+            SHARE(units, share, u, attend(m, layer, f, u, tile, f->scores + w->me * MOST_QUERIES * f->longest, &unpacked, 0));
             if (query_stride_of(m) > m->dim) SHARE(rows, 2, r, gate_attention(m, f, r));
             QUANTIZE_ROWS(layer->out, f->narrow, m->heads * m->dim);
             const float *norm = layer->said_norm;
@@ -240,6 +250,7 @@ static void run(const Model *m, const Forward *f, Worker *w) {
             product(&(Product){f->narrow, layer->out, rows, m->heads * m->dim, m->hidden, later ? STORE : ADD, later ? f->wide : f->residual, layer->out_bias, 0, m->coding, 0, scale, .steps = f->steps}, w);
             if (norm) SHARE(rows, 4, r, add_normed(m, f, norm, r));
         }
+        if (layer->cross_q) run_cross(m, layer, f, w, tile, units, share, &unpacked);
         if (layer->skipped & MLP) continue;
         const float *norm = layer->mlp_said_norm;
         if (layer->router) run_experts(m, layer, f, w);

@@ -23,6 +23,9 @@ typedef struct {
     const void *router; /* not NULL: the MLP has experts (experts.c); packed, always bfloat16 */
     const float *expert_bias; /* added to router weights to choose experts; NULL = none */
     const float *norm_bias, *mlp_norm_bias, *out_bias, *up_bias, *down_bias; /* NULL where the model has none; `up_bias` only in an ungated MLP */
+    const void *cross_q, *cross_out; /* not NULL: after attention, rows attend to their source, whose keys and values lie in pages as those of this layer do */
+    const float *cross_norm, *cross_norm_bias, *cross_q_bias, *cross_out_bias; /* NULL where the model has none */
+    const float *bias; /* [head, distances]: added to the score of a key by its distance, the largest first; NULL = none */
 } Layer;
 
 enum { ATTENTION = 1, MLP = 2 };
@@ -56,6 +59,7 @@ typedef struct {
     int64_t norm_after_rotary; /* query and key norms come after the rotary embedding */
     const float *query_scale; /* [position]: factor of queries after rotation; NULL = 1 */
     int64_t kv_coding; /* of keys and values: WHOLE or BYTES (kv.c) */
+    int64_t distances; /* in each layer's `bias`; at least as many as the longest sequence has keys */
 } Model;
 
 /* One sequence's rows of a packed forward. Row r of the span, counted from `start`, attends to the rows
@@ -69,6 +73,8 @@ typedef struct {
     struct State *state; /* NULL = no recurrent layers */
     int64_t placed; /* the first rows, whose keys `reach` gives */
     const int64_t *reach[2]; /* by whether a layer has a window: the first key of each such row and the one after its last; NULL = as other rows */
+    int64_t source; /* rows of the source that cross-attention reads */
+    const int64_t *source_pages; /* numbers of their pages */
 } Span;
 
 typedef struct {

@@ -176,7 +176,7 @@ void foreword_grow(const Model *m, const Forward *f, CoupledTree *g, float *scra
             g->held += opened;
             continue;
         }
-        Span span = {.start = 0, .stop = opened, .pages = text.pages, .past = past, .held = g->held, .first_chain = 0, .parents = parents, .state = text.state};
+        Span span = {.start = 0, .stop = opened, .pages = text.pages, .past = past, .held = g->held, .first_chain = 0, .parents = parents, .state = text.state, .source = text.source, .source_pages = text.source_pages};
         Forward next = *f;
         next.rows = next.kept = opened, next.spans = 1, next.image_layers = 0;
         next.tokens = tokens, next.positions = positions, next.keep = keep, next.span = &span;
