@@ -45,7 +45,7 @@ static void attend_all(Side *s, Forward f, bf16 *unpacked) {
     Unpacked own = {.pages = unpacked};
     const int64_t tile = attends_in_registers(&s->m) ? MOST_QUERIES : QUERIES;
     f.page = s->page, f.narrow = s->to;
-    for (int64_t u = 0; u < units_of(&s->m, f.span, tile); u++) attend(&s->m, &s->layer, &f, u, tile, f.scores, &own);
+    for (int64_t u = 0; u < units_of(&s->m, f.span, tile); u++) attend(&s->m, &s->layer, &f, u, tile, f.scores, &own, 0);
 }
 
 /* Tiles that unpack what they read, then tiles that share a head that was unpacked. */
