@@ -5,7 +5,7 @@ from functools import cache
 
 import pytest
 import torch
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, T5Config, T5ForConditionalGeneration
 
 import tiny_seq2seq
 import tiny_whisper
@@ -125,6 +125,28 @@ def test_bits_do_not_depend_on_the_batch(name):
         ]
         together.append(one.read(reads)[1:-1])
     assert torch.equal(alone, torch.cat(together))
+
+
+@pytest.mark.parametrize("rows", [1, 40])
+def test_bits_do_not_depend_on_how_many_threads_share_a_forward(rows):
+    sizes = dict(d_model=256, d_kv=32, num_heads=8, d_ff=1024, num_layers=1, num_decoder_layers=8)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        config = T5Config(**sizes, vocab_size=320, feed_forward_proj="gated-gelu", decoder_start_token_id=0)
+        hf = T5ForConditionalGeneration._from_config(config, dtype=torch.bfloat16).eval()
+    one, before, scores = Model(hf, "t5"), torch.get_num_threads(), []
+    one.open(0, 256)
+    one.encode(0, noise(200))
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            assert one.backend._threads == threads
+            reads = [Read(0, rows * number, noise(rows, number), keep=rows) for number in range(5)]
+            scores.append(torch.cat([one.read([read]) for read in reads * 3]))
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(scores[0], scores[1])
+    assert torch.equal(scores[0], scores[2])
 
 
 @pytest.mark.parametrize("name", ["t5", "umt5", "t5, heads of 32"])
