@@ -200,7 +200,8 @@ def test_every_backend_scores_with_the_dequantized_weights(quantized, backend):
     with torch.inference_mode():
         scores = loaded(quantized, dtype).float()(torch.tensor([tokens])).logits[0]
     whole = scores.log_softmax(-1)
-    assert (whole.exp() * (whole - torch.cat(found).float().log_softmax(-1))).sum(-1).max() < 1e-3
+    most = 0.01 if backend == "native" else 0.001  # there rows are rounded to 8 bits, in groups of 128 at most
+    assert (whole.exp() * (whole - torch.cat(found).float().log_softmax(-1))).sum(-1).max() < most
 
 
 def test_drafted_text_is_the_text_of_the_quantized_target(quantized):
