@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from foreword.draft.lookup.predicted import SIZES, Copy, PredictedDrafter, agreement
 from foreword.sampling.streams import NoiseStreams
-from foreword.types import Batch, SamplingParams, Scores, Sequence, Verdict
+from foreword.types import Batch, SamplingParams, Scores, Sequence, Source, Verdict
 from running import Request, drafter, engine, finish, plain, prompts, target
 
 few = st.integers(0, 3)
@@ -160,7 +160,7 @@ def test_finishing_leaves_nothing_behind() -> None:
 
 def test_the_source_of_an_encoder_decoder_is_expected_from_its_start() -> None:
     by, params = PredictedDrafter(), SamplingParams(temperature=0)
-    one = Sequence(0, [0, 1], 2, params, 0, source=(4, 5, 6, 7, 2))
+    one = Sequence(0, [0, 1], 2, params, 0, source=Source((4, 5, 6, 7, 2)))
     assert propose(one, 3, by) == [4, 5, 6]
     one.tokens += [9, 6]
     assert propose(one, 3, by) == [7, 2]

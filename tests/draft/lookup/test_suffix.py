@@ -30,7 +30,7 @@ from foreword.errors import InvalidRequest, VocabularyMismatch
 from foreword.estimators import AcceptanceEstimate
 from foreword.native import suffix
 from foreword.sampling.streams import NoiseStreams
-from foreword.types import Batch, Draft, SamplingParams, Scores, Sequence, Verdict
+from foreword.types import Batch, Draft, SamplingParams, Scores, Sequence, Source, Verdict
 from running import Request, drafter, engine, finish, plain, prompts, target
 
 VOCAB = 50
@@ -372,7 +372,7 @@ def test_a_history_that_cannot_be_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("ask", [PlainCountsFactory(), pytest.param(None, id="usual")])
 def test_the_source_of_an_encoder_decoder_is_copied_from_too(ask):
     made = SuffixDrafter(AnswerStore(VOCAB), ask=ask)
-    one = Sequence(0, [0, 7, 5], 1, SamplingParams(), 0, source=(4, 5, 6, 7, 2))
+    one = Sequence(0, [0, 7, 5], 1, SamplingParams(), 0, source=Source((4, 5, 6, 7, 2)))
     assert made.propose(batch(one, trees=False), [3]).trees[0].tokens == [6, 7, 2]
     one.tokens += [6]
     assert made.propose(batch(one, trees=False), [2]).trees[0].tokens == [7, 2]
