@@ -84,7 +84,7 @@ def test_lines_of_text_get_several_answers(here, llm):
     ("words", "said"),
     [
         (("--batch", "nothing.jsonl"), "cannot read nothing.jsonl: there is no such file"),
-        (("x", "--batch", "in.jsonl"), "not both"),
+        (("x", "--batch", "in.jsonl"), "cannot read two inputs"),
         (("x", "--out", "new"), "they go with '--batch'"),
         (("--batch", "empty.txt"), "cannot answer empty.txt: it has no prompts"),
         (("--batch", "in.jsonl", "--out", "none/new"), "cannot write"),
