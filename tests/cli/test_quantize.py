@@ -15,8 +15,8 @@ def test_what_is_written_can_be_used(here, tmp_path, form, name):
     facts = json.loads(here("quantize", str(starter.draft()), "--to", form, "--out", str(out), "--json").stdout)
     assert facts["path"] == str(out)
     assert facts["bytes"] < facts["bytes_before"]
-    told = here("generate", PROMPT, "-m", str(out), "-t", "0", "--max-tokens", "8", "--json").stdout
-    assert json.loads(told)["tokens"]
+    found = here("generate", PROMPT, "-m", str(out), "-t", "0", "--max-tokens", "8", "--json").stdout
+    assert json.loads(found)["tokens"]
     again = here("quantize", str(starter.draft()), "--to", form, "--out", str(out))
     assert again.returncode == 2
     assert str(out) in again.stderr.replace("\n", "")

@@ -1,4 +1,4 @@
-"""Targets with weights, or keys and values, in few bits: the quantized model is the target, whoever drafts."""
+"""Targets with weights, or keys and values, in few bits: drafts leave the text of the quantized model unchanged."""
 
 import pytest
 import torch

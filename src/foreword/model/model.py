@@ -30,6 +30,7 @@ from foreword.model.pool.memory import most_tokens
 from foreword.model.pool.packed_linear import Swap, swap_out
 from foreword.model.pool.plan import Read
 from foreword.model.probe.probe import NATIVE, Capability, backend_named, build_backend, choose
+from foreword.model.quantized import coded
 from foreword.model.seq2seq import Seq2Seq
 from foreword.native.openmp import one_thread
 from foreword.native.tree import GrownTree, TreeRequest
@@ -46,8 +47,6 @@ class Model:
 
     Use `load` for a checkpoint and `borrow` for a model that its owner keeps using. The constructor takes a model in
     memory and changes it in place: afterwards it works only through this class.
-
-    `parameters` is the number of parameters of the checkpoint, tied ones counted once.
     """
 
     def __init__(
@@ -65,8 +64,8 @@ class Model:
         self.name = name or hf.config.name_or_path or type(hf).__name__
         self.seq2seq = Seq2Seq.of(hf, self.name)
         """What the generation settings of an encoder-decoder force; None for a decoder-only model."""
-        # Counted now: a backend may repack the weights and drop these.
         self.parameters: int = sum(parameter.numel() for parameter in hf.parameters())
+        """Of the checkpoint, tied ones counted once; a backend may repack the weights and drop these."""
         replaced: list[Swap] = [] if swaps is None else swaps
         self.trust_remote_code = False
         """Whether Python code from the folder of a draft model for this target may run."""
@@ -115,9 +114,8 @@ class Model:
         "cache" or "plain"; None takes the fastest that gives the model's own scores (docs/how-it-works.md).
         `weights="int8"` or "int4" quantizes the linear weights and `kv="int8"` keys and values, on backend "native"
         only: the model is then another one, of fewer bytes (docs/targets/quantized.md).
-        `trust_remote_code` allows Python code from the checkpoint's folder, and from that of its draft model; without
-        it, such a checkpoint is refused. Raises ModelError when there is no such model, its weights are incomplete or
-        not finite, or it cannot run on that backend.
+        `trust_remote_code` allows Python code from its folder and its draft model's, else refused. Raises ModelError
+        when there is no such model, its weights are incomplete or not finite, or it cannot run on that backend.
         """
         where, backend = options(dtype=dtype, device=device, backend=backend, weights=weights, kv=kv)
         config = read_config(source, trust_remote_code=trust_remote_code, seq2seq=True)
@@ -126,6 +124,7 @@ class Model:
         try:
             nn.Module.to(hf, where)
             model = cls(hf, str(source), backend=backend, weights=weights, kv=kv)
+            coded.drop(hf)
         except ForewordError:
             raise
         except (torch.OutOfMemoryError, MemoryError) as error:

@@ -82,3 +82,9 @@ def test_drafts_leave_the_text_of_a_gguf_file_unchanged(file, method, temperatur
 def test_weights_in_few_bits_are_not_quantized_again(file):
     with pytest.raises(ModelError, match=r"it has \d+\.\d bits weights. Leave 'weights' out"):
         Model.load(file, device="cpu", weights="int4")
+
+
+@pytest.mark.parametrize("backend", ["native", "cache"])
+def test_codes_are_not_kept_beside_what_a_backend_holds(backend):
+    model = Model.load(HERE / "mixed.gguf", device="cpu", dtype="bfloat16", backend=backend)
+    assert not any(hasattr(part, "coded") for part in model.hf.modules())

@@ -92,8 +92,6 @@ class CpuBackend(ImageKernel):
         self._model.head = self._hold(grouped.packed(head.coded) if hasattr(head, "coded") else grouped.whole(packed))
         self._model.coding = forward.GROUPS
         self.describe(self._model, self._words)
-        for part in self._hf.modules():
-            vars(part).pop("coded", None)
         return sum(8 * codes.numel() for codes in self._held[-placed:]) / weights
 
     def _keep_table(self) -> None:

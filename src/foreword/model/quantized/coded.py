@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Float32, Int, Int8, UInt8
-from torch import Tensor
+from torch import Tensor, nn
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +60,12 @@ class Coded:
         """Return some outputs."""
         offset = None if self.offset is None else self.offset.rows(index)
         return Coded(self.codes[index], self.levels, self.scale.rows(index), offset, self.group)
+
+
+def drop(model: nn.Module) -> None:
+    """Free the codes beside the weights of a model (`coded`), once a backend has them or does not want them."""
+    for part in model.modules():
+        vars(part).pop("coded", None)
 
 
 def joined(parts: List[Coded]) -> Coded:

@@ -71,6 +71,16 @@ INLINE void next_fields(const Grouped *h, int64_t g, const char **at, const char
     if (h->offset) f->offset = field(h->offset, at, h->offset == ZERO_FIELD ? f->scale : offsets ? load((const float *)*span + LANES * scales) : all(0));
 }
 
+/* Add the products of 16 outputs by 4 depths and R rows, whose codes are `stride` bytes apart. */
+INLINE void add_products(counts *sum, codes levels, const char *near, int64_t stride, const int R) {
+#pragma GCC unroll 8
+    for (int r = 0; r < R; r++) {
+        if (r && r % 3 == 0) near += 3 * stride;
+        if (r % 3 == 0) AS_IT_IS(near);
+        sum[r] = byte_dot(sum[r], levels, near + r % 3 * stride);
+    }
+}
+
 /* Sums of R rows and one strip, in vector registers. */
 INLINE void strip_tile(const Product *p, const Grouped *h, int64_t row, const char *at, floats *out, const int R, const int NIBBLES) {
     const int64_t groups = p->depth / h->group, loads = h->group * LANES / 64 / (NIBBLES ? 2 : 1), stride = p->depth * (int64_t)sizeof(factor);
@@ -90,23 +100,11 @@ INLINE void strip_tile(const Product *p, const Grouped *h, int64_t row, const ch
         for (int64_t i = 0; i < loads; i++, at += 64) {
             const codes stored = load_codes(at), low = NIBBLES ? low_levels(levels, stored) : as_levels(stored);
             prefetch(at + 2048);
-            const char *near = quad;
-#pragma GCC unroll 8
-            for (int r = 0; r < R; r++) {
-                if (r && r % 3 == 0) near += 3 * stride;
-                if (r % 3 == 0) AS_IT_IS(near);
-                sum[r] = byte_dot(sum[r], low, near + r % 3 * stride);
-            }
+            add_products(sum, low, quad, stride, R);
             quad += QUAD;
             if (!NIBBLES) continue;
             const codes high = high_levels(levels, stored);
-            near = quad;
-#pragma GCC unroll 8
-            for (int r = 0; r < R; r++) {
-                if (r && r % 3 == 0) near += 3 * stride;
-                if (r % 3 == 0) AS_IT_IS(near);
-                sum[r] = byte_dot(sum[r], high, near + r % 3 * stride);
-            }
+            add_products(sum, high, quad, stride, R);
             quad += QUAD;
         }
 #pragma GCC unroll 8
