@@ -1,6 +1,7 @@
 """`foreword quantize`: a folder or a GGUF file in few bits, which the other commands load."""
 
 import json
+import shlex
 
 import pytest
 
@@ -26,3 +27,9 @@ def test_an_unknown_form_is_refused_by_name(here, tmp_path):
     found = here("quantize", "--to", "Q4_K_M", "--out", str(tmp_path / "x"))
     assert found.returncode == 2
     assert "Q4_K_M" in found.stderr
+
+
+def test_the_command_that_is_printed_can_be_pasted(here, tmp_path):
+    out = tmp_path / "a model"
+    printed = here("quantize", str(starter.draft()), "--to", "int8", "--out", str(out)).stdout
+    assert shlex.split(printed)[:4] == ["foreword", "generate", "-m", str(out)]

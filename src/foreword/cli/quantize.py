@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -42,7 +43,7 @@ def quantize(
         sys.stdout.write(json.dumps({"path": str(out), "form": to, **facts}) + "\n")
         return
     runtime.note(f"{out}: {facts['bytes'] / 1e6:,.1f} MB, of {facts['bytes_before'] / 1e6:,.1f} MB in bfloat16")
-    sys.stdout.write(f"foreword generate -m {out} …\n")
+    sys.stdout.write(f"foreword generate -m {shlex.quote(str(out))} …\n")
 
 
 def _gguf(source: str, out: Path, kind: str, *, trusted: bool) -> dict[str, Any]:
