@@ -54,7 +54,7 @@ def limited(monkeypatch):
     """Gives a model a limit, and its own one back afterwards."""
 
     def limit(model: Model, tokens: int) -> None:
-        model.backend.pool.prefixes.clear()
+        emptied(model)
         monkeypatch.setattr(model.backend.pool, "limit", tokens)
 
     return limit
@@ -94,7 +94,7 @@ def test_the_second_turn_of_a_chat_does_not_read_the_first_one_again(dtype, name
     scored = stats.drafted + stats.tokens
     assert counter.rows <= len(said) - stats.cached + scored
     assert len(said) > 10 * (len(said) - stats.cached), "there would be nothing to see"
-    model.backend.pool.prefixes.clear()
+    emptied(model)
     assert second.said == plain(model, [Request(said, CHAT)])[0].said
     if name != "none":
         assert stats.accepted > 0
@@ -114,7 +114,7 @@ def test_the_draft_model_does_not_read_the_first_turn_again_either(counted):
 
 def test_requests_that_begin_alike_share_pages_unless_they_have_different_tenants():
     model, common = target(), (prompts()[3] * 20)[:300]
-    model.backend.pool.prefixes.clear()
+    emptied(model)
     loop = engine(model, slots=8, chunk=128)
     before = loop.load
     requests = [
@@ -129,7 +129,7 @@ def test_requests_that_begin_alike_share_pages_unless_they_have_different_tenant
     after = loop.load
     assert after.prefix_hits - before.prefix_hits == sum(cached)
     assert after.prefix_queries - before.prefix_queries == sum(len(one.prompt) for one in requests)
-    model.backend.pool.prefixes.clear()
+    emptied(model)
     assert [one.said for one in answers] == [one.said for one in plain(model, requests)]
 
 
@@ -178,7 +178,7 @@ def test_windows_and_recurrent_states_are_the_same_after_giving_way(family):
     ]
     alone = [one.tokens for one in plain(model, requests)]
     loop = engine(model, LanguageModelDrafter(twin), 3)
-    model.backend.pool.prefixes.clear()
+    emptied(model)
     model.cache_tokens = 12 * 64
     got = finish(loop, requests)
     assert loop.load.preemptions > 0
