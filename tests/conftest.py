@@ -1,6 +1,7 @@
 """What every test stands on: one thread, the same random numbers each run, and no GPU test without a GPU."""
 
 import os
+from collections import Counter
 from collections.abc import Iterator
 
 import jaxtyping
@@ -69,7 +70,15 @@ def unchecked() -> Iterator[None]:
     jaxtyping.config.update("jaxtyping_disable", False)
 
 
+@pytest.hookimpl(tryfirst=True)  # before marked tests are left out
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    seen: Counter[str] = Counter()
+    for item in items:
+        if sample := item.get_closest_marker("sample"):
+            test = item.nodeid.partition("[")[0]
+            if seen[test] % sample.args[0]:
+                item.add_marker("slow")
+            seen[test] += 1
     if torch.cuda.is_available():
         return
     for item in items:

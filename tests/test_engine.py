@@ -104,6 +104,7 @@ def test_a_chain_that_is_longer_than_the_text_is_cut():
 # ---- where a text ends
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("make", [Foresight, RandomTree])
 @pytest.mark.parametrize("place", range(1, 8))
 def test_a_text_ends_exactly_inside_an_accepted_block(place, make):
@@ -372,6 +373,7 @@ def test_a_position_where_nothing_is_allowed_is_an_error_that_says_so():
         finish(engine(target()), requests(processors=(nothing,)))
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("rule", ["match", "rejection", "block"])
 @pytest.mark.parametrize("drafter_name", ["lm", "wrong", "tree"])
 @pytest.mark.parametrize("fault", ["raises", "forbids all"])

@@ -48,6 +48,7 @@ def greedy(**more) -> SamplingParams:
     return SamplingParams(temperature=0, max_tokens=NEW, **more)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", FAMILIES)
 def test_greedy_text_is_that_of_generate(name):
     llm = fresh(name)
@@ -59,6 +60,7 @@ def test_greedy_text_is_that_of_generate(name):
     assert len({tuple(one) for one in seen}) == len(seen)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("chunk", [5, 512])
 @pytest.mark.parametrize("name", SOME)
 def test_text_depends_on_no_other_request_and_no_chunk(name, chunk):
@@ -66,6 +68,7 @@ def test_text_depends_on_no_other_request_and_no_chunk(name, chunk):
     assert [one.tokens for one in answers] == wanted(name)
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("method", ["suffix", "predicted", "layers", "lm", "recycle", "lookahead"])
 @pytest.mark.parametrize("name", SOME)
 def test_drafts_change_no_token_of_a_sampled_text(name, method):

@@ -75,6 +75,7 @@ def alone(family: str, request: Request) -> Answer:
     return plain(target(family), [request])[0]
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("slots", [1, 4])
 @pytest.mark.parametrize("name", DRAFTERS)
 @pytest.mark.parametrize("family", FAMILIES)

@@ -69,6 +69,7 @@ def check(name: str, dtype: str, turn: int, nodes: DraftBudget | int, *, chunk: 
     assert (accepted == 0) == (name == "wrong"), "a text that nobody guessed at proves nothing"
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("name", "nodes", "dtype"),
     [
@@ -98,6 +99,7 @@ def test_every_combination(name, turn, dtype):
         check(name, dtype, turn, nodes, chunk=chunk, slots=slots)
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("name", ["lm", "ngram", "slem"])
 @pytest.mark.parametrize("policy", ["heuristic", "confidence", "svip", "adaedl"])
 def test_the_text_is_that_of_plain_decoding_whatever_decides_how_much_is_guessed(policy, name):
@@ -181,6 +183,7 @@ def asked(name: str) -> list[Request]:
     return [Request(prompt, params) for prompt in prompts()[: 2 if name in MORE else None]]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("drafter_name", ["lm", "tree"])
 @pytest.mark.parametrize("name", ASKED)
 def test_nothing_vanishes_when_guessing_is_on(name, drafter_name):

@@ -88,6 +88,7 @@ class Sum(StoppingCriteria):
 # ---- the same tokens
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("asks", ["assistant_model", "prompt_lookup_num_tokens"])
 @pytest.mark.parametrize("name", FAMILIES)
 def test_greedy_text_of_a_padded_batch_is_that_of_transformers(name, asks):
@@ -104,6 +105,7 @@ def test_greedy_text_of_a_padded_batch_is_that_of_transformers(name, asks):
         assert accepted(got) > 20
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", [*FAMILIES, *tiny_seq2seq.in_c("t5")])
 def test_a_seed_fixes_the_sampled_text_whoever_drafts(name):
     model, texts = built(name), []
@@ -128,6 +130,7 @@ def test_the_sampled_text_of_a_row_does_not_depend_on_the_padding_of_its_source(
     assert accepted(alone) > 0
 
 
+@pytest.mark.slow
 def test_sampled_tokens_follow_the_law_of_transformers(model):
     inputs = {name: value.repeat(1000, 1) for name, value in sources(6).items()}
     options = dict(max_new_tokens=1, do_sample=True, top_k=4, temperature=0.8)
@@ -152,6 +155,7 @@ def test_the_language_is_that_of_the_call(name):
     assert texts[0] != texts[1]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     "options",
     [

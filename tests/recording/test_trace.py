@@ -39,6 +39,7 @@ def run(make, budget=6, asked=None, **options: object) -> list[Answer]:
     return finish(engine(target(), made, budget, **options), asked or requests(True, True, True))
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("name", ["lm", "ngram"])
 @pytest.mark.parametrize("rule", RULES)
 def test_a_trace_never_changes_the_text(rule, name):

@@ -94,6 +94,7 @@ def wanted(name: str, sound: np.ndarray, **options) -> list[int]:
     return theirs(name).generate(input_features=features(name, sound), **options)[0].tolist()
 
 
+@pytest.mark.sample(7)
 @pytest.mark.parametrize("method", ["none", *METHODS])
 @pytest.mark.parametrize("timestamps", [False, True], ids=["text", "timestamps"])
 @pytest.mark.parametrize("name", tiny_whisper.NAMES)
@@ -106,6 +107,7 @@ def test_greedy_text_is_that_of_generate(name, timestamps, method):
     assert [one.transcribe(sound, GREEDY, timestamps=timestamps)[0].tokens for sound in sounds()] == expected
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(
     "options",
     [dict(language="en"), dict(language="German", task="translate"), dict(task="translate"), dict(language="fr")],
@@ -120,6 +122,7 @@ def test_a_request_chooses_language_and_task(name, options):
     assert found.language == (spoken or free.language) in tiny_whisper.languages(name)
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("timestamps", [False, True], ids=["text", "timestamps"])
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("name", [*tiny_whisper.NAMES, *in_c("v2")])
@@ -149,6 +152,7 @@ def runs(model: Model | WhisperForConditionalGeneration) -> tuple[list[weakref.r
     return states, hf.get_encoder().register_forward_hook(lambda *call: states.append(weakref.ref(call[-1][0])))
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("kind", ["decoder", "decoder folder", "equal encoder", "own", "smaller"])
 @pytest.mark.parametrize("name", ["v2", *in_c("v2")])
 def test_a_draft_model_with_the_same_encoder_runs_none(name, kind):

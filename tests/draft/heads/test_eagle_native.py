@@ -101,6 +101,7 @@ def levels(past: int, nodes: list[int]) -> list[Read]:
     return [Read(1, past, nodes[a:b], PARENTS[:b], b - a, held=a) for a, b in LEVELS]
 
 
+@pytest.mark.sample(3)
 @native
 def test_scores_are_those_of_the_plain_head_up_to_bfloat16(head, reader, text, states, monkeypatch):
     truth = EagleDrafter(copy.deepcopy(head), beside(torch.float32))._reader

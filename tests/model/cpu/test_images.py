@@ -131,6 +131,7 @@ def test_text_depends_on_no_other_request_and_no_chunk(name, chunk):
     assert len({tuple(one) for one in plain(name)}) == len(chats())
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("method", ["suffix", "predicted", "layers", "quantized", "lm", "recycle", "lookahead"])
 @pytest.mark.parametrize("name", SOME)
 def test_drafts_change_no_token(name, method):

@@ -126,6 +126,7 @@ def test_such_a_model_is_read_in_trees(model):
     assert model().capability.mode is Mode.TREE
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("slots", [1, 4])
 @pytest.mark.parametrize("name", GUESSERS)
 def test_the_text_is_the_same_whoever_guesses(name, slots):
