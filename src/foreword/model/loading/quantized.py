@@ -1,4 +1,4 @@
-"""Provides loading of checkpoints whose safetensors hold quantized matrices: the model itself is a plain one.
+"""Provides loading of checkpoints that hold quantized matrices, and of GGUF files: the model itself is a plain one.
 
 Every quantized matrix is dequantized into the model's dtype. Its few bits stay beside it, as `coded` of the linear
 layer (`foreword.model.quantized.coded.Coded`), for backends that multiply by them.
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from copy import deepcopy
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from safetensors import safe_open
@@ -25,6 +25,8 @@ from foreword.model.loading.complete import INDEX
 from foreword.model.loading.config import read_json
 from foreword.model.quantized.coded import Coded
 from foreword.model.quantized.formats import FORMATS
+from foreword.model.quantized.gguf_file import GgufFile
+from foreword.model.quantized.gguf_weights import weights
 from foreword.model.quantized.layer import Format, Layer, named
 
 WEIGHTS = "model.safetensors"
@@ -61,21 +63,44 @@ def load_dequantized(
     source, settings = pretrained_model_name_or_path, quantization(config) or {}
     kind = dtype if isinstance(dtype, torch.dtype) else _dtype(config, dtype)
     tensors, coded, unused = _read(str(source), _files(source), settings, kind)
-    places = {tensors[name].data_ptr(): matrix for name, matrix in coded.items()}
     config = deepcopy(config)
     for part in (config, config.get_text_config()):
         if hasattr(part, SETTINGS):
             delattr(part, SETTINGS)
-    with torch.device("meta"):  # only for its class: from_pretrained of an Auto class takes no tensors
-        empty = loader(config).from_config(config, trust_remote_code=trust_remote_code)
-    model, info = type(empty).from_pretrained(
-        None, config=empty.config, state_dict=tensors, dtype=kind, trust_remote_code=trust_remote_code, **how
-    )
-    model.config.name_or_path = str(source)
+    empty = _empty(config, trust_remote_code=trust_remote_code)
+    model, info = _filled(str(source), empty, tensors, coded, dtype=kind, trust_remote_code=trust_remote_code, **how)
+    return model, {**info, "unexpected_keys": set(info["unexpected_keys"]) - unused}
+
+
+def load_gguf(
+    source: str | Path, config: PreTrainedConfig, dtype: torch.dtype | str, **how: Any
+) -> tuple[PreTrainedModel, Mapping[str, Any]]:
+    """Return the model of a GGUF file and transformers' loading info; `how` as for its `from_pretrained`.
+
+    Raises ModelError for a tensor that the model has no place for.
+    """
+    file = GgufFile.open(source, cast(Path, hub.gguf(source)))
+    kind, empty = dtype if isinstance(dtype, torch.dtype) else _dtype(config, dtype), _empty(config)
+    return _filled(str(source), empty, *weights(file, empty, kind), dtype=kind, **how)
+
+
+def _empty(config: PreTrainedConfig, **how: Any) -> PreTrainedModel:
+    """Return a model without storage: for its class, since from_pretrained of an Auto class takes no tensors."""
+    with torch.device("meta"):
+        return loader(config).from_config(config, **how)
+
+
+def _filled(
+    source: str, empty: PreTrainedModel, tensors: dict[str, Tensor], coded: Mapping[str, Coded], **how: Any
+) -> tuple[PreTrainedModel, Mapping[str, Any]]:
+    """Return the model that holds these tensors, with the codes of linear layers, and transformers' loading info."""
+    places = {tensors[name].data_ptr(): matrix for name, matrix in coded.items()}
+    model, info = type(empty).from_pretrained(None, config=empty.config, state_dict=tensors, **how)
+    model.config.name_or_path = source
     for module in model.modules():
         if isinstance(module, nn.Linear) and (matrix := places.get(module.weight.data_ptr())):
             module.coded = matrix  # type: ignore[assignment] # found by storage, for transformers renames weights
-    return model, {**info, "unexpected_keys": set(info["unexpected_keys"]) - unused}
+    return model, info
 
 
 def _unsupported(source: str, setting: str) -> ModelError:

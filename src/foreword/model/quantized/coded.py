@@ -61,6 +61,21 @@ class Coded:
         offset = None if self.offset is None else self.offset.rows(index)
         return Coded(self.codes[index], self.levels, self.scale.rows(index), offset, self.group)
 
+    def columns(self, index: Int[Tensor, "depth"]) -> Coded | None:
+        """Return the inputs in another order; None where that takes groups apart."""
+        starts = index.view(-1, self.group)[:, :1]
+        if bool((starts % self.group).any()) or not torch.equal(
+            starts + torch.arange(self.group), index.view(-1, self.group)
+        ):
+            return None
+        groups = starts[:, 0] // self.group
+
+        def moved(scales: Scales) -> Scales:
+            return Scales(scales.dense(self.groups)[:, groups])
+
+        offset = None if self.offset is None else moved(self.offset)
+        return Coded(self.codes[:, index], self.levels, moved(self.scale), offset, self.group)
+
 
 def drop(model: nn.Module) -> None:
     """Free the codes beside the weights of a model (`coded`), once a backend has them or does not want them."""
