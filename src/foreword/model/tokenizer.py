@@ -9,8 +9,9 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from foreword.errors import InvalidRequest, ModelError, VocabularyMismatch, words
 from foreword.model.loading import hub
 from foreword.model.loading.config import CONFIG, read_json, untrusted
+from foreword.model.quantized.gguf_families import KINDS
 from foreword.model.quantized.gguf_file import GgufFile
-from foreword.model.quantized.gguf_tokenizer import check_tokens, corrected
+from foreword.model.quantized.gguf_tokenizer import byte_level, check_tokens, corrected
 
 Tokenizer = PreTrainedTokenizerBase
 
@@ -28,6 +29,8 @@ def load_tokenizer(source: str | Path, *, trust_remote_code: bool = False) -> To
         raise ModelError(f"cannot load a tokenizer from {source}: there is no such folder")
     try:
         file = None if path is None else check_tokens(GgufFile.open(source, path))
+        if file is not None and file.architecture in KINDS:
+            return corrected(byte_level(file), file)
         tokenizer = AutoTokenizer.from_pretrained(trust_remote_code=trust_remote_code, **hub.location(source))
         return tokenizer if file is None else corrected(tokenizer, file)
     except ModelError:

@@ -95,7 +95,8 @@ def _filled(
 ) -> tuple[PreTrainedModel, Mapping[str, Any]]:
     """Return the model that holds these tensors, with the codes of linear layers, and transformers' loading info."""
     places = {tensors[name].data_ptr(): matrix for name, matrix in coded.items()}
-    model, info = type(empty).from_pretrained(None, config=empty.config, state_dict=tensors, **how)
+    kind: Any = type(empty)
+    model, info = kind.from_pretrained(None, config=empty.config, state_dict=tensors, **how)
     model.config.name_or_path = source
     for module in model.modules():
         if isinstance(module, nn.Linear) and (matrix := places.get(module.weight.data_ptr())):

@@ -84,14 +84,12 @@ class GgufFile:
 @lru_cache(maxsize=2)  # a target and its draft: each is opened for its config, its tokenizer and its weights
 def _opened(source: str, path: Path, changed: int) -> GgufFile:
     del changed  # another time of change is another file
-    for package in ("gguf", "accelerate"):
-        try:
-            import_module(package)
-        except ImportError as error:
-            raise ModelError(
-                f"cannot read {source}: the package {package} is not installed. Run: pip install 'foreword[gguf]'"
-            ) from error
-    gguf: Any = import_module("gguf")
+    try:
+        gguf: Any = import_module("gguf")
+    except ImportError as error:
+        raise ModelError(
+            f"cannot read {source}: the package gguf is not installed. Run: pip install 'foreword[gguf]'"
+        ) from error
     try:
         reader = gguf.GGUFReader(path)
         architecture = reader.fields["general.architecture"].contents()
