@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ from jaxtyping import BFloat16, Float
 from torch import Tensor, nn
 
 from foreword.model.architectures import block
+from foreword.model.quantized.coded import Coded, joined
 from foreword.native import forward
 from foreword.native.forward import LANES
 
@@ -64,6 +66,31 @@ def products(layer: Any) -> dict[str, Float[Tensor, "outputs depth"]]:
         "gate_up": torch.stack([*halves], dim=2).flatten(0, 3),
         "down": down.flatten(0, 1),
     }
+
+
+def codes(layer: Any) -> dict[str, Callable[[], Coded]]:
+    """Return what makes the same matrices in few bits, but for the router and those that are not held so."""
+    mlp, inner = block(layer), _inner(block(layer))
+    own: dict[str, Coded] = getattr(mlp.experts, "coded", {})
+    parts = [mlp.shared_expert.get_submodule(name) for name in SHARED] if _shared(mlp) is not None else []
+    shared: list[Coded] = [part.coded for part in parts if hasattr(part, "coded")]
+    if len(own) < len(MATRICES) or len(shared) < len(parts) or any(inner % one.group for one in shared):
+        return {}
+
+    def gate_up() -> Coded:
+        pieces = [own[MATRICES[0]]]
+        if shared:
+            both = joined(shared[:2])
+            pieces.append(both.rows(torch.arange(len(both.codes)).view(2, -1, inner).transpose(0, 1).flatten()))
+        whole = joined(pieces)
+        return whole.rows(torch.arange(len(whole.codes)).view(-1, 2, inner // LANES, LANES).transpose(1, 2).flatten())
+
+    def down() -> Coded:
+        columns = torch.arange(inner * sizes(layer).shared).split(inner) if shared else []
+        pieces = [shared[2].columns(each) for each in columns]
+        return joined([own[MATRICES[1]], *(piece for piece in pieces if piece is not None)])
+
+    return {"gate_up": gate_up, "down": down}
 
 
 def vectors(layer: Any) -> dict[str, Float[Tensor, "experts"]]:

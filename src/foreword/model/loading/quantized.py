@@ -93,14 +93,19 @@ def _empty(config: PreTrainedConfig, **how: Any) -> PreTrainedModel:
 def _filled(
     source: str, empty: PreTrainedModel, tensors: dict[str, Tensor], coded: Mapping[str, Coded], **how: Any
 ) -> tuple[PreTrainedModel, Mapping[str, Any]]:
-    """Return the model that holds these tensors, with the codes of linear layers, and transformers' loading info."""
+    """Return the model that holds these tensors, and transformers' loading info.
+
+    Linear layers have their codes as `coded`, and experts a dict of those of their matrices.
+    """
     places = {tensors[name].data_ptr(): matrix for name, matrix in coded.items()}
     kind: Any = type(empty)
     model, info = kind.from_pretrained(None, config=empty.config, state_dict=tensors, **how)
     model.config.name_or_path = source
-    for module in model.modules():
-        if isinstance(module, nn.Linear) and (matrix := places.get(module.weight.data_ptr())):
-            module.coded = matrix  # type: ignore[assignment] # found by storage, for transformers renames weights
+    for module in model.modules():  # found by storage, for transformers renames weights
+        held = [(name, places.get(weight.data_ptr())) for name, weight in module.named_parameters(recurse=False)]
+        found = {name: matrix for name, matrix in held if matrix is not None}
+        if found and not isinstance(module, nn.Embedding):
+            module.coded = found.get("weight", found)
     return model, info
 
 

@@ -61,8 +61,8 @@ class Coded:
         offset = None if self.offset is None else self.offset.rows(index)
         return Coded(self.codes[index], self.levels, self.scale.rows(index), offset, self.group)
 
-    def columns(self, index: Int[Tensor, "depth"]) -> Coded | None:
-        """Return the inputs in another order; None where that takes groups apart."""
+    def columns(self, index: Int[Tensor, "columns"]) -> Coded | None:
+        """Return some inputs; None where that takes groups apart."""
         starts = index.view(-1, self.group)[:, :1]
         if bool((starts % self.group).any()) or not torch.equal(
             starts + torch.arange(self.group), index.view(-1, self.group)

@@ -44,11 +44,13 @@ SPLITS = {
 """Regular expressions of splits, as in the tokenizer.json of the models; others are read as GPT-2's."""
 
 
-def byte_level(file: GgufFile) -> PreTrainedTokenizerBase:
-    """Return the byte-level tokenizer that a file holds, before `corrected`.
+def byte_level(file: GgufFile) -> PreTrainedTokenizerBase | None:
+    """Return the tokenizer of a file of these families, before `corrected`; None for other architectures.
 
-    Raises ModelError for one of another kind.
+    Raises ModelError for one that is not byte-level BPE.
     """
+    if file.architecture not in KINDS:
+        return None
     if (kind := file.field("tokenizer.ggml.model")) != "gpt2":
         raise ModelError(
             f"cannot load a tokenizer from {file.source}: its kind {kind!r} is not supported with this architecture. "
