@@ -53,11 +53,11 @@ MODELS: dict[str, PreTrainedConfig] = {
 
 @torch.no_grad()
 def checkpoint(name: str, config: PreTrainedConfig) -> Path:
-    """Save a model whose vectors are random too."""
+    """Save a model whose vectors and biases are random too."""
     torch.manual_seed(7)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     for part, weight in model.named_parameters():
-        if weight.dim() == 1 and not part.endswith("A_log"):
+        if (weight.dim() == 1 or part.endswith("_bias")) and not part.endswith("A_log"):
             weight.add_(torch.randn_like(weight) * 0.1)
     folder = HERE / f"gguf-{name}"
     model.to(torch.bfloat16).save_pretrained(folder)

@@ -155,10 +155,11 @@ def _read(
                 raise Layer(source, name, {}, settings).error("", f"holds {named(tensor.dtype)} and has no scale")
         for name, endings in layers.items():
             held = {ending: places[full].get_tensor(full) for ending, full in endings.items()}
-            matrix = method.read(Layer(source, name, held, settings))
+            layer = Layer(source, name, held, settings)
+            matrix = method.read(layer)
             if isinstance(matrix, Coded):
                 coded[name + method.weight] = matrix
-                matrix = matrix.dense()
+                matrix = method.shaped(layer, matrix.weights(dtype))
             tensors[name + method.weight] = matrix.to(dtype)
     biases = {name + ".bias" for name in layers}
     return tensors, coded, {name for name in biases & set(tensors) if not tensors[name].any()}

@@ -9,6 +9,9 @@ import torch
 from jaxtyping import Float, Float32, Int, Int8, UInt8
 from torch import Tensor, nn
 
+PART = 2**22
+"""Weights made at a time."""
+
 
 @dataclass(frozen=True, slots=True)
 class Scales:
@@ -55,6 +58,13 @@ class Coded:
         if self.offset is not None:
             weight = weight + self.offset.dense(self.groups)[..., None]
         return weight.flatten(1)
+
+    def weights(self, dtype: torch.dtype) -> Float[Tensor, "outputs depth"]:
+        """Return the weights in a dtype, made a part at a time: float32 and indices take twelve bytes a weight."""
+        whole = torch.empty(self.codes.shape, dtype=dtype)
+        for rows in torch.arange(len(whole)).split(max(1, PART // self.codes.shape[1])):
+            whole[rows] = self.rows(rows).dense().to(dtype)
+        return whole
 
     def rows(self, index: Int[Tensor, "rows"]) -> Coded:
         """Return some outputs."""

@@ -64,7 +64,7 @@ def weights(file: GgufFile, model: PreTrainedModel, dtype: torch.dtype) -> tuple
             tensors[name] = _numbers(file, place, shapes[name]).to(dtype)
             continue
         coded[name] = found
-        tensors[name] = _dense(found, shapes[name], dtype, transposed=place.transposed)
+        tensors[name] = _shaped(found.weights(dtype), shapes[name], transposed=place.transposed)
     return tensors, coded
 
 
@@ -146,14 +146,6 @@ def _numbers(file: GgufFile, place: Place, shape: torch.Size) -> Float[Tensor, "
     whole = whole if place.columns is None else whole[:, place.columns]
     whole = whole if place.number is None else place.number(whole)
     return _shaped(whole, shape, transposed=place.transposed)
-
-
-def _dense(matrix: Coded, shape: torch.Size, dtype: torch.dtype, *, transposed: bool) -> Float[Tensor, "*shape"]:
-    """Return the weights of a matrix, computed for one expert at a time."""
-    whole = torch.empty(matrix.codes.shape, dtype=dtype)
-    for rows in torch.arange(len(whole)).chunk(shape[0] if len(shape) > 2 else 1):
-        whole[rows] = matrix.rows(rows).dense().to(dtype)
-    return _shaped(whole, shape, transposed=transposed)
 
 
 def _shaped(whole: Tensor, shape: torch.Size, *, transposed: bool) -> Float[Tensor, "*shape"]:
