@@ -217,8 +217,8 @@ def near_truth(
 def disturb(model: PreTrainedModel) -> None:
     """Move biases and norms off 0 and 1, where an implementation that forgets them would go unnoticed."""
     with torch.no_grad():
-        for held in model.state_dict().values():
-            if held.dim() == 1:
+        for name, held in model.state_dict().items():
+            if held.dim() == 1 or name.endswith("_bias"):
                 held.add_(torch.randn_like(held), alpha=0.1)
 
 

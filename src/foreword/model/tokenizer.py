@@ -10,7 +10,7 @@ from foreword.errors import InvalidRequest, ModelError, VocabularyMismatch, word
 from foreword.model.loading import hub
 from foreword.model.loading.config import CONFIG, read_json, untrusted
 from foreword.model.quantized.gguf_file import GgufFile
-from foreword.model.quantized.gguf_tokenizer import check_tokens, corrected
+from foreword.model.quantized.gguf_tokenizer import byte_level, check_tokens, corrected
 
 Tokenizer = PreTrainedTokenizerBase
 
@@ -28,14 +28,14 @@ def load_tokenizer(source: str | Path, *, trust_remote_code: bool = False) -> To
         raise ModelError(f"cannot load a tokenizer from {source}: there is no such folder")
     try:
         file = None if path is None else check_tokens(GgufFile.open(source, path))
-        tokenizer = AutoTokenizer.from_pretrained(trust_remote_code=trust_remote_code, **hub.location(source))
+        held = file and byte_level(file)
+        tokenizer = held or AutoTokenizer.from_pretrained(trust_remote_code=trust_remote_code, **hub.location(source))
         return tokenizer if file is None else corrected(tokenizer, file)
     except ModelError:
         raise
     except Exception as error:
-        config, *_ = [
-            read_json(source, name) for name in reversed(FILES)
-        ]  # raises for a file that is not a JSON object
+        # Raises for a file that is not a JSON object.
+        config, *_ = [read_json(source, name) for name in reversed(FILES)]
         if refused := untrusted(source, error, {**(read_json(source, CONFIG) or {}), **(config or {})}):
             raise refused from error
         raise ModelError(f"cannot load a tokenizer from {source}: {words(error)}") from error

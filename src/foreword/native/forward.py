@@ -20,8 +20,8 @@ WHOLE, BYTES, GROUPS = 0, 1, 2
 values (`Model.kv_coding`) have one of the first two."""
 BF16, F16, F32, FACTOR, ZERO = range(1, 6)
 """Storage of scales and offsets (`Grouped.scale`, `Grouped.offset`; 0 = there are none)."""
-SILU, GELU, GELU_ERF, RELU, RELU_SQUARED = range(5)
-"""Activations (`Model.activation`); GELU is the tanh form. Gated MLPs use one of the first two."""
+SILU, GELU, GELU_ERF, RELU, RELU_SQUARED, CLAMPED = range(6)
+"""Activations (`Model.activation`); GELU is the tanh form. Gated MLPs use one of the first two, or the last."""
 GROUP = 32
 """Inputs that share a scale in 4-bit weights."""
 
@@ -39,7 +39,7 @@ class Layer(Structure):
     _fields_ += [("number", c_int64), ("router", c_void_p), ("expert_bias", c_void_p)]
     _fields_ += [(n, c_void_p) for n in ("norm_bias", "mlp_norm_bias", "out_bias", "up_bias", "down_bias")]
     _fields_ += [(n, c_void_p) for n in ("cross_q", "cross_out", "cross_norm", "cross_norm_bias", "cross_q_bias")]
-    _fields_ += [(n, c_void_p) for n in ("cross_out_bias", "bias")]
+    _fields_ += [(n, c_void_p) for n in ("cross_out_bias", "bias", "router_bias", "sinks")]
 
 
 class Grouped(Structure):

@@ -5,11 +5,12 @@ import sys
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, Qwen3MoeConfig
+from transformers import AutoModelForCausalLM, GptOssConfig, Qwen3MoeConfig
 
 from foreword.model.cpu.backend import CpuBackend
 from foreword.model.pool.plan import Read
 from foreword.native.forward import library
+from tiny_models import near_truth, random, with_truth
 
 pytestmark = pytest.mark.skipif(isinstance(library(), str), reason=f"no native kernel here: {library()}")
 THREADS = 4
@@ -50,6 +51,25 @@ def test_the_bits_do_not_depend_on_how_many_threads_share_the_experts(rows):
         torch.set_num_threads(before)
     assert torch.equal(found[0], found[1])
     assert torch.equal(found[0], found[2])
+
+
+def test_gates_of_gpt_oss_and_what_they_let_through_are_clamped():
+    config = GptOssConfig(
+        vocab_size=320, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=32, num_local_experts=4, num_experts_per_tok=2, initializer_range=0.15,
+        max_position_embeddings=256,
+    )  # fmt: skip
+    model, generator = random(config), torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for layer in model.model.layers:
+            biases = layer.mlp.experts.gate_up_proj_bias
+            biases.copy_(10 * torch.randn(biases.shape, generator=generator))
+    models, tokens = with_truth(model), list(range(20, 60))
+    made = CpuBackend(models[0])
+    made.open(1, 100)
+    ours, theirs = near_truth(models, tokens, made.read([Read(1, 0, tokens, keep=len(tokens))]))
+    assert ours < theirs
+    assert ours < 0.05
 
 
 def test_a_late_thread_does_not_wait_for_what_a_later_layer_asks():

@@ -33,6 +33,7 @@ from strangers import NEAR
 
 pytestmark = pytest.mark.skipif(forward.reason() is not None, reason=f"no native kernel here: {forward.reason()}")
 KINDS = ["llama-gqa", "qwen2", "qwen3", "gemma3", "phi3", "granite", "lfm2", "qwen3.5", "qwen2-moe", "gpt-neox"]
+KINDS += ["gpt-oss"]
 
 
 def loaded() -> Model:

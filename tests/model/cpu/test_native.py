@@ -8,6 +8,7 @@ from transformers import (
     AutoModelForCausalLM,
     Gemma2Config,
     Gemma3Config,
+    GptOssConfig,
     GraniteConfig,
     LlamaConfig,
     MistralConfig,
@@ -68,6 +69,9 @@ WIDE = {
             patch_size=14,
         ),
         mm_tokens_per_image=4, image_token_index=319, boi_token_index=318, eoi_token_index=317,
+    ),
+    "gpt-oss": GptOssConfig(
+        **SIZES, **HEADS, head_dim=32, sliding_window=40, num_local_experts=4, num_experts_per_tok=2,
     ),
     "qwen3.5, states of 32 by 144": Qwen3_5TextConfig(
         **{**SIZES, "hidden_size": 128, "num_hidden_layers": 4, "initializer_range": 0.05}, **HEADS, head_dim=32,

@@ -111,7 +111,7 @@ def test_a_processor_without_bfloat16_gets_it_where_c_of_ours_reads_the_model(sl
     assert Model.load(starter.draft(), device="cpu", backend="native").dtype == torch.bfloat16
 
 
-@pytest.mark.parametrize("name", ["llama", "gpt-oss"])
+@pytest.mark.parametrize("name", ["llama", "deepseek-v3"])
 def test_and_float32_where_it_does_not(slow_bfloat16, tmp_path, name):
     """The first is of a kind that is read in C, but not with such biases."""
     model = tiny_models.build(name)

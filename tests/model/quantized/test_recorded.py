@@ -39,7 +39,9 @@ def quantized(model: nn.Module) -> dict[str, nn.Linear]:
 
 
 def test_every_recorded_checkpoint_is_tested():
-    assert sorted([*EXACT, *ROUNDED]) == sorted(path.name for path in RECORDED.iterdir())
+    assert sorted([*EXACT, *ROUNDED]) == sorted(
+        path.name for path in RECORDED.iterdir() if not path.name.startswith("gguf-")
+    )
 
 
 @pytest.mark.parametrize("name", [*EXACT, *ROUNDED])

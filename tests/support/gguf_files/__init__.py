@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from foreword.bench.peers.gguf import interleaved
 
-MATRIX = 2
+MATRIX, BLOCK = 2, 32
 
 
 def write(model: PreTrainedModel, path: Path, architecture: str, kind: str = "F32", **more: Any) -> Path:
@@ -89,7 +89,7 @@ def _tensors(model: PreTrainedModel, architecture: str):
 
 
 def _add(writer: Any, name: str, value: np.ndarray, kind: str) -> None:
-    if value.ndim < MATRIX or kind == "F32":
+    if value.ndim < MATRIX or value.shape[-1] % BLOCK or name.endswith(".bias") or kind == "F32":
         writer.add_tensor(name, value.astype(np.float32))
     else:
         type_ = gguf.GGMLQuantizationType[kind]

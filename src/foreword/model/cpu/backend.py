@@ -200,6 +200,8 @@ def turns_of(model: PreTrainedModel) -> List[Rotary | None]:
         return [None] * len(layers)
     if type(inner).__name__.startswith("Cohere"):
         rotary = partial(_half_split, rotary)
+    if type(inner).__name__.startswith("GptOss"):
+        rotary = partial(_doubled, rotary)
     if section := next((rope["mrope_section"] for rope in ropes(config) if "mrope_section" in rope), None):
         rotary = partial(_multimodal, rotary, section)
     kinds = config.layer_types if ropes(config) != [config.rope_parameters] else [None] * len(layers)
@@ -210,6 +212,12 @@ def turns_of(model: PreTrainedModel) -> List[Rotary | None]:
 def _half_split(rotary: Rotary, like: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
     """Return interleaved angles (each twice, side by side) in the half-split layout of the other models."""
     cos, sin = (torch.cat([table[..., ::2], table[..., 1::2]], dim=-1) for table in rotary(like, positions))
+    return cos, sin
+
+
+def _doubled(rotary: Rotary, like: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+    """Return angles that a model has once for both halves of a head."""
+    cos, sin = (torch.cat([table, table], dim=-1) for table in rotary(like, positions))
     return cos, sin
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -9,11 +10,14 @@ from jaxtyping import BFloat16, Float
 from torch import Tensor, nn
 
 from foreword.model.architectures import block
+from foreword.model.quantized.coded import Coded, joined
 from foreword.native import forward
 from foreword.native.forward import LANES
 
 MATRICES = ("gate_up_proj", "down_proj")
-"""Matrices of all experts of a layer, [expert, outputs, depth]; gate rows come before up rows."""
+"""Matrices of all experts of a layer, [expert, outputs, depth]; gate rows come before up rows.
+
+Gpt-oss has [expert, depth, outputs], and alternates gate and up."""
 SHARED = ("gate_proj", "up_proj", "down_proj")
 """Matrices of the shared expert, which every row uses."""
 
@@ -37,7 +41,8 @@ def sizes(layer: Any) -> forward.Experts:
 def unfit(layer: Any) -> str | None:
     """Return why the C code does not compute experts like these; None if it does."""
     mlp = block(layer)
-    inner, shared, hidden = _inner(mlp), _shared(mlp), mlp.experts.hidden_dim
+    inner, shared = _inner(mlp), _shared(mlp)
+    hidden = mlp.experts.hidden_size if _alternates(mlp) else mlp.experts.hidden_dim
     if inner % LANES or hidden % (2 * LANES) or (shared is not None and shared.in_features % inner):
         return "its experts have unusual sizes"
     return None
@@ -50,6 +55,9 @@ def products(layer: Any) -> dict[str, Float[Tensor, "outputs depth"]]:
     """
     mlp = block(layer)
     gate_up, down = (mlp.experts.get_parameter(name) for name in MATRICES)
+    if _alternates(mlp):
+        gate_up, down = gate_up.transpose(1, 2).unflatten(1, (-1, 2)), down.transpose(1, 2)
+        gate_up = gate_up.transpose(1, 2).flatten(1, 2)
     router = [_router(mlp).weight]
     if _shared(mlp) is not None:
         inner = _inner(mlp)
@@ -66,10 +74,52 @@ def products(layer: Any) -> dict[str, Float[Tensor, "outputs depth"]]:
     }
 
 
-def vectors(layer: Any) -> dict[str, Float[Tensor, "experts"]]:
-    """Return the bias that is added to router weights when experts are chosen, under the name of the C struct."""
-    bias = getattr(block(layer), "expert_bias", None)
-    return {} if bias is None else {"expert_bias": bias.detach().float()}
+def codes(layer: Any) -> dict[str, Callable[[], Coded]]:
+    """Return what makes the same matrices in few bits, but for the router and those that are not held so."""
+    mlp, inner = block(layer), _inner(block(layer))
+    own: dict[str, Coded] = getattr(mlp.experts, "coded", {})
+    parts = [mlp.shared_expert.get_submodule(name) for name in SHARED] if _shared(mlp) is not None else []
+    shared: list[Coded] = [part.coded for part in parts if hasattr(part, "coded")]
+    if len(own) < len(MATRICES) or len(shared) < len(parts) or any(inner % one.group for one in shared):
+        return {}
+
+    def gate_up() -> Coded:
+        pieces = [own[MATRICES[0]]]
+        if shared:
+            both = joined(shared[:2])
+            pieces.append(both.rows(torch.arange(len(both.codes)).view(2, -1, inner).transpose(0, 1).flatten()))
+        whole = joined(pieces)
+        return whole.rows(_panels(torch.arange(len(whole.codes)), inner, alternates=_alternates(mlp)))
+
+    def down() -> Coded:
+        columns = torch.arange(inner * sizes(layer).shared).split(inner) if shared else []
+        pieces = [shared[2].columns(each) for each in columns]
+        return joined([own[MATRICES[1]], *(piece for piece in pieces if piece is not None)])
+
+    return {"gate_up": gate_up, "down": down}
+
+
+def vectors(layer: Any) -> dict[str, Float[Tensor, "numbers"]]:
+    """Return the biases of experts and of the router, under the names of the C struct.
+
+    `expert_bias` is added to router weights when experts are chosen.
+    """
+    mlp, result = block(layer), {}
+    if (bias := getattr(mlp, "expert_bias", None)) is not None:
+        result["expert_bias"] = bias
+    if _alternates(mlp):
+        own, router = mlp.experts, _router(mlp).bias
+        result["up_bias"] = _panels(own.gate_up_proj_bias.flatten(), _inner(mlp), alternates=True)
+        result["down_bias"] = own.down_proj_bias.flatten()
+        result["router_bias"] = torch.cat([router, router.new_zeros(-len(router) % LANES)])
+    return {name: vector.detach().float() for name, vector in result.items()}
+
+
+def _panels(outputs: Tensor, inner: int, *, alternates: bool) -> Tensor:
+    """Return the outputs of gates and ups in the order of panels: 16 gates, then their ups."""
+    if alternates:
+        return outputs.view(-1, inner // LANES, LANES, 2).transpose(2, 3).flatten()
+    return outputs.view(-1, 2, inner // LANES, LANES).transpose(1, 2).flatten()
 
 
 def drop(layer: Any) -> None:
@@ -90,6 +140,11 @@ def restore(
     own = mlp.experts.num_experts
     every = gate_up.view(-1, inner // LANES, 2, LANES, hidden).transpose(1, 2).reshape(-1, 2, inner, hidden)
     downs = down.view(len(every), hidden, inner)
+    if _alternates(mlp):
+        both = every[:own].transpose(1, 2).flatten(1, 2)
+        mlp.experts.gate_up_proj = _frozen(both.transpose(1, 2).contiguous())
+        mlp.experts.down_proj = _frozen(downs[:own].transpose(1, 2).contiguous())
+        return
     mlp.experts.gate_up_proj = _frozen(every[:own].flatten(1, 2).clone())
     mlp.experts.down_proj = _frozen(downs[:own].clone())
     if _shared(mlp) is None:
@@ -106,7 +161,12 @@ def _router(mlp: Any) -> Any:
 
 
 def _inner(mlp: Any) -> int:
-    return mlp.experts.intermediate_dim
+    return mlp.experts.intermediate_size if _alternates(mlp) else mlp.experts.intermediate_dim
+
+
+def _alternates(mlp: Any) -> bool:
+    """Return whether experts are those of gpt-oss."""
+    return hasattr(mlp.experts, "gate_up_proj_bias")
 
 
 def _shared(mlp: Any) -> Any:

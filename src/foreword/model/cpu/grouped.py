@@ -12,6 +12,7 @@ from jaxtyping import BFloat16, UInt8
 from torch import Tensor
 
 from foreword.model import architectures
+from foreword.model.cpu import experts
 from foreword.model.quantized.coded import Coded, Scales, joined
 from foreword.native import forward
 from foreword.native.forward import LANES
@@ -31,7 +32,13 @@ def matrices(layer: Any) -> dict[str, Callable[[], UInt8[Tensor, "bytes"]]]:
         codes = [part.coded for part in parts if hasattr(part, "coded")]
         if len(codes) == len(parts):
             found[name] = partial(_arranged, layer, name, codes)
+    if architectures.routed(layer):
+        found |= {name: partial(_made, make) for name, make in experts.codes(layer).items()}
     return found
+
+
+def _made(make: Callable[[], Coded]) -> UInt8[Tensor, "bytes"]:
+    return packed(make())
 
 
 def _arranged(layer: Any, name: str, codes: List[Coded]) -> UInt8[Tensor, "bytes"]:

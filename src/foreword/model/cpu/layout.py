@@ -60,6 +60,8 @@ def vectors(layer: Any) -> dict[str, Float[Tensor, "*size"]]:
             result[BIASES[name]] = torch.cat([_bias(linear) for linear in parts])
     if "qkv_bias" in result and (order := architectures.order(layer)) is not None:
         result["qkv_bias"] = result["qkv_bias"][order]
+    if not architectures.is_recurrent(layer) and architectures.has(architectures.attention(layer), "sinks"):
+        result["sinks"] = architectures.attention(layer).sinks
     if hasattr(layer, "conv"):
         result["taps"] = layer.conv.conv.weight.squeeze(1).T
     if hasattr(layer, "linear_attn"):

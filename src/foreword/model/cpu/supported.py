@@ -20,7 +20,7 @@ KINDS = (
     "Llama Mistral Qwen2 Qwen3 Gemma Gemma2 Gemma3 Phi3 Olmo2 Olmo3 SmolLM3 Granite Qwen3_5 Lfm2 "
     "Mixtral Qwen2Moe Qwen3Moe Qwen3_5Moe Olmoe GraniteMoe Lfm2Moe "
     "Arcee Cohere Cohere2 Ernie4_5 Exaone4 Glm Glm4 Helium Jais2 Ministral Nemotron Olmo SeedOss StableLm Starcoder2 "
-    "GPT2 GPTNeoX OPT Phi HunYuanDenseV1 GraniteMoeHybrid Ministral3 Qwen2VL Qwen2_5_VL Qwen3VL Qwen3VLMoe"
+    "GPT2 GPTNeoX OPT Phi HunYuanDenseV1 GraniteMoeHybrid Ministral3 GptOss Qwen2VL Qwen2_5_VL Qwen3VL Qwen3VLMoe"
 ).split()
 VISION = (
     "Gemma3 Mistral3 Llava SmolVLM Idefics3 InternVL Lfm2Vl Qwen2VL Qwen2_5_VL Qwen3VL Qwen3VLMoe Qwen3_5 Qwen3_5Moe"
@@ -37,6 +37,8 @@ CAPPED = "Gemma2Model"
 """The only kind whose `attn_logit_softcapping` is applied; other kinds have the setting and ignore it."""
 UNSUPPORTED = ("clip_qkv", "scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn", "add_cross_attention")
 """Config settings that the C code does not implement; a model that turns one on is refused."""
+CLAMPED = {"swiglu_alpha": 1.702, "swiglu_limit": 7.0}
+"""Settings of the activation of gpt-oss, the only ones that the C code has."""
 ROPES = ("default", "linear", "llama3", "yarn")
 """Rotary types whose angles depend on the position alone; so do those with a fixed `alpha`."""
 ACTIVATIONS = {"silu": forward.SILU, "gelu_pytorch_tanh": forward.GELU, "gelu_new": forward.GELU}
@@ -119,6 +121,8 @@ def inside(layer: Any) -> int:
 
 def activation(config: Any, *, plain: bool = False) -> int | None:
     """Return the activation of the MLPs as the C constant; None if the C code lacks it."""
+    if config.model_type == "gpt_oss":
+        return forward.CLAMPED if all(getattr(config, key, value) == value for key, value in CLAMPED.items()) else None
     names = ("hidden_activation", "hidden_act", "activation_function", "dense_act_fn")
     name = next(filter(None, (getattr(config, key, None) for key in names)), "silu")
     return (PLAIN_ACTIVATIONS if plain else ACTIVATIONS).get(name)

@@ -15,6 +15,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_SEQ_TO_SEQ_CAUSAL_L
 from foreword.errors import ModelError, named, words
 from foreword.model.loading import hub
 from foreword.model.quantized.gguf_config import complete
+from foreword.model.quantized.gguf_families import family_config
 from foreword.model.quantized.gguf_file import GgufFile
 
 CONFIG = hub.CONFIG
@@ -87,7 +88,9 @@ def read_config(source: str | Path, *, trust_remote_code: bool = False, seq2seq:
     try:
         _check(values)
         file = None if path is None else GgufFile.open(source, path)
-        config = AutoConfig.from_pretrained(trust_remote_code=trust_remote_code, **hub.location(source))
+        config = (file and family_config(file)) or AutoConfig.from_pretrained(
+            trust_remote_code=trust_remote_code, **hub.location(source)
+        )
         config = config if file is None else complete(config, file)
         _check_lengths(config.get_text_config())
     except _Invalid as invalid:

@@ -12,7 +12,6 @@ from threading import Lock
 from typing import Any
 
 import torch
-import transformers
 from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel
 
 from foreword.errors import ModelError, words
@@ -20,13 +19,8 @@ from foreword.model.architectures import loader
 from foreword.model.loading import hub
 from foreword.model.loading.complete import INDEX, check_finite, check_index, check_loaded, weights
 from foreword.model.loading.config import CONFIG, read_json, unloadable
-from foreword.model.loading.quantized import load_dequantized, quantization
-from foreword.model.quantized.gguf_file import GgufFile, attach
+from foreword.model.loading.quantized import load_dequantized, load_gguf, quantization
 
-DENSE: dict[str, Any] = (
-    {"quantization_config": transformers.GgufConfig(dequantize=True)} if hasattr(transformers, "GgufConfig") else {}
-)
-"""Keeps newer versions of transformers from fetching kernels for GGUF files from the hub."""
 GENERATION = "generation_config.json"
 _LOADING = Lock()
 """Held while transformers builds a model: it switches the whole process to tensors without storage."""
@@ -38,8 +32,10 @@ def load_weights(
     """Load a checkpoint on the CPU. Raises ModelError where a weight is missing, of another shape or not finite."""
     try:
         check_index(source, read_json(source, INDEX))
+        where: dict[str, Any] = hub.location(source)
         load = load_dequantized if quantization(config) else loader(config).from_pretrained
-        where = hub.location(source) | ({} if hub.gguf(source) is None else DENSE)
+        if hub.gguf(source) is not None:
+            load, where = load_gguf, {"source": source}
         with _LOADING:
             model, info = load(
                 config=config,
@@ -51,9 +47,6 @@ def load_weights(
                 ignore_mismatched_sizes=True,  # check_loaded refuses them by name
             )
         check_loaded(str(source), model, info)
-        if (path := hub.gguf(source)) is not None:
-            model.config.name_or_path = str(source)  # or it would be the folder, for the tokenizer too
-            attach(GgufFile.open(source, path), model)
         check_finite(str(source), weights(model))
     except ModelError:
         raise

@@ -1,4 +1,4 @@
-"""Provides loading of checkpoints whose safetensors hold quantized matrices: the model itself is a plain one.
+"""Provides loading of checkpoints that hold quantized matrices, and of GGUF files: the model itself is a plain one.
 
 Every quantized matrix is dequantized into the model's dtype. Its few bits stay beside it, as `coded` of the linear
 layer (`foreword.model.quantized.coded.Coded`), for backends that multiply by them.
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from copy import deepcopy
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from safetensors import safe_open
@@ -25,6 +25,8 @@ from foreword.model.loading.complete import INDEX
 from foreword.model.loading.config import read_json
 from foreword.model.quantized.coded import Coded
 from foreword.model.quantized.formats import FORMATS
+from foreword.model.quantized.gguf_file import GgufFile
+from foreword.model.quantized.gguf_weights import weights
 from foreword.model.quantized.layer import Format, Layer, named
 
 WEIGHTS = "model.safetensors"
@@ -61,21 +63,50 @@ def load_dequantized(
     source, settings = pretrained_model_name_or_path, quantization(config) or {}
     kind = dtype if isinstance(dtype, torch.dtype) else _dtype(config, dtype)
     tensors, coded, unused = _read(str(source), _files(source), settings, kind)
-    places = {tensors[name].data_ptr(): matrix for name, matrix in coded.items()}
     config = deepcopy(config)
     for part in (config, config.get_text_config()):
         if hasattr(part, SETTINGS):
             delattr(part, SETTINGS)
-    with torch.device("meta"):  # only for its class: from_pretrained of an Auto class takes no tensors
-        empty = loader(config).from_config(config, trust_remote_code=trust_remote_code)
-    model, info = type(empty).from_pretrained(
-        None, config=empty.config, state_dict=tensors, dtype=kind, trust_remote_code=trust_remote_code, **how
-    )
-    model.config.name_or_path = str(source)
-    for module in model.modules():
-        if isinstance(module, nn.Linear) and (matrix := places.get(module.weight.data_ptr())):
-            module.coded = matrix  # type: ignore[assignment] # found by storage, for transformers renames weights
+    empty = _empty(config, trust_remote_code=trust_remote_code)
+    model, info = _filled(str(source), empty, tensors, coded, dtype=kind, trust_remote_code=trust_remote_code, **how)
     return model, {**info, "unexpected_keys": set(info["unexpected_keys"]) - unused}
+
+
+def load_gguf(
+    source: str | Path, config: PreTrainedConfig, dtype: torch.dtype | str, **how: Any
+) -> tuple[PreTrainedModel, Mapping[str, Any]]:
+    """Return the model of a GGUF file and transformers' loading info; `how` as for its `from_pretrained`.
+
+    Raises ModelError for a tensor that the model has no place for.
+    """
+    file = GgufFile.open(source, cast(Path, hub.gguf(source)))
+    kind, empty = dtype if isinstance(dtype, torch.dtype) else _dtype(config, dtype), _empty(config)
+    return _filled(str(source), empty, *weights(file, empty, kind), dtype=kind, **how)
+
+
+def _empty(config: PreTrainedConfig, **how: Any) -> PreTrainedModel:
+    """Return a model without storage: for its class, since from_pretrained of an Auto class takes no tensors."""
+    with torch.device("meta"):
+        return loader(config).from_config(config, **how)
+
+
+def _filled(
+    source: str, empty: PreTrainedModel, tensors: dict[str, Tensor], coded: Mapping[str, Coded], **how: Any
+) -> tuple[PreTrainedModel, Mapping[str, Any]]:
+    """Return the model that holds these tensors, and transformers' loading info.
+
+    Linear layers have their codes as `coded`, and experts a dict of those of their matrices.
+    """
+    places = {tensors[name].data_ptr(): matrix for name, matrix in coded.items()}
+    kind: Any = type(empty)
+    model, info = kind.from_pretrained(None, config=empty.config, state_dict=tensors, **how)
+    model.config.name_or_path = source
+    for module in model.modules():  # found by storage, for transformers renames weights
+        held = [(name, places.get(weight.data_ptr())) for name, weight in module.named_parameters(recurse=False)]
+        found = {name: matrix for name, matrix in held if matrix is not None}
+        if found and not isinstance(module, nn.Embedding):
+            module.coded = found.get("weight", found)
+    return model, info
 
 
 def _unsupported(source: str, setting: str) -> ModelError:
@@ -124,10 +155,11 @@ def _read(
                 raise Layer(source, name, {}, settings).error("", f"holds {named(tensor.dtype)} and has no scale")
         for name, endings in layers.items():
             held = {ending: places[full].get_tensor(full) for ending, full in endings.items()}
-            matrix = method.read(Layer(source, name, held, settings))
+            layer = Layer(source, name, held, settings)
+            matrix = method.read(layer)
             if isinstance(matrix, Coded):
                 coded[name + method.weight] = matrix
-                matrix = matrix.dense()
+                matrix = method.shaped(layer, matrix.weights(dtype))
             tensors[name + method.weight] = matrix.to(dtype)
     biases = {name + ".bias" for name in layers}
     return tensors, coded, {name for name in biases & set(tensors) if not tensors[name].any()}

@@ -9,6 +9,9 @@ import torch
 from jaxtyping import Float, Float32, Int, Int8, UInt8
 from torch import Tensor, nn
 
+PART = 2**22
+"""Weights made at a time."""
+
 
 @dataclass(frozen=True, slots=True)
 class Scales:
@@ -56,10 +59,32 @@ class Coded:
             weight = weight + self.offset.dense(self.groups)[..., None]
         return weight.flatten(1)
 
+    def weights(self, dtype: torch.dtype) -> Float[Tensor, "outputs depth"]:
+        """Return the weights in a dtype, made a part at a time: float32 and indices take twelve bytes a weight."""
+        whole = torch.empty(self.codes.shape, dtype=dtype)
+        for rows in torch.arange(len(whole)).split(max(1, PART // self.codes.shape[1])):
+            whole[rows] = self.rows(rows).dense().to(dtype)
+        return whole
+
     def rows(self, index: Int[Tensor, "rows"]) -> Coded:
         """Return some outputs."""
         offset = None if self.offset is None else self.offset.rows(index)
         return Coded(self.codes[index], self.levels, self.scale.rows(index), offset, self.group)
+
+    def columns(self, index: Int[Tensor, "columns"]) -> Coded | None:
+        """Return some inputs; None where that takes groups apart."""
+        starts = index.view(-1, self.group)[:, :1]
+        if bool((starts % self.group).any()) or not torch.equal(
+            starts + torch.arange(self.group), index.view(-1, self.group)
+        ):
+            return None
+        groups = starts[:, 0] // self.group
+
+        def moved(scales: Scales) -> Scales:
+            return Scales(scales.dense(self.groups)[:, groups])
+
+        offset = None if self.offset is None else moved(self.offset)
+        return Coded(self.codes[:, index], self.levels, moved(self.scale), offset, self.group)
 
 
 def drop(model: nn.Module) -> None:

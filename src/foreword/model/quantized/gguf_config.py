@@ -61,7 +61,8 @@ def _rope(file: GgufFile, config: PreTrainedConfig) -> dict[str, Any]:
     base = file.field("{}.rope.freq_base")
     read: dict[str, Any] = {} if base is None else {"rope_theta": base}
     size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    if (turned := file.field("{}.rope.dimension_count") or size) < size:
+    turned = file.field("{}.rope.dimension_count") or size
+    if turned < size or "partial_rotary_factor" in config.rope_parameters:
         read["partial_rotary_factor"] = turned / size
     if "rope_freqs.weight" in file.tensors:
         return read | _llama3(file, base or 10000.0)
@@ -77,6 +78,8 @@ def _rope(file: GgufFile, config: PreTrainedConfig) -> dict[str, Any]:
     if kind == "linear":
         return read | {"rope_type": "linear", "factor": factor}
     if kind == "yarn":
+        found = {name: file.field(f"{{}}.rope.scaling.yarn_{name}") for name in ("beta_fast", "beta_slow")}
+        read |= {name: value for name, value in found.items() if value is not None}
         return read | {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": original}
     if kind != "none":
         raise _unsupported(file, f"of the kind {kind!r}")

@@ -1,6 +1,6 @@
 """Provides a GGUF file, checked before anything is built from it, and the matrices in few bits that it holds.
 
-Specification: ggml-org/ggml, docs/gguf.md. The package gguf parses the file, transformers builds the model.
+Specification: ggml-org/ggml, docs/gguf.md. The package gguf parses the file.
 """
 
 from __future__ import annotations
@@ -14,20 +14,22 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Int
-from torch import Tensor, nn
-from transformers import PreTrainedModel
+from jaxtyping import Float32
+from torch import Tensor
 
 from foreword.errors import ModelError, words
 from foreword.model.quantized.coded import Coded
-from foreword.model.quantized.gguf import check_kind, coded
+from foreword.model.quantized.gguf import FLOATS, check_kind, coded
 
-ARCHITECTURES = ("llama", "qwen2", "qwen3", "qwen2moe", "qwen3moe", "gemma2", "gemma3", "phi3")
+ARCHITECTURES = (
+    *("llama", "qwen2", "qwen3", "qwen2moe", "qwen3moe", "gemma2", "gemma3", "phi3"),
+    *("smollm3", "gpt-oss", "lfm2", "qwen35", "qwen35moe"),
+)
 """Names that the files have for the architectures that are read, each with a test; Mistral's are called llama."""
 ROPE = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 """Tensors that describe positions: they go into the config."""
-ROWS = 64
-"""Outputs. So many of each matrix, picked at random, are compared with the weights that transformers loaded."""
+MATRIX = 2
+"""Dimensions of a matrix; matrices of experts have another one for the expert."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +59,20 @@ class GgufFile:
         return self.tensors[name].data.tolist()
 
     def coded(self, name: str) -> Coded | None:
-        """Return a matrix in few bits; None where there is none of that name, or it holds numbers."""
-        tensor = self.tensors.get(name)
-        if tensor is None or len(tensor.shape) != 2 or tensor.data.dtype != np.uint8:
+        """Return a matrix in few bits, or those of all experts, one after another; None where it holds numbers."""
+        tensor = self.tensors[name]
+        if len(tensor.shape) < MATRIX or tensor.tensor_type.name in FLOATS:
             return None
-        return coded(name, tensor.tensor_type.name, torch.from_numpy(np.array(tensor.data)))
+        data = torch.from_numpy(np.array(tensor.data))
+        return coded(name, tensor.tensor_type.name, data.flatten(0, -2))
+
+    def numbers(self, name: str) -> Float32[Tensor, "*shape"]:
+        """Return the numbers of a tensor, or the weights of a matrix in few bits, in its own shape."""
+        tensor, shape = self.tensors[name], [int(size) for size in self.tensors[name].shape][::-1]
+        if (found := self.coded(name)) is not None:
+            return found.dense().view(shape)
+        data = torch.from_numpy(np.array(tensor.data))
+        return (data.view(torch.bfloat16) if tensor.tensor_type.name == "BF16" else data).float().view(shape)
 
     def names(self, layers: int) -> Any:
         """Return the map from names of modules in transformers to names of tensors."""
@@ -73,14 +84,12 @@ class GgufFile:
 @lru_cache(maxsize=2)  # a target and its draft: each is opened for its config, its tokenizer and its weights
 def _opened(source: str, path: Path, changed: int) -> GgufFile:
     del changed  # another time of change is another file
-    for package in ("gguf", "accelerate"):
-        try:
-            import_module(package)
-        except ImportError as error:
-            raise ModelError(
-                f"cannot read {source}: the package {package} is not installed. Run: pip install 'foreword[gguf]'"
-            ) from error
-    gguf: Any = import_module("gguf")
+    try:
+        gguf: Any = import_module("gguf")
+    except ImportError as error:
+        raise ModelError(
+            f"cannot read {source}: the package gguf is not installed. Run: pip install 'foreword[gguf]'"
+        ) from error
     try:
         reader = gguf.GGUFReader(path)
         architecture = reader.fields["general.architecture"].contents()
@@ -101,50 +110,3 @@ def _opened(source: str, path: Path, changed: int) -> GgufFile:
     for tensor in reader.tensors:
         check_kind(tensor.name, tensor.tensor_type.name)
     return file
-
-
-def _check_names(file: GgufFile, model: PreTrainedModel) -> None:
-    """Raise ModelError for a tensor that the model of transformers has no place for: it would be left out."""
-    names = file.names(model.config.num_hidden_layers)
-    used = {names.get_name(name, try_suffixes=(".weight", ".bias")) for name in model.state_dict()}
-    for name in file.tensors:
-        if name not in used and name not in ROPE and "_exps." not in name:
-            raise ModelError(
-                f"cannot read {file.source}: {type(model).__name__} has no place for its tensor {name}. Use the same "
-                "model in safetensors"
-            )
-
-
-def attach(file: GgufFile, model: PreTrainedModel) -> None:
-    """Set `coded` on each linear layer whose weight the file holds in few bits, equal to its weight.
-
-    Layers whose rows transformers orders in another way than is known here stay without. Raises ModelError for a
-    tensor that the model has no place for.
-    """
-    _check_names(file, model)
-    names = file.names(model.config.num_hidden_layers)
-    tied = "output.weight" not in file.tensors
-    for name, module in model.named_modules():
-        if type(module) is not nn.Linear:
-            continue
-        theirs = "token_embd" if tied and module is model.get_output_embeddings() else names.get_name(name)
-        found = file.coded(f"{theirs}.weight")
-        if found is None or found.codes.shape != module.weight.shape:
-            continue
-        if file.architecture == "llama" and theirs.endswith(("attn_q", "attn_k")):
-            found = found.rows(halves(len(found.codes), model.config.head_dim))
-        if _equal(found, module.weight):
-            module.coded = found  # type: ignore[assignment]
-
-
-def halves(rows: int, size: int) -> Int[Tensor, "rows"]:
-    """Return the rows of a projection to heads of this size in the order of transformers.
-
-    Llama.cpp rotates the pair 2i and 2i + 1 of a head by the angle of transformers' pair i and size / 2 + i.
-    """
-    return torch.arange(rows).view(-1, size // 2, 2).transpose(1, 2).flatten()
-
-
-def _equal(one: Coded, weight: Tensor) -> bool:
-    index = torch.randint(len(weight), (ROWS,), generator=torch.Generator().manual_seed(0))
-    return torch.equal(one.rows(index).dense().to(weight.dtype), weight[index])

@@ -68,6 +68,8 @@ class Format:
     """Ending of a tensor that plain matrices have too, and which holds the codes of a quantized one."""
     weight: str = ".weight"
     """Ending of the name of the weight in the model that is not quantized."""
+    shaped: Callable[[Layer, Tensor], Tensor] = lambda _, weight: weight
+    """Returns the weights of a matrix in few bits as the model holds them."""
     refused: Callable[[Mapping[str, Any]], str] = lambda _: ""
     """Returns which of the settings cannot be read; empty = none."""
 

@@ -23,11 +23,16 @@ def coded(blocks: UInt8[Tensor, "outputs groups bytes"], scales: UInt8[Tensor, "
     return Coded(codes, levels, Scales(scale), None, BLOCK)
 
 
-def read(layer: Layer) -> Float[Tensor, "experts depth outputs"]:
-    """Return the weights of all experts, as the model holds them: one tensor, not a linear layer each."""
+def read(layer: Layer) -> Coded:
+    """Return the matrices of all experts, one after another."""
     blocks = layer.take("_blocks", torch.uint8, None, None, None, BLOCK // 2)
     scales = layer.take("_scales", torch.uint8, *blocks.shape[:3])
-    return torch.stack([coded(*expert).dense().T for expert in zip(blocks, scales, strict=True)])
+    return coded(blocks.flatten(0, 1), scales.flatten(0, 1))
 
 
-FORMAT = Format(("_blocks", "_scales"), read, weight="")
+def shaped(layer: Layer, weight: Float[Tensor, "outputs depth"]) -> Float[Tensor, "experts depth each"]:
+    """Return the weights of all experts as the model holds them."""
+    return weight.unflatten(0, (len(layer.tensors["_blocks"]), -1)).transpose(1, 2).contiguous()
+
+
+FORMAT = Format(("_blocks", "_scales"), read, weight="", shaped=shaped)

@@ -73,13 +73,14 @@ static float weigh(const Model *m, const Query *query, int64_t first, int64_t la
     const floats steep = all(1.442695041f * (m->score_cap ? 1 : m->scale));
     floats top = all(-INFINITY), sum = all(0);
     for (int64_t at = first; at < last; at += LANES) top = maximum(top, load(scores + at));
-    top = mul(all(-maximum_of(top)), steep);
+    const float scale = m->score_cap ? 1 : m->scale, most = query->sink && *query->sink > maximum_of(top) * scale ? *query->sink / scale : maximum_of(top);
+    top = mul(all(-most), steep);
     for (int64_t at = first; at < last; at += LANES) { /* weights are half as long: no score is overwritten before it is read */
         const __m256i half = (__m256i)_mm512_cvtneps_pbh(power(fused(load(scores + at), steep, top)));
         sum = add(sum, widen(half));
         _mm256_storeu_si256((__m256i *)(weights_of(query) + at), half);
     }
-    return sum_of(sum);
+    return sum_of(sum) + (query->sink ? expf(*query->sink - most * scale) : 0);
 }
 
 /* Copy the values of positions [at, at + 32) of a query in sequence order, columns from `column` on, in the layout of a block. */

@@ -11,6 +11,7 @@ typedef struct {
     int64_t prefix, depth, length, low; /* attends to positions [low, length): the rows [low, prefix), then `tail`, deepest first */
     int64_t tail[MOST_DEEP];
     const float *bias; /* of each position in sequence order; NULL = none */
+    const float *sink; /* a score without a value; NULL = none */
     float *scores; /* in sequence order, wherever keys are stored, so a draft token in a tree has the same sums as in a chain */
     factor *vector, *to;
 } Query;
@@ -33,12 +34,13 @@ static void describe(const Model *m, const Layer *layer, const Forward *f, const
     const int64_t *reach = local < span->placed ? span->reach[layer->window != 0] : 0;
     if (reach) query->low = reach[2 * local], query->prefix = query->length = reach[2 * local + 1];
     query->bias = layer->bias ? layer->bias + (head + 1) * m->distances - query->length : 0;
+    query->sink = layer->sinks ? layer->sinks + head : 0;
     take_query(m, f, f->wide + row * wide_of(m) + head * query_stride_of(m), row, head, query);
 }
 
 /* The same for a query of cross-attention, which attends to the whole source; `span` has the pages of the source. */
 static void describe_cross(const Model *m, const Forward *f, const Span *span, int64_t row, int64_t head, Query *query) {
-    query->prefix = query->length = span->source, query->depth = query->low = 0, query->bias = 0;
+    query->prefix = query->length = span->source, query->depth = query->low = 0, query->bias = query->sink = 0;
     take_query(m, f, f->wide + (row * m->heads + head) * m->dim, row, head, query);
 }
 
@@ -85,14 +87,15 @@ static float soften(const Query *query, int64_t first) {
     order(query, first, last);
     floats top = all(-INFINITY), sum = all(0);
     for (int64_t at = first; at < last; at += LANES) top = maximum(top, load(scores + at));
-    top = all(maximum_of(top));
+    const float most = query->sink && *query->sink > maximum_of(top) ? *query->sink : maximum_of(top);
+    top = all(most);
     for (int64_t at = first; at < last; at += LANES) {
         floats raw = load(scores + at), e = vexp(sub(raw, top));
         e = where_above(raw, all(-INFINITY), e);
         sum = add(sum, e);
         store(scores + at, e);
     }
-    return sum_of(sum);
+    return sum_of(sum) + (query->sink ? expf(*query->sink - most) : 0);
 }
 
 /* 16 numbers of one row of a pair: low halves are the even row, high halves the odd one. */

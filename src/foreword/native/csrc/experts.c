@@ -77,6 +77,7 @@ static int64_t products_of(const Experts *e, const Routing *a, const Product *on
         *p = tall;
         p->rows = rows, p->weight = (const char *)tall.weight + i * (tall.grouped ? one->outputs / LANES * tall.grouped->strip : coded_bytes(one->outputs, one->depth, tall.coding));
         p->x += at * one->depth, p->steps += at;
+        if (p->bias) p->bias += i * one->outputs;
         if (p->kind == GATE) p->gated += at * (one->outputs / 2);
         else p->to += at * one->outputs;
     }

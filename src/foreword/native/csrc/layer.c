@@ -198,13 +198,13 @@ static void run_experts(const Model *m, const Layer *layer, const Forward *f, Wo
     const Routing *a = f->routing;
     const int64_t rows = f->rows, places = rows * each_of(e);
     SHARE(rows, 4, r, rms_norm(f->residual + r * m->hidden, layer->mlp_norm, m->eps, m->hidden, f->narrow + r * m->hidden));
-    product(&(Product){f->narrow, layer->router, rows, m->hidden, routed_of(e), STORE, f->wide, 0}, w);
+    product(&(Product){f->narrow, layer->router, rows, m->hidden, routed_of(e), STORE, f->wide, layer->router_bias}, w);
     SHARE(rows, 4, r, route(m, layer, f, r));
     SHARE(1, 1, once, group_by_expert(e, rows, a));
     SHARE(places, 4, place, gather_row(m, layer, f, place));
-    expert_products(m, a, &(Product){a->gathered, layer->gate_up, places, m->hidden, 2 * e->inner, GATE, 0, 0, a->gated, m->coding, m->activation, .steps = a->steps}, w);
+    expert_products(m, a, &(Product){a->gathered, layer->gate_up, places, m->hidden, 2 * e->inner, GATE, 0, layer->up_bias, a->gated, m->coding, m->activation, .steps = a->steps}, w);
     if (m->coding != WHOLE) SHARE(places, 2, place, quantize_for(layer->down, m->coding, a->gated + place * e->inner, e->inner, a->steps + place));
-    expert_products(m, a, &(Product){a->gated, layer->down, places, e->inner, m->hidden, STORE, a->outputs, 0, 0, m->coding, .steps = a->steps}, w);
+    expert_products(m, a, &(Product){a->gated, layer->down, places, e->inner, m->hidden, STORE, a->outputs, layer->down_bias, 0, m->coding, .steps = a->steps}, w);
     SHARE(rows, 4, r, add_experts(m, layer, f, r));
 }
 

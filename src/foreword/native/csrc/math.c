@@ -41,6 +41,17 @@ static inline floats activated(floats x, int64_t activation) {
     return mul(x, sigmoid(slope));
 }
 
+#define MOST 7 /* numbers of a clamped gate and of what it multiplies */
+
+static inline floats at_most_seven(floats x) { return sub(all(0), maximum(sub(all(0), x), all(-MOST))); }
+
+/* What a gated MLP makes of a gate and of what it lets through; CLAMPED: g sigmoid(1.702 g) (u + 1), both clamped (gpt-oss). */
+static inline floats gated_by(floats gate, floats up, int64_t activation) {
+    if (activation != CLAMPED) return mul(activated(gate, activation), up);
+    gate = at_most_seven(gate), up = maximum(at_most_seven(up), all(-MOST));
+    return mul(mul(gate, sigmoid(mul(gate, all(1.702f)))), add(up, all(1)));
+}
+
 /* GELU, x times the normal distribution function: max(x, 0) - |x| erfc(|x| / sqrt(2)) / 2, off by at most 1e-7 |x| (Abramowitz and Stegun, 7.1.26). */
 static inline floats normal_gate(floats x) {
     const floats size = maximum(x, sub(all(0), x)), t = quotient(all(1), fused(size, all(0.3275911f * 0.70710678f), all(1)));

@@ -22,15 +22,16 @@ typedef struct {
     int64_t number; /* index among the recurrent layers */
     const void *router; /* not NULL: the MLP has experts (experts.c); packed, always bfloat16 */
     const float *expert_bias; /* added to router weights to choose experts; NULL = none */
-    const float *norm_bias, *mlp_norm_bias, *out_bias, *up_bias, *down_bias; /* NULL where the model has none; `up_bias` only in an ungated MLP */
+    const float *norm_bias, *mlp_norm_bias, *out_bias, *up_bias, *down_bias; /* NULL where the model has none; `up_bias` only in an ungated MLP, or of experts: [expert, outputs], as `down_bias` then */
     const void *cross_q, *cross_out; /* not NULL: after attention, rows attend to their source, whose keys and values lie in pages as those of this layer do */
     const float *cross_norm, *cross_norm_bias, *cross_q_bias, *cross_out_bias; /* NULL where the model has none */
     const float *bias; /* [head, distances]: added to the score of a key by its distance, the largest first; NULL = none */
+    const float *router_bias, *sinks; /* [experts, padded to whole panels]; [head]: a score that takes a share of attention and has no value; NULL = none */
 } Layer;
 
 enum { ATTENTION = 1, MLP = 2 };
 enum { WHOLE, BYTES, GROUPS }; /* storage of weights: bfloat16, 8 bits, or each matrix with a header of its own (groups.c) */
-enum { SILU, GELU, GELU_ERF, RELU, RELU_SQUARED }; /* GELU: the tanh form; the last three in ungated MLPs only */
+enum { SILU, GELU, GELU_ERF, RELU, RELU_SQUARED, CLAMPED }; /* GELU: the tanh form; the next three in ungated MLPs only; CLAMPED: of gpt-oss, in gated ones */
 
 typedef struct {
     int64_t layers, hidden, heads, kv_heads, dim, intermediate, vocab;

@@ -28,7 +28,7 @@ typedef struct {
     int64_t rows, depth, outputs;
     int kind;
     float *to;         /* STORE, ADD: [rows, outputs] */
-    const float *bias; /* STORE, ADD; NULL = none */
+    const float *bias; /* NULL = none */
     factor *gated;     /* GATE: [rows, outputs / 2]; half of a panel is gate, half is up */
     int64_t coding, activation;
     float scale;  /* ADD: factor of the product */
@@ -50,7 +50,8 @@ INLINE void put_sums(const Product *p, int64_t row, int64_t column, floats sum) 
  * indexed by a runtime value, gcc keeps it in memory and writes it in every iteration of the product loop. */
 INLINE void finish(const Product *p, int64_t row, int64_t column, floats first, floats last, const int P) {
     if (p->kind == GATE) {
-        store_factors(p->gated + row * (p->outputs / 2) + column / 2, mul(activated(first, p->activation), last));
+        if (p->bias) first = add(first, load(p->bias + column)), last = add(last, load(p->bias + column + LANES));
+        store_factors(p->gated + row * (p->outputs / 2) + column / 2, gated_by(first, last, p->activation));
         return;
     }
     put_sums(p, row, column, first);

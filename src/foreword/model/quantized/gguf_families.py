@@ -1,0 +1,82 @@
+"""Provides the configs of GGUF files of families that not every supported version of transformers reads.
+
+Names of fields: ggml-org/llama.cpp, gguf-py/gguf/constants.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from transformers import AutoConfig, PreTrainedConfig
+
+from foreword.errors import ModelError
+from foreword.model.quantized.gguf_file import GgufFile
+
+KINDS = {
+    "smollm3": "smollm3",
+    "gpt-oss": "gpt_oss",
+    "lfm2": "lfm2",
+    "qwen35": "qwen3_5_text",
+    "qwen35moe": "qwen3_5_moe_text",
+}
+"""Model types of the architectures of files."""
+SIZES = {
+    "context_length": "max_position_embeddings",
+    "embedding_length": "hidden_size",
+    "feed_forward_length": "intermediate_size",
+    "attention.head_count": "num_attention_heads",
+    "attention.layer_norm_rms_epsilon": "rms_norm_eps",
+    "attention.key_length": "head_dim",
+    "expert_used_count": "num_experts_per_tok",
+    "expert_count": "num_experts",
+    "shortconv.l_cache": "conv_L_cache",
+    "ssm.conv_kernel": "linear_conv_kernel_dim",
+    "ssm.state_size": "linear_key_head_dim",
+    "ssm.group_count": "linear_num_key_heads",
+    "ssm.time_step_rank": "linear_num_value_heads",
+}
+"""Names of fields, and of entries of a config."""
+OTHERWISE = {"lfm2": {"rms_norm_eps": "norm_eps"}, "gpt-oss": {"num_experts": "num_local_experts"}}
+"""Entries that the config of a family calls otherwise."""
+EVERY = 4
+"""Layers. The last of so many attends in Qwen3.5, where a file does not say it."""
+
+
+def family_config(file: GgufFile) -> PreTrainedConfig | None:
+    """Return the config of a file without its rotary positions and tokens; None for the other architectures.
+
+    Raises ModelError for a setting that the model of transformers does not have.
+    """
+    if file.architecture not in KINDS:
+        return None
+    entries: dict[str, Any] = {"num_hidden_layers": layers(file)}
+    entries["tie_word_embeddings"] = "output.weight" not in file.tensors
+    called = OTHERWISE.get(file.architecture, {})
+    for theirs, ours in SIZES.items():
+        if (value := file.field(f"{{}}.{theirs}")) is not None:
+            entries[called.get(ours, ours)] = value
+    heads = file.field("{}.attention.head_count_kv")
+    entries["num_key_value_heads"] = max(heads) if isinstance(heads, list) else heads
+    if file.architecture == "lfm2":
+        if file.field("{}.attention.sliding_window"):
+            raise ModelError(
+                f"cannot read {file.source}: its sliding window is not supported with this architecture. Use the same "
+                "model in safetensors"
+            )
+        kinds = ["full_attention" if count else "conv" for count in heads]
+        return AutoConfig.for_model("lfm2", **entries, layer_types=kinds, block_auto_adjust_ff_dim=False)
+    if file.architecture in ("qwen35", "qwen35moe"):
+        entries["linear_value_head_dim"] = file.field("{}.ssm.inner_size") // entries["linear_num_value_heads"]
+        entries["layer_types"] = ["linear_attention" if one else "full_attention" for one in _recurrent(file)]
+    return AutoConfig.for_model(KINDS[file.architecture], **entries)
+
+
+def layers(file: GgufFile) -> int:
+    """Return the layers of the language model: those that predict further tokens come after them."""
+    return file.field("{}.block_count") - (file.field("{}.nextn_predict_layers") or 0)
+
+
+def _recurrent(file: GgufFile) -> list[bool]:
+    count, given = layers(file), file.field("{}.attention.recurrent_layers")
+    every = file.field("{}.full_attention_interval") or EVERY
+    return given[:count] if isinstance(given, list) else [(place + 1) % every != 0 for place in range(count)]

@@ -1,0 +1,166 @@
+"""Provides the weights of a GGUF file under the names of transformers: numbers and, where it holds them, codes.
+
+Llama.cpp's converter splits, renames and reorders weights. Here each of its changes is undone, on codes too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from foreword.errors import ModelError
+from foreword.model.quantized.coded import Coded, joined
+from foreword.model.quantized.gguf_families import layers
+from foreword.model.quantized.gguf_file import ROPE, GgufFile
+
+EXPERTS = re.compile(r"model\.layers\.(\d+)\.mlp\.experts\.(gate_up|down)_proj(_bias)?")
+ROTATED_PAIRS = ("llama", "smollm3")
+"""Architectures whose queries and keys llama.cpp rotates in pairs of neighbours."""
+AROUND_ONE = ("gemma2", "gemma3", "qwen35", "qwen35moe")
+"""Architectures whose norms a file holds plus one; but for the norms of linear attention."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a file holds a weight, and what undoes the changes of the converter."""
+
+    names: tuple[str, ...]
+    """Tensors of which the weight has all outputs, one tensor after another."""
+    rows: Int[Tensor, "outputs"] | None = None
+    """Index in the file of each output; None = the same order."""
+    columns: Int[Tensor, "depth"] | None = None
+    """Index in the file of each input; None = the same order."""
+    number: Callable[[Tensor], Tensor] | None = None
+    """What undoes a change of the numbers, which then are no codes."""
+    transposed: bool = False
+    """Whether the model holds a matrix of each expert as [inputs, outputs]."""
+
+
+def weights(file: GgufFile, model: PreTrainedModel, dtype: torch.dtype) -> tuple[dict[str, Tensor], dict[str, Coded]]:
+    """Return the weights of a model, which may be without storage, by name, and those of them in few bits.
+
+    A weight that the file lacks is left out. Raises ModelError for a tensor that the model has no place for.
+    """
+    tied = {"lm_head.weight"} if model.config.tie_word_embeddings else set()
+    places = {name: _place(file, model.config, name) for name in model.state_dict() if name not in tied}
+    _check_used(file, model, {name for place in places.values() for name in place.names})
+    tensors: dict[str, Tensor] = {}
+    coded: dict[str, Coded] = {}
+    shapes = {name: weight.shape for name, weight in model.state_dict().items()}
+    for name, place in places.items():
+        if not all(one in file.tensors for one in place.names):
+            continue
+        parts = [file.coded(one) for one in place.names]
+        matrices = [part for part in parts if part is not None]
+        found = _ordered(joined(matrices), place) if len(matrices) == len(parts) else None
+        if found is None:
+            tensors[name] = _numbers(file, place, shapes[name]).to(dtype)
+            continue
+        coded[name] = found
+        tensors[name] = _shaped(found.weights(dtype), shapes[name], transposed=place.transposed)
+    return tensors, coded
+
+
+def _place(file: GgufFile, config: Any, name: str) -> Place:
+    if match := EXPERTS.fullmatch(name):
+        return _experts(file, *match.groups())
+    theirs = file.names(config.num_hidden_layers).get_name(
+        name.replace(".dt_bias", ".dt_proj.bias"), try_suffixes=(".weight", ".bias")
+    )
+    full = theirs if theirs in file.tensors else f"{theirs}.weight"
+    if file.architecture in ROTATED_PAIRS and ("attn_q." in full or "attn_k." in full):
+        size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        return Place((full,), rows=halves(int(file.tensors[full].shape[-1]) if full in file.tensors else 0, size))
+    if ".linear_attn." in name and ".linear_attn.norm." not in name:
+        return _linear_attention(full, config, name.rsplit(".linear_attn.", 1)[1])
+    if file.architecture in AROUND_ONE and "norm" in full and ".linear_attn." not in name:
+        return Place((full,), number=lambda numbers: numbers - 1)
+    return Place((full,))
+
+
+def _experts(file: GgufFile, layer: str, matrix: str, bias: str | None) -> Place:
+    """Return the place of the matrices of all experts, or of their biases. Gpt-oss alternates gate and up."""
+    ending, alternating = "bias" if bias else "weight", file.architecture == "gpt-oss"
+    if matrix == "down":
+        return Place((f"blk.{layer}.ffn_down_exps.{ending}",), transposed=alternating and not bias)
+    both = f"blk.{layer}.ffn_gate_up_exps.{ending}"
+    if both in file.tensors and not alternating:
+        return Place((both,))
+    names = tuple(f"blk.{layer}.ffn_{part}_exps.{ending}" for part in ("gate", "up"))
+    if names[0] not in file.tensors:
+        return Place(names)
+    shape = [int(size) for size in file.tensors[names[0]].shape][::-1]
+    each = torch.arange(2 * shape[0] * shape[1]).view(2, *shape[:2])
+    rows = each.permute(1, 2, 0) if alternating else each.transpose(0, 1)
+    return Place(names, rows=rows.flatten(), transposed=alternating and not bias)
+
+
+def _linear_attention(full: str, config: Any, name: str) -> Place:
+    """Return the place of a weight of Qwen3.5's linear attention.
+
+    Llama.cpp takes the first value head of each key head, then the second ones.
+    """
+    heads, times = config.linear_num_key_heads, config.linear_num_value_heads // config.linear_num_key_heads
+    first = torch.arange(heads * times).view(times, heads).T.flatten()
+    size, before = config.linear_value_head_dim, 2 * heads * config.linear_key_head_dim
+    values = (first[:, None] * size + torch.arange(size)).flatten()
+    if name in ("in_proj_qkv.weight", "conv1d.weight"):
+        return Place((full,), rows=torch.cat([torch.arange(before), before + values]))
+    if name == "out_proj.weight":
+        return Place((full,), columns=values)
+    if name == "A_log":
+        return Place((full,), rows=first, number=lambda numbers: (-numbers).log())
+    return Place((full,), rows=values if name == "in_proj_z.weight" else first)
+
+
+def halves(rows: int, size: int) -> Int[Tensor, "rows"]:
+    """Return the rows of a projection to heads of this size in the order of transformers.
+
+    Llama.cpp rotates the pair 2i and 2i + 1 of a head by the angle of transformers' pair i and size / 2 + i.
+    """
+    return torch.arange(rows).view(-1, size // 2, 2).transpose(1, 2).flatten()
+
+
+def _ordered(matrix: Coded, place: Place) -> Coded | None:
+    """Return a matrix in the order of transformers; None where its codes cannot be held so."""
+    if place.number is not None:
+        return None
+    matrix = matrix if place.rows is None else matrix.rows(place.rows)
+    return matrix if place.columns is None else matrix.columns(place.columns)
+
+
+def _numbers(file: GgufFile, place: Place, shape: torch.Size) -> Float[Tensor, "*shape"]:
+    """Return a weight as numbers."""
+    parts = [file.numbers(name) for name in place.names]
+    whole = torch.cat([part.reshape(-1, part.shape[-1]) if part.dim() > 1 else part for part in parts])
+    if whole.dim() > 1 and len(shape) > 1 and place.names[0].endswith(".bias"):
+        whole = whole.flatten()  # of experts: an output each
+    whole = whole if place.rows is None else whole[place.rows]
+    whole = whole if place.columns is None else whole[:, place.columns]
+    whole = whole if place.number is None else place.number(whole)
+    return _shaped(whole, shape, transposed=place.transposed)
+
+
+def _shaped(whole: Tensor, shape: torch.Size, *, transposed: bool) -> Float[Tensor, "*shape"]:
+    if transposed:
+        return whole.view(shape[0], shape[2], shape[1]).transpose(1, 2).contiguous()
+    return whole.reshape(shape) if whole.numel() == shape.numel() else whole
+
+
+def _check_used(file: GgufFile, model: nn.Module, used: set[str]) -> None:
+    """Raise ModelError for a tensor that the model of transformers has no place for: it would be left out."""
+    further = range(layers(file), file.field("{}.block_count"))  # layers that predict further tokens
+    for name in file.tensors:
+        layer = re.match(r"blk\.(\d+)\.", name)
+        if name not in used and name not in ROPE and not (layer and int(layer[1]) in further):
+            raise ModelError(
+                f"cannot read {file.source}: {type(model).__name__} has no place for its tensor {name}. Use the same "
+                "model in safetensors"
+            )
