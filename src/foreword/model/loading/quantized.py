@@ -60,7 +60,7 @@ def load_dequantized(
     """
     source, settings = pretrained_model_name_or_path, quantization(config) or {}
     kind = dtype if isinstance(dtype, torch.dtype) else _dtype(config, dtype)
-    tensors, coded, unused = _read(str(source), _files(source), settings, kind)
+    tensors, coded, unused = _read(str(source), files(source), settings, kind)
     places = {tensors[name].data_ptr(): matrix for name, matrix in coded.items()}
     config = deepcopy(config)
     for part in (config, config.get_text_config()):
@@ -93,7 +93,7 @@ def _dtype(config: PreTrainedConfig, name: str) -> torch.dtype:
     return usual if isinstance(usual, torch.dtype) else torch.bfloat16
 
 
-def _files(source: str | Path) -> list[Path]:
+def files(source: str | Path) -> list[Path]:
     index = read_json(source, INDEX)
     names = [WEIGHTS] if index is None else sorted(set(index["weight_map"].values()))
     files = [hub.file(source, name) for name in names]
