@@ -30,7 +30,7 @@ def inspect(
     """Load a model and show its backend, the reason for it, and the cost of draft tokens."""
     from foreword import LLM
     from foreword.draft import PLAIN, RETOLD, SHARED, WITH_DRAFT, WITHOUT_DRAFT
-    from foreword.model.options import options as check_options
+    from foreword.model.loading.options import options as check_options
 
     given = loading.keywords
     forms = {name: given.pop(name, None) for name in ("weights", "kv")}
@@ -64,7 +64,7 @@ def _model(llm: LLM, *, as_json: bool) -> dict[str, object]:
         "architecture": type(target.hf).__name__,
         "parameters": target.parameters,
         "dtype": str(target.dtype).removeprefix("torch."),
-        **{name: form for name, form in (("weights", target.weights), ("kv", target.kv)) if form is not None},
+        **target.forms,
         "device": str(target.device),
         "context": target.context if target.context < NO_LIMIT else None if as_json else "no limit",
         "vocabulary size": target.vocab,

@@ -6,9 +6,8 @@ Every contact with the models of transformers is in this folder; it knows nothin
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
 from collections.abc import Sequence as List
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import cast
 
@@ -25,10 +24,10 @@ from foreword.model.loading import offloaded
 from foreword.model.loading.causal import check_causal
 from foreword.model.loading.config import read_config, unloadable
 from foreword.model.loading.load import eos_ids, load_weights
-from foreword.model.options import FORMS, check_forms, dtypes, options
+from foreword.model.loading.options import FORMS, check_forms, dtypes, options
 from foreword.model.pool.hooks import layer_count
 from foreword.model.pool.memory import most_tokens
-from foreword.model.pool.packed_linear import Swap, swap_out
+from foreword.model.pool.packed_linear import Swap
 from foreword.model.pool.plan import Read
 from foreword.model.probe.probe import NATIVE, Capability, backend_named, build_backend, choose
 from foreword.model.quantized import coded
@@ -166,6 +165,11 @@ class Model:
         return self.hf.dtype
 
     @property
+    def forms(self) -> dict[str, str | int]:
+        """Return `weights`, `kv` and `offloaded`, those that are not None."""
+        return {name: form for name in ("weights", "kv", "offloaded") if (form := getattr(self, name)) is not None}
+
+    @property
     def eos(self) -> frozenset[int]:
         """Return the end-of-text ids of the checkpoint's generation settings."""
         return eos_ids(self.hf)[0]
@@ -182,7 +186,7 @@ class Model:
                 "dtype": str(self.dtype),
                 "device": torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else self.device.type,
                 "backend": self.capability.backend,
-                **{form: it for form in ("weights", "kv", "offloaded") if (it := getattr(self, form)) is not None},
+                **self.forms,
             }
             self._cost = known(self, key)
         return self._cost
@@ -294,21 +298,3 @@ class Model:
         """Return a model of the same weights with keys and values of its own: a draft model for itself."""
         with getattr(self.backend, "own_attention", nullcontext)():
             return Model(self.hf, self.name, known=self.capability, swaps=[])
-
-
-@contextmanager
-def borrow(hf: PreTrainedModel, known: Capability | None = None) -> Iterator[Model]:
-    """Yield a Model over the caller's model, whose attention, layers and training modes are restored on exit.
-
-    `known` is the capability of an earlier borrow of a model built the same way; it saves the probe.
-    """
-    implementation = hf.config._attn_implementation or "eager"
-    modes = [(module, module.training) for module in hf.modules()]
-    swaps: list[Swap] = []
-    try:
-        yield Model(hf, known=known, swaps=swaps)
-    finally:
-        swap_out(swaps)
-        hf.set_attn_implementation(implementation)
-        for module, training in modes:
-            module.training = training

@@ -71,7 +71,7 @@ class CpuBackend(ImageKernel):
         offload.write(self._model, self._held, self._table, folder)
 
     def offload(self, folder: Path, free: int) -> int:
-        """Hold the matrices of a folder instead, as many as fit in `free` bytes; return the number of layers that do not.
+        """Hold the matrices of a folder instead, as many as fit in `free` bytes; return how many layers do not.
 
         Those are read from the folder in every forward.
         """

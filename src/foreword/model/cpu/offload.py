@@ -1,4 +1,4 @@
-"""Packed weights in a file: the first layers are kept in memory, the others are read in every forward (csrc/threads.c)."""
+"""Packed weights in a file: the first layers are kept in memory, the others read in every forward (csrc/threads.c)."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def _placed(file: IO[bytes], pages: Pages, part: Mapping[str, Any], owner: Any) 
     """Read a part into memory, and point its owner to it; return its matrices."""
     memory = pages.empty((part["stop"] - part["start"],), torch.uint8)
     file.seek(part["start"])
-    view, done = memoryview(memory.numpy()), 0
+    view, done = memoryview(memory.numpy().data), 0
     while done < len(view):
         got = file.readinto(view[done:])  # type: ignore[attr-defined] # a raw file
         if not got:

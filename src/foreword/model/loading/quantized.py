@@ -94,12 +94,13 @@ def _dtype(config: PreTrainedConfig, name: str) -> torch.dtype:
 
 
 def files(source: str | Path) -> list[Path]:
+    """Return the files of a checkpoint in safetensors. Raises ModelError where one does not exist."""
     index = read_json(source, INDEX)
     names = [WEIGHTS] if index is None else sorted(set(index["weight_map"].values()))
     files = [hub.file(source, name) for name in names]
     if not all(file.is_file() for file in files):
         raise ModelError(
-            f"cannot load the weights of {str(source)!r}: quantized weights are read from {WEIGHTS}, which does not "
+            f"cannot load the weights of {str(source)!r}: its weights are read from {WEIGHTS}, which does not "
             "exist. Use a checkpoint in safetensors"
         )
     return files
