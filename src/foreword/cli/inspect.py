@@ -33,9 +33,11 @@ def inspect(
     from foreword.model.loading.options import options as check_options
 
     given = loading.keywords
-    forms = {name: given.pop(name, None) for name in ("weights", "kv")}
+    forms = {name: given.get(name) for name in ("weights", "kv")}
     check_options(dtype=given["dtype"], device=given["device"], backend=given.get("backend"), **forms)
-    llm = LLM(model, method=PLAIN, **given)
+    if "offload_folder" in given:
+        forms.clear()  # the weights in bfloat16, to compare with, may not fit in memory
+    llm = LLM(model, method=PLAIN, **{name: option for name, option in given.items() if name not in forms})
     apart = _quantized(llm, **forms) if any(forms.values()) else {}
     drafted = WITH_DRAFT if draft is not None or model is None else WITHOUT_DRAFT
     facts = _model(llm, as_json=as_json) | {"default method": drafted}
