@@ -47,14 +47,13 @@ class LLM(Transcribes):
         distribution. Or a guarantee, "same-text" or "same-distribution", for the fastest rule that gives it.
     budget: policy for the number of draft tokens (docs/budgets.md).  nodes: instead, a fixed number per round.
     learn: distil the draft model between rounds (docs/online.md): True, or Learning with its share of the time.
-    dtype, device, backend, weights, kv, trust_remote_code: see `Model.load`.
+    dtype, device, backend, weights, kv, offload_folder, trust_remote_code: see `Model.load`.
     tokenizer: default, that of the target's folder; False for token ids alone (docs/targets/image-tokens.md).
     slots: sequences that run at a time.  chunk: prompt tokens read in one round.
     cache_tokens: most tokens of keys and values held, a quarter of the free memory by default (docs/kv-cache.md).
 
     Requests may set their own method, rule and budget (`SamplingParams`). If several methods need a source, `draft`
-    maps method names to sources, {"lm": folder, …}; the first is the default method.
-    Threads may share one LLM: their requests share rounds. An error of a request ends that request alone.
+    maps method names to sources; the first is the default. Threads may share one LLM: their requests share rounds.
     """
 
     def __init__(
@@ -72,6 +71,7 @@ class LLM(Transcribes):
         backend: str | None = None,
         weights: str | None = None,
         kv: str | None = None,
+        offload_folder: str | Path | None = None,
         slots: int = 8,
         chunk: int = 512,
         cache_tokens: int | None = None,
@@ -85,8 +85,8 @@ class LLM(Transcribes):
         if target is None:
             target = bundled.target()
             draft = shipped(find_method(method or WITH_DRAFT), method or WITH_DRAFT) if draft is None else draft
-        forms = dict(weights=weights, kv=kv)
-        how = dict(dtype=dtype, device=device, backend=backend, trust_remote_code=trust_remote_code, **forms)
+        forms = dict(weights=weights, kv=kv, offload_folder=offload_folder)
+        how = dict(dtype=dtype, device=device, backend=backend, trust_remote_code=trust_remote_code) | forms
         check_given(target, draft, tokenizer, **how)
         self.method = default_method(draft) if method is None else method
         drafter = find_method(self.method)
@@ -163,7 +163,7 @@ class LLM(Transcribes):
             return "<LLM, closed>"
         target, engine = self.target, self.engine
         about = f"method={self.method!r}, rule={engine.rule.name!r}, budget={type(engine.budget).__name__}"
-        forms = "".join(f", {name}={form!r}" for name in ("weights", "kv") if (form := getattr(target, name)))
+        forms = "".join(f", {name}={form!r}" for name, form in target.forms.items())
         kind = f"dtype='{target.dtype}'".replace("torch.", "") + forms
         return f"LLM({target.name!r}, {about}, {kind}, device='{target.device}', backend={target.capability.backend!r})"
 

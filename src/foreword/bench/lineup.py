@@ -36,7 +36,7 @@ from foreword.model import Model, check_same, load_tokenizer, measure
 from foreword.model.cpu.supported import usual
 from foreword.model.loading.config import read_config
 from foreword.model.loading.load import load_weights
-from foreword.model.options import DTYPES
+from foreword.model.loading.options import DTYPES
 from foreword.scheduler import Scheduler
 from foreword.verify import rule
 

@@ -15,7 +15,7 @@ from foreword.budget.base import DraftBudget, Measure, RoundResult
 from foreword.budget.batch_gain import BatchGain
 from foreword.budget.costs import Costs
 from foreword.budget.drafting_cost import DraftingCost
-from foreword.budget.predictions import DraftProbabilities
+from foreword.budget.predictions import DraftProbabilities, largest
 from foreword.budget.record import BACKOFF, LIMIT, LONGEST, LOSS_BUDGET, SHARE, AcceptanceRecord, Balance
 from foreword.estimators import finite, running_mean
 from foreword.types import Clock, Draft, Sequence
@@ -64,7 +64,7 @@ class AdaptiveBudget(DraftBudget):
         self._balance, self._round_balances = Balance(), list[Balance]()
         """The entry for the sequence of the last `nodes` call, and the entries of this round."""
         self._records: dict[int, AcceptanceRecord] = {}
-        self._draft_probs = DraftProbabilities()
+        self._draft_probs = DraftProbabilities(largest(cost))
         self._round_probs: list[list[float]] = []
         """Stated probabilities of this round, by sequence."""
         self._plans: dict[tuple[bool, bool], tuple[float, float]] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from collections.abc import Sequence as List
 from dataclasses import dataclass, field
 
@@ -9,13 +10,24 @@ from foreword.budget.costs import Costs
 from foreword.estimators import CalibrationRatio, LinearCost
 
 MOST = 48
-"""Draft tokens. Largest tree tried."""
+"""Draft tokens. Largest tree tried, unless more rows are cheap."""
+CHEAP = 2.0
+"""Times the seconds of one row. A tree may be larger than MOST if its forward takes no longer: it waits for a disk."""
+STEPS = 12
+"""Rounds in which the number of draft tokens can grow from nothing to the largest tree."""
+
+
+def largest(cost: Mapping[int, float]) -> int:
+    """Return the draft tokens of the largest tree to try, by the measured seconds of a forward by rows."""
+    return max(MOST, max(rows for rows in cost if cost[rows] <= CHEAP * cost[min(cost)]) - 1)
 
 
 @dataclass(slots=True)
 class DraftProbabilities:
     """Statistics on drafts whose tokens have stated acceptance probabilities."""
 
+    limit: int = MOST
+    """Draft tokens of the largest tree."""
     available: bool = False
     """Such drafts have been seen."""
     most: int = 8
@@ -28,9 +40,9 @@ class DraftProbabilities:
     def settle(self, kept: list[int], expected: float) -> None:
         """Update `most` from the draft tokens kept per sequence; `expected` is the sum of their probabilities."""
         self.available = True
-        self.most = min(max(max(kept, default=0) + 2, (15 * self.most) // 16, 4), MOST)
+        self.most = min(max(max(kept, default=0) + 2, (15 * self.most) // 16, 4), self.limit)
         if kept and max(kept) >= self.most - 2:
-            self.most = min(self.most + 4, MOST)
+            self.most = min(self.most + self.limit // STEPS, self.limit)
         self.calibration.promise(expected)
 
     def paying(self, probabilities: List[float], rows: int, costs: Costs, overhead: float) -> int:

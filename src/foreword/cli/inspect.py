@@ -30,12 +30,14 @@ def inspect(
     """Load a model and show its backend, the reason for it, and the cost of draft tokens."""
     from foreword import LLM
     from foreword.draft import PLAIN, RETOLD, SHARED, WITH_DRAFT, WITHOUT_DRAFT
-    from foreword.model.options import options as check_options
+    from foreword.model.loading.options import options as check_options
 
     given = loading.keywords
-    forms = {name: given.pop(name, None) for name in ("weights", "kv")}
+    forms = {name: given.get(name) for name in ("weights", "kv")}
     check_options(dtype=given["dtype"], device=given["device"], backend=given.get("backend"), **forms)
-    llm = LLM(model, method=PLAIN, **given)
+    if "offload_folder" in given:
+        forms.clear()  # the weights in bfloat16, to compare with, may not fit in memory
+    llm = LLM(model, method=PLAIN, **{name: option for name, option in given.items() if name not in forms})
     apart = _quantized(llm, **forms) if any(forms.values()) else {}
     drafted = WITH_DRAFT if draft is not None or model is None else WITHOUT_DRAFT
     facts = _model(llm, as_json=as_json) | {"default method": drafted}
@@ -64,7 +66,7 @@ def _model(llm: LLM, *, as_json: bool) -> dict[str, object]:
         "architecture": type(target.hf).__name__,
         "parameters": target.parameters,
         "dtype": str(target.dtype).removeprefix("torch."),
-        **{name: form for name, form in (("weights", target.weights), ("kv", target.kv)) if form is not None},
+        **target.forms,
         "device": str(target.device),
         "context": target.context if target.context < NO_LIMIT else None if as_json else "no limit",
         "vocabulary size": target.vocab,

@@ -4,8 +4,9 @@ from transformers import PreTrainedModel as HFModel
 
 from foreword.model.backend import Mode
 from foreword.model.cost import measure
-from foreword.model.model import Model, borrow
-from foreword.model.options import options
+from foreword.model.loading.given import borrow
+from foreword.model.loading.options import options
+from foreword.model.model import Model
 from foreword.model.pool.plan import Read
 from foreword.model.pool.seq2seq import source_id
 from foreword.model.probe.probe import Capability

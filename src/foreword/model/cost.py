@@ -32,6 +32,8 @@ POINTS = (
 
 The cost curve bends after 12 rows, where the C forward begins to go over its weights twice.
 """
+WIDE = (64, 256)
+"""Rows. Where already the second point takes too long, as with weights on a disk, these are measured instead, once."""
 TURNS = 12
 """Measurements of each point, at most, after the first."""
 PROMPT = 16
@@ -113,6 +115,8 @@ def measured(model: Readable, *, seconds: float = 2.0) -> Cost:
         for point in points:
             if probe.fits(*point) and (not times or perf_counter() - started < seconds / 3):
                 times[point] = [probe(*point)]
+        if len(times) == 1 and len(points) > 1:
+            times |= {(rows, NEAR): [probe(rows, NEAR)] for rows in WIDE if probe.fits(rows, NEAR)}
         for turn in range(TURNS):
             spent = perf_counter() - started
             if spent >= (0.3 if turn > 2 else 0.6) * seconds or not probe.fits_all(times):
@@ -158,11 +162,11 @@ class _Probe:
     def __init__(self, model: Readable) -> None:
         self._backend, self._context = model.backend, model.context
         copies = self._copies = model.backend.copies
-        self._tokens = [token % model.vocab for token in range(7, 7 + 64)]
+        self._tokens = [token % model.vocab for token in range(7, 7 + WIDE[-1])]
         self.near = min(NEAR if copies else PROMPT, model.context // 2)
         far = FAR if copies and model.context >= FAR + 64 else 0
         kept = 0 if copies else (1 + TURNS) * len(POINTS)  # tokens that stay, one a forward
-        self._backend.open(PROBE_ID, max(far, self.near) + kept + 64)
+        self._backend.open(PROBE_ID, max(far, self.near) + kept + WIDE[-1])
         if isinstance(self._backend, Encodes):
             self._backend.encode(PROBE_ID, self._backend.probe_source)
         prompt = self._held = min(PROMPT, self.near)

@@ -6,9 +6,8 @@ Every contact with the models of transformers is in this folder; it knows nothin
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
 from collections.abc import Sequence as List
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import cast
 
@@ -21,17 +20,19 @@ from foreword.errors import ForewordError, ModelError
 from foreword.model.backend import Encodes, Mode, ReadsHiddenStates
 from foreword.model.cost import Cost, known
 from foreword.model.cpu.backend import CpuBackend
+from foreword.model.loading import offloaded
 from foreword.model.loading.causal import check_causal
 from foreword.model.loading.config import read_config, unloadable
 from foreword.model.loading.load import eos_ids, load_weights
-from foreword.model.options import FORMS, check_forms, dtypes, options
+from foreword.model.loading.options import FORMS, check_forms, dtypes, options
 from foreword.model.pool.hooks import layer_count
 from foreword.model.pool.memory import most_tokens
-from foreword.model.pool.packed_linear import Swap, swap_out
+from foreword.model.pool.packed_linear import Swap
 from foreword.model.pool.plan import Read
 from foreword.model.probe.probe import NATIVE, Capability, backend_named, build_backend, choose
 from foreword.model.quantized import coded
 from foreword.model.seq2seq import Seq2Seq
+from foreword.native.huge_pages import pages_in
 from foreword.native.openmp import one_thread
 from foreword.native.tree import GrownTree, TreeRequest
 from foreword.types import Encoded
@@ -79,6 +80,8 @@ class Model:
         self.weights: str | None = f"{bits:.1f} bits" if bits < 16 else None
         self.kv: str | None = None
         """Forms of the weights, and of keys and values: "int8", "int4" or a checkpoint's bits; None = the dtype."""
+        self.offloaded: int | None = None
+        """Layers that are read from disk in every forward; None = all are in memory."""
         self.quantize(weights, kv)
         self._checked_layers: set[tuple[int, ...]] = set()
         """Layer numbers that `check_hidden_states` has accepted."""
@@ -105,6 +108,7 @@ class Model:
         backend: str | None = None,
         weights: str | None = None,
         kv: str | None = None,
+        offload_folder: str | Path | None = None,
         trust_remote_code: bool = False,
     ) -> Model:
         """Load a checkpoint from a folder, the hub or a GGUF file (docs/targets/quantized.md).
@@ -114,17 +118,27 @@ class Model:
         "cache" or "plain"; None takes the fastest that gives the model's own scores (docs/how-it-works.md).
         `weights="int8"` or "int4" quantizes the linear weights and `kv="int8"` keys and values, on backend "native"
         only: the model is then another one, of fewer bytes (docs/targets/quantized.md).
-        `trust_remote_code` allows Python code from its folder and its draft model's, else refused. Raises ModelError
-        when there is no such model, its weights are incomplete or not finite, or it cannot run on that backend.
+        `offload_folder` gets the packed weights; those that do not fit in memory are read from there in every forward
+        (docs/targets/larger-than-memory.md). `trust_remote_code` allows Python code from its folder and its draft
+        model's, else refused. Raises ModelError when there is no such model, its weights are incomplete or not finite,
+        or it cannot run on that backend.
         """
-        where, backend = options(dtype=dtype, device=device, backend=backend, weights=weights, kv=kv)
+        forms = {"weights": weights, "kv": kv, "offload_folder": offload_folder}
+        where, backend = options(dtype=dtype, device=device, backend=backend, **forms)
         config = read_config(source, trust_remote_code=trust_remote_code, seq2seq=True)
+        place = None if offload_folder is None else offloaded.place(offload_folder, source, config, weights)
+        if place is not None and place.is_dir():
+            return offloaded.opened(cls, place, source, config, kv=kv, trusted=trust_remote_code)
         first, *others = dtypes(dtype, where, config.architectures if backend in (None, NATIVE) else None)
         hf = load_weights(source, config, first, trust_remote_code=trust_remote_code)
         try:
             nn.Module.to(hf, where)
-            model = cls(hf, str(source), backend=backend, weights=weights, kv=kv)
+            with pages_in(None if place is None else place.parent):
+                model = cls(hf, str(source), backend=backend, weights=weights, kv=kv)
             coded.drop(hf)
+            if place is not None:
+                offloaded.write(model, place)
+                offloaded.attach(model, place)
         except ForewordError:
             raise
         except (torch.OutOfMemoryError, MemoryError) as error:
@@ -151,6 +165,11 @@ class Model:
         return self.hf.dtype
 
     @property
+    def forms(self) -> dict[str, str | int]:
+        """Return `weights`, `kv` and `offloaded`, those that are not None."""
+        return {name: form for name in ("weights", "kv", "offloaded") if (form := getattr(self, name)) is not None}
+
+    @property
     def eos(self) -> frozenset[int]:
         """Return the end-of-text ids of the checkpoint's generation settings."""
         return eos_ids(self.hf)[0]
@@ -167,7 +186,7 @@ class Model:
                 "dtype": str(self.dtype),
                 "device": torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else self.device.type,
                 "backend": self.capability.backend,
-                **{form: getattr(self, form) for form in ("weights", "kv") if getattr(self, form) is not None},
+                **self.forms,
             }
             self._cost = known(self, key)
         return self._cost
@@ -279,21 +298,3 @@ class Model:
         """Return a model of the same weights with keys and values of its own: a draft model for itself."""
         with getattr(self.backend, "own_attention", nullcontext)():
             return Model(self.hf, self.name, known=self.capability, swaps=[])
-
-
-@contextmanager
-def borrow(hf: PreTrainedModel, known: Capability | None = None) -> Iterator[Model]:
-    """Yield a Model over the caller's model, whose attention, layers and training modes are restored on exit.
-
-    `known` is the capability of an earlier borrow of a model built the same way; it saves the probe.
-    """
-    implementation = hf.config._attn_implementation or "eager"
-    modes = [(module, module.training) for module in hf.modules()]
-    swaps: list[Swap] = []
-    try:
-        yield Model(hf, known=known, swaps=swaps)
-    finally:
-        swap_out(swaps)
-        hf.set_attn_implementation(implementation)
-        for module, training in modes:
-            module.training = training

@@ -96,7 +96,7 @@ class Model(Structure):
     _fields_ += [("recurrence", POINTER(Recurrence)), ("experts", POINTER(Experts))]
     _fields_ += [(n, c_void_p) for n in ("norm_bias", "head_bias", "position_embedding")]
     _fields_ += [(n, c_int64) for n in ("position_count", "centred", "plain", "parallel", "norm_after_rotary")]
-    _fields_ += [("query_scale", c_void_p), ("kv_coding", c_int64), ("distances", c_int64)]
+    _fields_ += [("query_scale", c_void_p), ("kv_coding", c_int64), ("distances", c_int64), ("stream", c_void_p)]
 
 
 class Span(Structure):
@@ -136,6 +136,9 @@ def library() -> ctypes.CDLL | str:
         lib.foreword_move.argtypes = [POINTER(Model), c_void_p, c_int64, c_int64]
         lib.foreword_write.argtypes = [POINTER(Model), c_int64, c_void_p, c_void_p, c_int64, c_void_p]
         lib.foreword_shift.argtypes = [POINTER(Model), POINTER(State), c_int64, c_int64]
+        lib.foreword_stream.argtypes = [ctypes.c_char_p, c_int64, c_int64, c_void_p, c_void_p, c_int64]
+        lib.foreword_stream.restype = c_void_p
+        lib.foreword_stream_failed.argtypes = lib.foreword_end_stream.argtypes = [c_void_p]
         lib.foreword_use_amx(1)
     return lib
 

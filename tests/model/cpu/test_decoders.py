@@ -12,7 +12,7 @@ import tiny_whisper
 from foreword.errors import ModelError
 from foreword.model import Model, Read
 from foreword.model.cpu.decoders import DecoderBackend
-from foreword.model.model import borrow
+from foreword.model.loading.given import borrow
 from foreword.model.probe.trial import ROUNDED
 from foreword.model.weights import copied, replace
 from foreword.native.forward import library

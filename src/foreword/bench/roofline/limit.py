@@ -22,7 +22,7 @@ from foreword.bench.stats import Interval
 from foreword.errors import InvalidRequest, ModelError
 from foreword.model import Mode, Model, Read
 from foreword.model.cost import measured
-from foreword.model.options import device_named
+from foreword.model.loading.options import device_named
 from foreword.model.pool.memory import key_bytes
 
 FAMILY = "family"

@@ -74,11 +74,12 @@ class TrustedLoading(Loading):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendLoading(TrustedLoading):
-    """Loading options, the backend, and the forms of weights, keys and values."""
+    """Loading options, the backend, the forms of weights, keys and values, and where weights may lie."""
 
     backend: options.BackendName = None
     weights: options.WeightsName = None
     kv: options.KvName = None
+    offload_folder: options.OffloadFolder = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -82,6 +82,15 @@ KvName = Annotated[
     KV | None,
     _option(MODEL, "--kv", "int8: keys and values in 8 bits (backend native). Default: the dtype.", "FORM"),
 ]
+OffloadFolder = Annotated[
+    Path | None,
+    _option(
+        MODEL,
+        "--offload-folder",
+        "Folder for packed weights; those that do not fit in memory are read from it in every forward.",
+        "DIR",
+    ),
+]
 TrustRemoteCode = Annotated[
     bool, _option(MODEL, "--trust-remote-code", "Permission to run code from the model's folder.")
 ]

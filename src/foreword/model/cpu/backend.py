@@ -11,6 +11,7 @@ from collections.abc import Sequence as List
 from contextlib import AbstractContextManager, nullcontext
 from ctypes import byref, c_int64
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from transformers import PreTrainedModel
 from foreword.errors import ModelError
 from foreword.model import architectures
 from foreword.model.architectures import body, drop_weights, is_recurrent
-from foreword.model.cpu import experts, grouped
+from foreword.model.cpu import experts, grouped, offload
 from foreword.model.cpu.cross import parts_of
 from foreword.model.cpu.images import ImageKernel
 from foreword.model.cpu.kernel import Rotary
@@ -56,12 +57,31 @@ class CpuBackend(ImageKernel):
 
         Raises ModelError if they were quantized.
         """
+        if self._stream is not None:
+            raise ModelError("cannot restore weights: they do not fit in memory. Load a model without offload_folder=")
         if self._model.coding != forward.WHOLE:
             raise ModelError(
                 "cannot restore weights: they are held in few bits. Load a target without weights=, or a draft model "
                 "with learn=True"
             )
         restore(self._hf if model is None else model, self._model, self._held, tied=self._tied)
+
+    def write(self, folder: Path) -> None:
+        """Write the packed matrices to a folder, from which `offload` reads them."""
+        offload.write(self._model, self._held, self._table, folder)
+
+    def offload(self, folder: Path, free: int) -> int:
+        """Hold the matrices of a folder instead, as many as fit in `free` bytes; return how many layers do not.
+
+        Those are read from the folder in every forward.
+        """
+        self._drop_matrices(self._model)
+        matrices, self._stream = offload.attach(self._model, folder, free)
+        self._held += matrices
+        self._table = next((one for one in matrices if one.data_ptr() == self._model.table), self._table)
+        self._model.stream = None if self._stream is None else self._stream.handle
+        self.describe(self._model, self._words, offload.size(folder))
+        return 0 if self._stream is None else self._stream.layers
 
     def lend(self) -> AbstractContextManager[None]:
         """Let the model's own code run while inside, each part with its weights for as long as it runs."""

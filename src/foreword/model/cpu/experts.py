@@ -68,7 +68,7 @@ def products(layer: Any) -> dict[str, Float[Tensor, "outputs depth"]]:
         router.append(mlp.shared_expert_gate.weight)
     halves = (half.unflatten(1, (-1, LANES)) for half in gate_up.chunk(2, dim=1))
     return {
-        "router": torch.cat(router),
+        "router": torch.cat([weight.to(router[-1].device) for weight in router]),  # "meta" if it comes from a file
         "gate_up": torch.stack([*halves], dim=2).flatten(0, 3),
         "down": down.flatten(0, 1),
     }

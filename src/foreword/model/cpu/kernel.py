@@ -16,6 +16,7 @@ from foreword.errors import ModelError
 from foreword.model.backend import Mode
 from foreword.model.cpu import grouped
 from foreword.model.cpu.layout import matrices_of, products, room, vectors
+from foreword.model.cpu.offload import Stream
 from foreword.model.cpu.rows import Rows
 from foreword.model.pool.packing import Paged
 from foreword.model.pool.plan import Read, Span
@@ -59,6 +60,8 @@ class Kernel(Paged[Rows]):
         self._warm: Callable[[Tensor], Tensor] | None = None
         """Positions -> factors of the queries there."""
         self._reached = self._spare = 0
+        self._stream: Stream | None = None
+        """What reads layers from a file; None = all are in memory."""
 
     def describe(self, model: forward.Model, words: int, weight_bytes: int = 0) -> None:
         """Use this model from now on; `words` = number of valid token ids. `weight_bytes`: those held, if 0."""
@@ -175,6 +178,11 @@ class Kernel(Paged[Rows]):
                 layer.cos, layer.sin = (table.data_ptr() for table in self._angles[rotary])
                 self._model.rotary_dim = self._angles[rotary][0].shape[1]
 
+    def _note(self, reads: List[Read]) -> None:
+        if self._stream is not None:
+            self._stream.check()
+        super()._note(reads)
+
     def _describe_layer(self, described: forward.Layer, layer: Any) -> None:
         for name, weight in products(layer).items():
             setattr(described, name, self._pack(weight))
@@ -184,7 +192,8 @@ class Kernel(Paged[Rows]):
     def _pack(self, weight: Tensor) -> int:
         weight = weight.detach().contiguous()
         packed = self._pages.empty((room(len(weight)), weight.shape[1]), weight.dtype)
-        self._library.foreword_pack(weight.data_ptr(), packed.data_ptr(), *weight.shape)
+        if not weight.is_meta:  # else it comes from a file
+            self._library.foreword_pack(weight.data_ptr(), packed.data_ptr(), *weight.shape)
         return self._keep(packed)
 
     def quantize(self, *others: forward.Model, coding: int = forward.BYTES) -> None:

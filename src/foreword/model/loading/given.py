@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from copy import deepcopy
 from itertools import chain
 from pathlib import Path
@@ -15,9 +16,10 @@ from foreword.errors import ForewordError, InvalidRequest, ModelError
 from foreword.errors import named as cause
 from foreword.model.loading.complete import check_finite, weights
 from foreword.model.loading.config import read_config
+from foreword.model.loading.options import options
 from foreword.model.model import Model
-from foreword.model.options import options
-from foreword.model.pool.packed_linear import PackedLinear
+from foreword.model.pool.packed_linear import PackedLinear, Swap, swap_out
+from foreword.model.probe.probe import Capability
 from foreword.model.tokenizer import Tokenizer, load_tokenizer
 
 Given = str | Path | PreTrainedModel | Model
@@ -31,7 +33,7 @@ def check_given(target: object, draft: object, tokenizer: object, **how: Any) ->
 
     `how`: keyword arguments of `Model.load`, checked by `options`.
     """
-    options(**{name: how[name] for name in ("dtype", "device", "backend", "weights", "kv")})
+    options(**{name: how[name] for name in ("dtype", "device", "backend", "weights", "kv", "offload_folder")})
     check_model("target", target)
     for part, source in draft.items() if isinstance(draft, Mapping) else [("", draft)]:
         if source is not None:
@@ -50,6 +52,10 @@ def check_given(target: object, draft: object, tokenizer: object, **how: Any) ->
     if isinstance(target, Model) and (how["weights"], how["kv"]) != (None, None):
         raise InvalidRequest(
             "cannot change 'weights' or 'kv' of a model that is loaded. Give them to Model.load and leave them out"
+        )
+    if how["offload_folder"] is not None:
+        raise InvalidRequest(
+            "cannot offload a model in memory. Save it and give its folder, or leave 'offload_folder' out"
         )
     if tokenizer is None and not _home(target):
         raise InvalidRequest(
@@ -109,6 +115,24 @@ def twin(model: PreTrainedModel) -> PreTrainedModel:
     packed = (layer.packed for layer in model.modules() if isinstance(layer, PackedLinear))
     shared = {id(tensor): tensor for tensor in chain(model.parameters(), model.buffers(), packed)}
     return deepcopy(model, shared)
+
+
+@contextmanager
+def borrow(hf: PreTrainedModel, known: Capability | None = None) -> Iterator[Model]:
+    """Yield a Model over the caller's model, whose attention, layers and training modes are restored on exit.
+
+    `known` is the capability of an earlier borrow of a model built the same way; it saves the probe.
+    """
+    implementation = hf.config._attn_implementation or "eager"
+    modes = [(module, module.training) for module in hf.modules()]
+    swaps: list[Swap] = []
+    try:
+        yield Model(hf, known=known, swaps=swaps)
+    finally:
+        swap_out(swaps)
+        hf.set_attn_implementation(implementation)
+        for module, training in modes:
+            module.training = training
 
 
 def _home(model: object) -> str:

@@ -62,7 +62,7 @@ def load_dequantized(
     """
     source, settings = pretrained_model_name_or_path, quantization(config) or {}
     kind = dtype if isinstance(dtype, torch.dtype) else _dtype(config, dtype)
-    tensors, coded, unused = _read(str(source), _files(source), settings, kind)
+    tensors, coded, unused = _read(str(source), files(source), settings, kind)
     config = deepcopy(config)
     for part in (config, config.get_text_config()):
         if hasattr(part, SETTINGS):
@@ -124,13 +124,14 @@ def _dtype(config: PreTrainedConfig, name: str) -> torch.dtype:
     return usual if isinstance(usual, torch.dtype) else torch.bfloat16
 
 
-def _files(source: str | Path) -> list[Path]:
+def files(source: str | Path) -> list[Path]:
+    """Return the files of a checkpoint in safetensors. Raises ModelError where one does not exist."""
     index = read_json(source, INDEX)
     names = [WEIGHTS] if index is None else sorted(set(index["weight_map"].values()))
     files = [hub.file(source, name) for name in names]
     if not all(file.is_file() for file in files):
         raise ModelError(
-            f"cannot load the weights of {str(source)!r}: quantized weights are read from {WEIGHTS}, which does not "
+            f"cannot load the weights of {str(source)!r}: its weights are read from {WEIGHTS}, which does not "
             "exist. Use a checkpoint in safetensors"
         )
     return files

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from contextlib import suppress
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +20,10 @@ SCALE = 4
 """Bytes of the scale of a row of keys, or of values, of one head in 8 bits."""
 UNKNOWN = 4 * 2**30
 """Bytes taken as free where the system does not tell."""
-CGROUP = Path("/sys/fs/cgroup")
-"""Where Linux tells the memory limit of a container (cgroup v2)."""
+CGROUP, OWN_CGROUP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+"""Where Linux tells the memory limit of a container, and in which one this process is."""
+LIMITS = {"memory.max": "anon", "memory.limit_in_bytes": "rss"}
+"""File of the limit -> entry of memory.stat beside it: bytes that are no copies of files (cgroup 2, cgroup 1)."""
 
 
 def most_tokens(hf: Any, kv: str | None = None) -> int:
@@ -48,7 +52,19 @@ def free_memory(device: torch.device) -> int:
         free = 1024 * next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
     with suppress(AttributeError, OSError, ValueError):
         free = min(free, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    with suppress(OSError, ValueError):  # "max" where there is no limit
-        most, now = (int((CGROUP / f"memory.{name}").read_text(encoding="ascii")) for name in ("max", "current"))
-        free = min(free, max(0, most - now))
+    for folder, (limit, taken) in product(_containers(), LIMITS.items()):
+        with suppress(OSError, ValueError, StopIteration):  # "max" where there is no limit
+            most = int((folder / limit).read_text(encoding="ascii"))
+            lines = (folder / "memory.stat").read_text(encoding="ascii").splitlines()
+            free = min(free, max(0, most - next(int(line.split()[1]) for line in lines if line.split()[0] == taken)))
     return free
+
+
+def _containers() -> Iterator[Path]:
+    """Yield the folders that may hold the limit of this process: those of a container, from inside and outside."""
+    yield from (CGROUP, CGROUP / "memory")
+    with suppress(OSError):
+        for line in OWN_CGROUP.read_text(encoding="utf-8").splitlines():
+            _, kinds, path = line.split(":", 2)
+            if kinds in ("", "memory"):
+                yield CGROUP / kinds / path.lstrip("/")

@@ -3,6 +3,7 @@
  * Every number is computed for its own row in one fixed order, so a row's bits do not depend on how many rows a forward
  * has, on the rows beside it, or on the number of threads. Reference: the Hugging Face model it was packed from.
  */
+#define _GNU_SOURCE /* O_DIRECT */
 #include <pthread.h>
 #include <unistd.h>
 
@@ -104,6 +105,7 @@ void foreword_forward(const Model *m, const Forward *f, int threads) {
             else sched_yield();
         pthread_mutex_unlock(&pool.owner);
     }
+    if (m->stream && m->layers) end_forward(m->stream);
     commit_states(m, f);
 }
 

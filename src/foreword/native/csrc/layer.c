@@ -234,6 +234,7 @@ static void run(const Model *m, const Forward *f, Worker *w) {
     Unpacked unpacked = {.pages = f->unpacked ? f->unpacked + w->me * 2 * parts_of(f->longest, PAGE) * PAGE * m->dim : 0};
     for (int64_t l = 0; l < m->layers; l++) {
         const Layer *layer = m->layer + l;
+        if (m->stream) enter_layer(m->stream, l, w->me);
         if (l == 0) SHARE(rows, 4, r, embed(m, f, r));
         else if (l < f->image_layers) SHARE(rows, 4, r, add_image(m, f, l, r));
         if (wants_hidden(f, l)) SHARE(rows, 4, r, keep_hidden(m, f, l, r));

@@ -61,6 +61,7 @@ typedef struct {
     const float *query_scale; /* [position]: factor of queries after rotation; NULL = 1 */
     int64_t kv_coding; /* of keys and values: WHOLE or BYTES (kv.c) */
     int64_t distances; /* in each layer's `bias`; at least as many as the longest sequence has keys */
+    struct Stream *stream; /* what reads layers from a file; NULL = all are in memory */
 } Model;
 
 /* One sequence's rows of a packed forward. Row r of the span, counted from `start`, attends to the rows

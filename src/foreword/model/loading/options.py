@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as List
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,24 +19,30 @@ FORMS = {"weights": {"int8": forward.BYTES, "int4": forward.GROUPS}, "kv": {"int
 
 
 def options(
-    *, dtype: str | torch.dtype, device: str, backend: str | None, weights: str | None, kv: str | None
+    *,
+    dtype: str | torch.dtype,
+    device: str,
+    backend: str | None,
+    weights: str | None,
+    kv: str | None,
+    offload_folder: str | Path | None = None,
 ) -> tuple[torch.device, str | None]:
-    """Return the device and the backend of these names, after checking all five; loads nothing.
+    """Return the device and the backend of these names, after checking all six; loads nothing.
 
     Raises ModelError for an unknown dtype or a device this machine lacks, InvalidRequest for an unknown backend or
     form of weights or of keys and values, or one that does not go with the others.
     """
-    for name, form in (("weights", weights), ("kv", kv)):
-        if form not in (None, *FORMS[name]):
+    for name, form in (("weights", weights), ("kv", kv), ("offload_folder", offload_folder)):
+        if form not in (None, *FORMS.get(name, (form,))):
             raise InvalidRequest(f"cannot use {name}={form!r}: choose one of {', '.join(FORMS[name])}, or leave it out")
         if form is not None and (backend not in (None, NATIVE) or dtype not in ("auto", "bfloat16", torch.bfloat16)):
             raise InvalidRequest(
-                f"cannot use {name}={form!r} with dtype={dtype!r} and backend={backend!r}: only backend 'native' reads "
-                "them, and it runs models in bfloat16. Leave 'dtype' and 'backend' out"
+                f"cannot use {name}={str(form)!r} with dtype={dtype!r} and backend={backend!r}: only backend 'native' "
+                "can, and it runs models in bfloat16. Leave 'dtype' and 'backend' out"
             )
     if dtype != "auto" and dtype not in (*DTYPES, *DTYPES.values()):
         raise ModelError(f"'dtype' must be 'auto' or one of {', '.join(DTYPES)}, got {dtype!r}")
-    return device_named(device), backend_named(backend)
+    return device_named(device), NATIVE if offload_folder is not None else backend_named(backend)
 
 
 def check_forms(model: str, capability: Capability, *, weights: str | None, kv: str | None) -> None:

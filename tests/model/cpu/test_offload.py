@@ -1,0 +1,173 @@
+"""Weights that do not fit in memory: layers are read from a file in every forward, and no bit of a score changes."""
+
+import os
+import shutil
+
+import pytest
+import torch
+
+import tiny_models
+import tiny_seq2seq
+from foreword import LLM, SamplingParams, bundled
+from foreword.errors import InvalidRequest, ModelError
+from foreword.model import Model, Read
+from foreword.model.cpu import offload
+from foreword.model.pool import memory
+from foreword.native import forward
+from running import prompts
+
+pytestmark = pytest.mark.skipif(forward.reason() is not None, reason=f"no native kernel here: {forward.reason()}")
+KINDS = ["llama-gqa", "qwen3", "gemma3", "lfm2", "qwen3.5", "qwen2-moe", "gpt-neox"]
+LITTLE, MUCH = 2_000_000, 2_000_000_000
+"""Bytes. Too few for the layers of any model here, and enough for all."""
+EVERY = 8
+"""Layers of the bundled target."""
+
+
+@pytest.fixture
+def limited(monkeypatch, tmp_path):
+    """Puts this process into a container with a memory limit, as far as it can tell."""
+
+    def limit(size: int, taken: int = 0) -> None:
+        (tmp_path / "memory.max").write_text(f"{size}\n")
+        (tmp_path / "memory.stat").write_text(f"anon {taken}\nfile 123\n")
+
+    monkeypatch.setattr(memory, "CGROUP", tmp_path)
+    return limit
+
+
+def scores(model: Model) -> torch.Tensor:
+    """The scores of rows that are read at once, and of one that is read later."""
+    tokens = [token % model.vocab for prompt in prompts() for token in prompt][:40]
+    model.open(1, 100)
+    first = model.read([Read(1, 0, tokens, keep=40)])
+    later = model.read([Read(1, 40, [7])])
+    model.close(1)
+    return torch.cat([first, later])
+
+
+@pytest.mark.parametrize(("size", "offloaded"), [(LITTLE, EVERY), (MUCH, None)])
+@pytest.mark.parametrize("form", [None, "int8", "int4"])
+def test_scores_are_those_of_weights_in_memory(form, size, offloaded, limited, tmp_path):
+    whole = scores(Model.load(bundled.target(), weights=form, backend="native"))
+    limited(size)
+    for _ in ("written", "opened", "opened again"):
+        model = Model.load(bundled.target(), weights=form, offload_folder=tmp_path / "weights")
+        assert (model.offloaded, model.weights, str(model.device)) == (offloaded, form, "cpu")
+        for _ in range(3):
+            assert torch.equal(scores(model), whole)
+    assert len(list((tmp_path / "weights").iterdir())) == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_model_is_opened_as_it_was(kind, limited, tmp_path):
+    hf = tiny_models.build(kind).to(torch.bfloat16)
+    hf.save_pretrained(tmp_path / "model")
+    whole = scores(Model.load(tmp_path / "model", backend="native"))
+    limited(1000)
+    models = [Model.load(tmp_path / "model", offload_folder=tmp_path / "weights") for _ in range(2)]
+    assert all(
+        model.offloaded == len(model.backend._model.layer[: model.backend._model.layers]) // 2 * 2 for model in models
+    )
+    assert all(torch.equal(scores(model), whole) for model in models)
+    assert models[0].parameters == models[1].parameters
+    assert models[0].eos == models[1].eos
+
+
+def test_a_folder_is_opened_without_the_weights_of_the_checkpoint(tmp_path):
+    source = tmp_path / "model"
+    shutil.copytree(bundled.target(), source)
+    whole = scores(Model.load(source, offload_folder=tmp_path / "weights"))
+    file = source / "model.safetensors"
+    before = file.stat()
+    with file.open("r+b") as opened:
+        opened.seek(before.st_size // 2)
+        opened.write(bytes(before.st_size // 4))
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert torch.equal(scores(Model.load(source, offload_folder=tmp_path / "weights")), whole)
+    os.utime(file)
+    changed = scores(Model.load(source, offload_folder=tmp_path / "weights"))
+    assert not torch.equal(changed, whole), "another checkpoint has a folder of its own"
+    assert len(list((tmp_path / "weights").iterdir())) == 2
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_drafts_leave_the_text_unchanged(temperature, limited, tmp_path):
+    def answers(llm: LLM, method: str) -> list:
+        params = SamplingParams(temperature=temperature, seed=5, max_tokens=30, ignore_eos=True, method=method, nodes=6)
+        return llm.generate([list(prompt) for prompt in prompts()[:2]], params)
+
+    kept = [one.tokens for one in answers(LLM(weights="int4"), "none")]
+    limited(LITTLE)
+    llm = LLM(weights="int4", offload_folder=tmp_path / "weights", cache_tokens=4096)
+    assert "offloaded=8" in repr(llm)
+    assert [one.tokens for one in answers(llm, "none")] == kept
+    for method in ("lm", "suffix", "eagle", "layers"):  # the last one reads some layers only
+        drafted = answers(llm, method)
+        assert [one.tokens for one in drafted] == kept, method
+        assert sum(one.stats.accepted for one in drafted) > 0, method
+        assert all(one.undrafted is None for one in drafted), method
+
+
+def test_a_file_that_can_no_longer_be_read_is_an_error_that_names_it(limited, tmp_path):
+    limited(LITTLE)
+    model = Model.load(bundled.target(), offload_folder=tmp_path / "weights")
+    scores(model)
+    (file,) = (tmp_path / "weights").rglob("matrices.bin")
+    os.truncate(file, 4096)
+    with pytest.raises(ModelError, match=r"cannot read weights from .*matrices\.bin: .*Load the model again"):
+        scores(model)
+
+
+@pytest.mark.parametrize("damage", ["matrices.bin", "matrices.json", "about.json", "rest.safetensors"])
+def test_a_damaged_folder_is_an_error_that_says_what_to_do(damage, tmp_path):
+    Model.load(bundled.target(), offload_folder=tmp_path)
+    (file,) = tmp_path.rglob(damage)
+    os.truncate(file, file.stat().st_size // 2)
+    with pytest.raises(ModelError, match=r"cannot (open|read) .*Remove"):
+        Model.load(bundled.target(), offload_folder=tmp_path)
+
+
+def test_as_many_layers_stay_in_memory_as_fit():
+    assert offload.kept([10] * 6, 60) == 6
+    assert [offload.kept([10] * 6, free) for free in (59, 40, 39, 20, 0)] == [2, 2, 0, 0, 0]
+    assert [offload.kept([10] * 5, free) for free in (49, 30, 29, 0)] == [1, 1, 1, 1]
+    assert offload.kept([10, 10, 30, 10], 59) == 0
+
+
+def test_the_memory_of_a_container_is_counted_without_copies_of_files(limited, monkeypatch, tmp_path):
+    device = torch.device("cpu")
+    limited(1000, taken=300)
+    assert memory.free_memory(device) == 700
+    (tmp_path / "memory.max").write_text("max\n")
+    assert memory.free_memory(device) > 1000
+    (tmp_path / "memory").mkdir()
+    (tmp_path / "memory" / "memory.limit_in_bytes").write_text("500\n")
+    (tmp_path / "memory" / "memory.stat").write_text("cache 400\nrss 100\n")
+    assert memory.free_memory(device) == 400
+    inner = tmp_path / "memory" / "mine"
+    inner.mkdir()
+    (inner / "memory.limit_in_bytes").write_text("200\n")
+    (inner / "memory.stat").write_text("cache 400\nrss 150\n")
+    (tmp_path / "own").write_text("4:memory:/mine\n1:cpu:/\n")
+    monkeypatch.setattr(memory, "OWN_CGROUP", tmp_path / "own")
+    assert memory.free_memory(device) == 50
+
+
+@pytest.mark.parametrize("how", [dict(backend="pool"), dict(dtype="float32"), dict(device="cuda:99")], ids=str)
+def test_what_cannot_be_offloaded_is_refused_before_work_starts(how, tmp_path):
+    with pytest.raises((InvalidRequest, ModelError), match=r"cannot use"):
+        LLM(offload_folder=tmp_path / "weights", **how)
+    assert not (tmp_path / "weights").exists()
+
+
+def test_a_model_in_memory_is_not_offloaded(tmp_path):
+    model = tiny_models.build("llama-gqa")
+    with pytest.raises(InvalidRequest, match=r"cannot offload a model in memory\. Save it"):
+        LLM(model, tokenizer=False, offload_folder=tmp_path)
+
+
+def test_an_encoder_decoder_is_not_offloaded(tmp_path):
+    source = tiny_seq2seq.saved("t5", tmp_path / "t5")
+    with pytest.raises(ModelError, match=r"cannot offload .*encoder-decoder"):
+        Model.load(source, offload_folder=tmp_path / "weights")
