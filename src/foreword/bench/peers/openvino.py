@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from foreword.bench.peers.convert import Source, converted
-from foreword.bench.peers.openvino_graph import TYPES, graph
+from foreword.bench.peers.convert import INT4, INT8, Source, converted
+from foreword.bench.peers.openvino_graph import GROUP, TYPES, graph
 from foreword.bench.peers.registry import ASSISTED, LOOKUP, Pair
 from foreword.bench.records import Request, Trial
 
@@ -22,6 +22,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
     LOOKUP: {"num_assistant_tokens": 5, "max_ngram_size": 3},
 }
 """Mode -> settings of OpenVINO's documentation and samples."""
+FORMS = {
+    INT8: "int8, symmetric, a scale for an output",
+    INT4: f"int4, symmetric, a scale for {GROUP} inputs; embedding and LM head in int8",
+}
 CACHE = {"enable_prefix_caching": False, "max_num_batched_tokens": 2**31 - 1}
 """Settings of the pipeline for one user, but without prefix caching: every entry reads every prompt each time."""
 
@@ -70,13 +74,19 @@ def entry(name: str, mode: str, pair: Pair) -> OpenVINO:
 def folder(source: Source, note: Callable[[str], None]) -> Path:
     """Return the folder of model and tokenizer in OpenVINO's format, converting them if needed."""
     ov: Any = import_module("openvino")
-    return converted(f"openvino-{ov.__version__.partition('-')[0]}", source, partial(_write, source), note)
+    kind = f"openvino-{ov.__version__.partition('-')[0]}"
+    return converted(kind if source.form is None else f"{kind}-{source.form}", source, partial(_write, source), note)
+
+
+def held(form: str | None, file: Path | None) -> str | None:
+    """Return the form of a target's matrices here; None = their dtype. A GGUF file is not read."""
+    return None if form is None else FORMS[form]
 
 
 def _write(source: Source, out: Path) -> None:
     ov: Any = import_module("openvino")
     tokenizers: Any = import_module("openvino_tokenizers")
-    ov.save_model(graph(source.model), out / "openvino_model.xml", compress_to_fp16=False)
+    ov.save_model(graph(source.model, source.form), out / "openvino_model.xml", compress_to_fp16=False)
     reader, writer = tokenizers.convert_tokenizer(source.tokenizer, with_detokenizer=True)
     ov.save_model(reader, out / "openvino_tokenizer.xml")
     ov.save_model(writer, out / "openvino_detokenizer.xml")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from foreword.bench.peers.convert import Source
@@ -28,7 +29,7 @@ class Package:
     """Distribution whose version the report names."""
     install: str
     entry_module: str
-    """Module of Foreword that defines `entry` and SETTINGS."""
+    """Module of Foreword that defines `entry`, `held` and SETTINGS."""
 
 
 ENGINES = {
@@ -107,6 +108,11 @@ def versions(names: List[str]) -> dict[str, str]:
 def settings(names: List[str]) -> dict[str, Any]:
     """Return engine -> mode -> the settings that the figures of these entries depend on."""
     return {engine: import_module(ENGINES[engine].entry_module).SETTINGS for engine in _engines(names)}
+
+
+def held(names: List[str], form: str | None, file: Path | None) -> dict[str, str | None]:
+    """Return engine -> how it holds the target's matrices; None = in the dtype."""
+    return {engine: import_module(ENGINES[engine].entry_module).held(form, file) for engine in _engines(names)}
 
 
 def _engines(names: List[str]) -> list[str]:
