@@ -80,7 +80,8 @@ def source(
 def converted(kind: str, what: Source, write: Callable[[Path], None], note: Callable[[str], None]) -> Path:
     """Return the folder that holds `what` in the format `kind`; if there is none, `write` fills an empty one.
 
-    `kind` names the type of the weights too, if it is not their dtype. A folder appears only when it is complete, so a killed run leaves no partial one.
+    `kind` names the type of the weights too, if it is not their dtype. A folder appears only when it is complete, so a
+    killed run leaves no partial one.
     """
     kept = folder() / f"{kind}-{WRITERS}-{what.digest()[:20]}"
     if kept.is_dir():

@@ -25,7 +25,7 @@ SETTINGS: dict[str, dict[str, int]] = {
 ROOM = 4096
 """Maximum tokens of a prompt and its answer; when drafting, the binding keeps logits for as many."""
 FILE = "model.gguf"
-TYPES = {INT8: "Q8_0", INT4: "Q4_0"}
+FORMS = {INT8: "Q8_0", INT4: "Q4_0"}
 """Form -> type of every matrix, the embedding and the LM head included."""
 
 
@@ -90,17 +90,12 @@ def file(source: Source, note: Callable[[str], None]) -> Path:
     """Return the path of the model as a GGUF file: its own, or one converted if needed."""
     if source.file is not None:
         return source.file
-    kind = None if source.form is None else TYPES[source.form]
+    kind = None if source.form is None else FORMS[source.form]
 
     def write(out: Path) -> None:
         gguf.write(source, out / FILE, kind)
 
     return converted("gguf" if kind is None else f"gguf-{kind}", source, write, note) / FILE
-
-
-def held(form: str | None, file: Path | None) -> str | None:
-    """Return the type of a target's matrices here, or the file that is read; None = their dtype."""
-    return file.name if file is not None else TYPES[form] if form is not None else None
 
 
 def _load(source: Source, note: Callable[[str], None], draft: Any = None) -> Any:

@@ -24,8 +24,9 @@ SETTINGS: dict[str, dict[str, Any]] = {
 """Mode -> settings of OpenVINO's documentation and samples."""
 FORMS = {
     INT8: "int8, symmetric, a scale for an output",
-    INT4: f"int4, symmetric, a scale for {GROUP} inputs; embedding and LM head in int8",
+    INT4: f"int4, symmetric, a scale for {GROUP} inputs, embedding and LM head in int8",
 }
+"""Form -> how a target's matrices are held."""
 CACHE = {"enable_prefix_caching": False, "max_num_batched_tokens": 2**31 - 1}
 """Settings of the pipeline for one user, but without prefix caching: every entry reads every prompt each time."""
 
@@ -76,11 +77,6 @@ def folder(source: Source, note: Callable[[str], None]) -> Path:
     ov: Any = import_module("openvino")
     kind = f"openvino-{ov.__version__.partition('-')[0]}"
     return converted(kind if source.form is None else f"{kind}-{source.form}", source, partial(_write, source), note)
-
-
-def held(form: str | None, file: Path | None) -> str | None:
-    """Return the form of a target's matrices here; None = their dtype. A GGUF file is not read."""
-    return None if form is None else FORMS[form]
 
 
 def _write(source: Source, out: Path) -> None:

@@ -1,4 +1,4 @@
-"""Builder of a Llama as a stateful OpenVINO graph: its state is the KV cache, its weights keep their dtype or get few bits.
+"""Builder of a Llama as a stateful OpenVINO graph: its state is the KV cache; weights keep their dtype or get codes.
 
 Norms, rotation, attention and weights in few bits have the form that OpenVINO's own converters write, since OpenVINO
 fuses that form. Codes and scales are those of NNCF's `compress_weights` without data.

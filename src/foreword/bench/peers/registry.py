@@ -29,7 +29,8 @@ class Package:
     """Distribution whose version the report names."""
     install: str
     entry_module: str
-    """Module of Foreword that defines `entry`, `held` and SETTINGS."""
+    """Module of Foreword that defines `entry`, FORMS and SETTINGS."""
+    reads_gguf: bool = False
 
 
 ENGINES = {
@@ -44,6 +45,7 @@ ENGINES = {
         "llama-cpp-python",
         "pip install 'foreword[peers]' llama-cpp-python   (compiled on installation, which takes a while)",
         "foreword.bench.peers.llamacpp",
+        reads_gguf=True,
     ),
 }
 NAMES = tuple(f"{engine}.{mode}" for engine in ENGINES for mode in MODES)
@@ -111,8 +113,15 @@ def settings(names: List[str]) -> dict[str, Any]:
 
 
 def held(names: List[str], form: str | None, file: Path | None) -> dict[str, str | None]:
-    """Return engine -> how it holds the target's matrices; None = in the dtype."""
-    return {engine: import_module(ENGINES[engine].entry_module).held(form, file) for engine in _engines(names)}
+    """Return engine -> how it holds the target's matrices, or the GGUF file that it reads; None = in the dtype."""
+    found: dict[str, str | None] = {}
+    for engine in _engines(names):
+        package = ENGINES[engine]
+        if file is not None and package.reads_gguf:
+            found[engine] = file.name
+        else:
+            found[engine] = import_module(package.entry_module).FORMS.get(form)
+    return found
 
 
 def _engines(names: List[str]) -> list[str]:
