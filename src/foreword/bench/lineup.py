@@ -252,11 +252,14 @@ def _baseline(name: str, target: PreTrainedModel, source: Weights) -> hf.Transfo
 
 
 def convertible_draft(source: Weights) -> Source:
-    """Return the draft model for conversion. Raises InvalidRequest if none was named."""
+    """Return the draft model for conversion. Raises InvalidRequest if none was named.
+
+    It gets the target's tokenizer, which is the same: OpenVINO compares them as they were written.
+    """
     if source.draft is None:
         raise InvalidRequest("it needs a draft model; name one")
-    tokenizer = source.tokenizer(source.draft)
-    check_same(source.tokenizer(source.target), tokenizer)
+    tokenizer = source.tokenizer(source.target)
+    check_same(tokenizer, source.tokenizer(source.draft))
     return convertible(f"the draft model of {source.name}", source.read(source.draft), tokenizer)
 
 
