@@ -50,6 +50,8 @@ DEFAULT_METHODS = (WITHOUT_DRAFT, WITH_DRAFT)
 ALL = "all"
 OUTSIDE = (*hf.NAMES, *registry.NAMES)
 """Baselines of other engines: their rounds are not visible, and their sampled text differs from ours."""
+SPECIAL = ("bos_token_id", "eos_token_id", "pad_token_id")
+"""Names in a config of the ids of special tokens."""
 ENTRIES = (PLAIN_ROW, *SPECULATIVE, ORACLE, *OUTSIDE)
 """Every name of an entry, in the order of the rows."""
 
@@ -254,13 +256,16 @@ def _baseline(name: str, target: PreTrainedModel, source: Weights) -> hf.Transfo
 def convertible_draft(source: Weights) -> Source:
     """Return the draft model for conversion. Raises InvalidRequest if none was named.
 
-    It gets the target's tokenizer, which is the same: OpenVINO compares them as they were written.
+    It gets the target's tokenizer, which is the same, and its special ids: OpenVINO compares them as written.
     """
     if source.draft is None:
         raise InvalidRequest("it needs a draft model; name one")
     tokenizer = source.tokenizer(source.target)
     check_same(tokenizer, source.tokenizer(source.draft))
-    return convertible(f"the draft model of {source.name}", source.read(source.draft), tokenizer)
+    model, target = source.read(source.draft), read_config(source.target, trust_remote_code=source.trusted)
+    for name in SPECIAL:
+        setattr(model.config, name, getattr(target, name))
+    return convertible(f"the draft model of {source.name}", model, tokenizer)
 
 
 def _architectures(source: str | Path, trusted: bool) -> List[str] | None:

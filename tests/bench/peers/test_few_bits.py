@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import starter
-from foreword.bench.lineup import convertible_draft, weights
+from foreword.bench.lineup import SPECIAL, convertible_draft, weights
 from foreword.bench.peers import gguf, llamacpp, registry
 from foreword.bench.peers.convert import INT4, INT8, Source, source
 from foreword.bench.peers.openvino_graph import BITS, GROUP, graph, quantized
@@ -108,7 +108,9 @@ def test_a_file_of_the_target_is_read_itself_and_others_hold_as_many_bits(tmp_pa
         target = given.convertible(given.load(), given.tokenizer(given.target))
         assert (target.file, target.form) == (file, form)
         assert llamacpp.file(target, pytest.fail) == file
-        assert convertible_draft(given).spelling == target.spelling  # OpenVINO refuses a pair with two
+        draft = convertible_draft(given)  # OpenVINO refuses a pair with two tokenizers
+        assert draft.spelling == target.spelling
+        assert all(getattr(draft.model.config, name) == getattr(target.model.config, name) for name in SPECIAL)
         held = given.held(("llamacpp.generate", "openvino.generate", "transformers.generate"))
         assert held["foreword"] == held["llamacpp"] == file.name
         assert held["openvino"].startswith(form or "bfloat16")
