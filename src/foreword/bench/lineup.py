@@ -22,7 +22,7 @@ from foreword.bench.inflate.model import SHAPES, Shape, inflate, shape_of
 from foreword.bench.inflate.t5 import T5_SHAPES, inflate_t5
 from foreword.bench.oracle import NAME as ORACLE
 from foreword.bench.oracle import NODES, Oracle
-from foreword.bench.peers import hf, registry
+from foreword.bench.peers import gguf, hf, registry
 from foreword.bench.peers.convert import Source
 from foreword.bench.peers.convert import source as convertible
 from foreword.bench.records import Entry
@@ -34,6 +34,7 @@ from foreword.engine import Engine
 from foreword.errors import InvalidRequest, ModelError, UnknownMethod
 from foreword.model import Model, check_same, load_tokenizer, measure
 from foreword.model.cpu.supported import usual
+from foreword.model.loading import hub
 from foreword.model.loading.config import read_config
 from foreword.model.loading.load import load_weights
 from foreword.model.loading.options import DTYPES
@@ -49,6 +50,8 @@ DEFAULT_METHODS = (WITHOUT_DRAFT, WITH_DRAFT)
 ALL = "all"
 OUTSIDE = (*hf.NAMES, *registry.NAMES)
 """Baselines of other engines: their rounds are not visible, and their sampled text differs from ours."""
+SPECIAL = ("bos_token_id", "eos_token_id", "pad_token_id")
+"""Names in a config of the ids of special tokens."""
 ENTRIES = (PLAIN_ROW, *SPECULATIVE, ORACLE, *OUTSIDE)
 """Every name of an entry, in the order of the rows."""
 
@@ -67,7 +70,7 @@ class Weights:
     trusted: bool = False
     """Whether code in the models' own folders may run."""
     form: str | None = None
-    """Form in which Foreword holds the target's linear weights, as of `foreword.LLM(weights=)`; None = their dtype."""
+    """Form of the target's linear weights, as of `foreword.LLM(weights=)`; None = as they are."""
 
     @property
     def name(self) -> str:
@@ -80,6 +83,27 @@ class Weights:
     def original(self) -> Shape:
         """Sizes of the target before it is enlarged."""
         return shape_of(LlamaConfig.from_pretrained(self.target))
+
+    @property
+    def file(self) -> Path | None:
+        """GGUF file of the target; None for any other target, and for an enlarged one."""
+        return None if self.shape else hub.gguf(self.target)
+
+    @property
+    def peer_form(self) -> str | None:
+        """Form in which other engines hold the target: that of ours, or by the bits of its GGUF file."""
+        return gguf.form_of(self.file) if self.form is None and self.file is not None else self.form
+
+    def held(self, names: List[str]) -> dict[str, str]:
+        """Return engine -> how it holds the target's matrices in a run of these rows, and their draft models'."""
+        dtype, file = str(self.dtype).removeprefix("torch."), self.file
+        theirs = {"transformers": None} if any(name.startswith("transformers") for name in names) else {}
+        theirs |= registry.held(names, self.peer_form, file)
+        found = {"foreword": self.form or (file.name if file else dtype)}
+        for engine, how in theirs.items():
+            read = file is None or how == file.name
+            found[engine] = (how or dtype) + ("" if read else ", of dequantized weights")
+        return found if self.draft is None else found | {"draft models of other engines": dtype}
 
     def default_source(self, name: str) -> str | Path | None:
         """Return what a method drafts with by default: the draft model, or for the bundled target its bundled head."""
@@ -108,6 +132,10 @@ class Weights:
         """Return one of the two models as a transformers model, on the CPU."""
         config = read_config(source, trust_remote_code=self.trusted, seq2seq=True)
         return load_weights(source, config, self.dtype, trust_remote_code=self.trusted).eval()
+
+    def convertible(self, target: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Source:
+        """Return the loaded target for other engines, in as many bits as ours. Raises ModelError unless a Llama."""
+        return convertible(self.name, target, tokenizer, self.peer_form, self.file)
 
     def tokenizer(self, source: str | Path) -> PreTrainedTokenizerBase:
         """Return the tokenizer of one of the two models."""
@@ -175,9 +203,7 @@ def lineup(
     target = Model(copy.deepcopy(untouched), source.name, weights=source.form)
     target.trust_remote_code = source.trusted
     oracle, cost = Oracle(target.vocab), measure(target)
-    pair = registry.Pair(
-        partial(convertible, source.name, untouched, tokenizer), partial(convertible_draft, source), note
-    )
+    pair = registry.Pair(partial(source.convertible, untouched, tokenizer), partial(convertible_draft, source), note)
     makers: dict[str, Callable[[], Entry]] = {}
     for name in names:
         if name in OUTSIDE:
@@ -228,12 +254,18 @@ def _baseline(name: str, target: PreTrainedModel, source: Weights) -> hf.Transfo
 
 
 def convertible_draft(source: Weights) -> Source:
-    """Return the draft model for conversion. Raises InvalidRequest if none was named."""
+    """Return the draft model for conversion. Raises InvalidRequest if none was named.
+
+    It gets the target's tokenizer, which is the same, and its special ids: OpenVINO compares them as written.
+    """
     if source.draft is None:
         raise InvalidRequest("it needs a draft model; name one")
-    tokenizer = source.tokenizer(source.draft)
-    check_same(source.tokenizer(source.target), tokenizer)
-    return convertible(f"the draft model of {source.name}", source.read(source.draft), tokenizer)
+    tokenizer = source.tokenizer(source.target)
+    check_same(tokenizer, source.tokenizer(source.draft))
+    model, target = source.read(source.draft), read_config(source.target, trust_remote_code=source.trusted)
+    for name in SPECIAL:
+        setattr(model.config, name, getattr(target, name))
+    return convertible(f"the draft model of {source.name}", model, tokenizer)
 
 
 def _architectures(source: str | Path, trusted: bool) -> List[str] | None:

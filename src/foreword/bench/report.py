@@ -240,8 +240,16 @@ def _caption(report: Report) -> str:
         "of all draft tokens that `foreword generate` prints\n"
         "² share of a decoding round outside the forwards of target and draft model\n"
         "³ share of the answers that equal plain decoding's (and of its tokens, those before the first that differs)"
+        + escape(held_line(report.settings["held"]))
         + escape("".join(f"\nleft out: {name} ({why})" for name, why in report.exclusions.items()))
     )
+
+
+def held_line(held: Mapping[str, str]) -> str:
+    """Return a line on the weights of each engine, unless all hold the same."""
+    if len(set(held.values())) == 1:
+        return ""
+    return "\nweights: " + "; ".join(f"{engine} {how}" for engine, how in held.items()) + ". Other weights, other texts"
 
 
 def _share(value: float | None) -> str:

@@ -42,7 +42,7 @@ class Options:
     inflate: str | None = None
     """Enlarge the target to this shape, a name in SHAPES or T5_SHAPES of foreword.bench.inflate."""
     weights: str | None = None
-    """Form of the target's linear weights in Foreword, as of `foreword.LLM`; other engines keep the dtype."""
+    """Form of the target's linear weights, as of `foreword.LLM`; other engines but transformers get as few bits."""
     temperatures: tuple[float, ...] = DEFAULT_TEMPERATURES
     methods: tuple[str, ...] | None = None
     """Names of rows; None = the default ones. Plain decoding and transformers' generate are always measured."""
@@ -117,7 +117,7 @@ def run(options: Options, progress: Callable[[str], None] = lambda _: None) -> R
             race.run(request, turn + repeat)
         measured.append(prompt.id)
         progress(f"{turn + 1} of {options.times * len(chosen)}: {prompt.id}")
-    settings = _settings(options, names, measured)
+    settings = {**_settings(options, names, measured), "held": source.held(names)}
     report = Report(machine(), used, source.name, options.seed, rows(race.results), settings, out.reasons)
     if options.plot:
         from foreword.bench.plot import draw  # needs matplotlib, which few installations have

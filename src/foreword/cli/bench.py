@@ -82,7 +82,8 @@ Budget = Annotated[
 Peers = Annotated[
     list[str] | None,
     _option(
-        "Additional baselines: openvino, llamacpp or all (foreword\\[peers]); for sound faster-whisper.",
+        "Additional baselines, in the target's bits: openvino, llamacpp or all (foreword\\[peers]); "
+        "for sound faster-whisper.",
         "--peers",
         metavar="NAME",
         check=_engines,

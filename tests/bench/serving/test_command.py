@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from http.client import HTTPConnection
 
 import pytest
@@ -73,6 +74,12 @@ def test_a_missing_peer_is_left_out_with_what_to_install(monkeypatch):
 def test_commands_differ_in_the_method_only():
     ours, plain = command(OURS, FILES, 1), command(PLAIN, FILES, 1)
     assert plain == [*ours, "--method", "none"]
+
+
+def test_our_servers_hold_the_weights_in_the_form_that_was_asked_for():
+    files = replace(FILES, weights="int8")
+    assert command(OURS, files, 1) == [*command(OURS, FILES, 1), "--weights", "int8"]
+    assert command(PLAIN, files, 1) == [*command(OURS, files, 1), "--method", "none"]
 
 
 def test_a_server_that_ends_says_why():

@@ -15,6 +15,8 @@ from transformers import LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerB
 from foreword.errors import InvalidRequest, ModelError
 from foreword.files import atomic_folder, cache
 
+INT8, INT4 = "int8", "int4"
+"""Forms of weights in few bits, as of `foreword.LLM(weights=)`; each engine has its own type of as many bits."""
 WRITERS = 2
 """Version of the writers; increase it when their output for the same weights changes, so that old files are ignored."""
 
@@ -26,6 +28,10 @@ class Source:
     name: str
     model: LlamaForCausalLM
     tokenizer: PreTrainedTokenizerBase
+    form: str | None = None
+    """Form in which engines hold the matrices, INT8 or INT4; None = their dtype."""
+    file: Path | None = None
+    """GGUF file of the same weights, for engines that read it."""
 
     @property
     def eos(self) -> tuple[int, ...]:
@@ -51,7 +57,13 @@ class Source:
         return digest.hexdigest()
 
 
-def source(name: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Source:
+def source(
+    name: str,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    form: str | None = None,
+    file: Path | None = None,
+) -> Source:
     """Return a source to convert. Raises ModelError unless it is a plain Llama with a fast tokenizer."""
     if not isinstance(model, LlamaForCausalLM):
         raise ModelError(f"cannot convert {name}: only a Llama is supported, and it is a {type(model).__name__}")
@@ -62,13 +74,14 @@ def source(name: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
         raise ModelError(f"cannot convert {name}: only a Llama with unscaled positions is supported")
     if not tokenizer.is_fast:
         raise ModelError(f"cannot convert {name}: it has no fast tokenizer")
-    return Source(name, model, tokenizer)
+    return Source(name, model, tokenizer, form, file)
 
 
 def converted(kind: str, what: Source, write: Callable[[Path], None], note: Callable[[str], None]) -> Path:
     """Return the folder that holds `what` in the format `kind`; if there is none, `write` fills an empty one.
 
-    A folder appears only when it is complete, so a killed run leaves no partial one.
+    `kind` names the type of the weights too, if it is not their dtype. A folder appears only when it is complete, so a
+    killed run leaves no partial one.
     """
     kept = folder() / f"{kind}-{WRITERS}-{what.digest()[:20]}"
     if kept.is_dir():

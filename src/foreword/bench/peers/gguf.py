@@ -16,8 +16,9 @@ from torch import Tensor
 from transformers import LlamaForCausalLM
 
 from foreword.bench.inflate.model import shape_of
-from foreword.bench.peers.convert import Source
+from foreword.bench.peers.convert import INT4, INT8, Source
 from foreword.errors import ModelError
+from foreword.model.quantized.gguf_file import GgufFile
 
 NAMES = {
     "self_attn.q_proj": "attn_q",
@@ -32,6 +33,8 @@ NAMES = {
 }
 BLOCK = 32
 """Weights of a block in the types that are written."""
+FEW = {INT4: 6, INT8: 12}
+"""Form -> bits per weight below which a file is held in it by engines that do not read it."""
 NORMAL, CONTROL = 1, 3
 """Token types, as numbered by GGUF."""
 DIGITS_APART = "smollm"
@@ -67,6 +70,13 @@ def write(source: Source, path: Path, form: str | None = None) -> None:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def form_of(file: Path) -> str | None:
+    """Return the form for engines that do not read a GGUF file, by its bits per weight; None = no few bits."""
+    tensors = GgufFile.open(file, file).tensors.values()
+    bits = 8 * sum(int(one.n_bytes) for one in tensors) / sum(int(one.n_elements) for one in tensors)
+    return INT4 if bits < FEW[INT4] else INT8 if bits < FEW[INT8] else None
 
 
 def tensors(model: LlamaForCausalLM) -> Iterator[tuple[str, Tensor]]:

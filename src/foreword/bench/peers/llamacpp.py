@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from foreword.bench.peers import gguf
-from foreword.bench.peers.convert import Source, converted
+from foreword.bench.peers.convert import INT4, INT8, Source, converted
 from foreword.bench.peers.registry import ASSISTED, LOOKUP, Pair
 from foreword.bench.records import Request, Trial
 
@@ -25,6 +25,8 @@ SETTINGS: dict[str, dict[str, int]] = {
 ROOM = 4096
 """Maximum tokens of a prompt and its answer; when drafting, the binding keeps logits for as many."""
 FILE = "model.gguf"
+FORMS = {INT8: "Q8_0", INT4: "Q4_0"}
+"""Form -> type of every matrix, the embedding and the LM head included."""
 
 
 class GreedyDraft:
@@ -85,12 +87,15 @@ def entry(name: str, mode: str, pair: Pair) -> LlamaCpp:
 
 
 def file(source: Source, note: Callable[[str], None]) -> Path:
-    """Return the path of the model as a GGUF file, converting it if needed."""
+    """Return the path of the model as a GGUF file: its own, or one converted if needed."""
+    if source.file is not None:
+        return source.file
+    kind = None if source.form is None else FORMS[source.form]
 
     def write(out: Path) -> None:
-        gguf.write(source, out / FILE)
+        gguf.write(source, out / FILE, kind)
 
-    return converted("gguf", source, write, note) / FILE
+    return converted("gguf" if kind is None else f"gguf-{kind}", source, write, note) / FILE
 
 
 def _load(source: Source, note: Callable[[str], None], draft: Any = None) -> Any:

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from foreword.bench.peers.convert import Source, converted
-from foreword.bench.peers.openvino_graph import TYPES, graph
+from foreword.bench.peers.convert import INT4, INT8, Source, converted
+from foreword.bench.peers.openvino_graph import GROUP, TYPES, graph
 from foreword.bench.peers.registry import ASSISTED, LOOKUP, Pair
 from foreword.bench.records import Request, Trial
 
@@ -22,6 +22,11 @@ SETTINGS: dict[str, dict[str, Any]] = {
     LOOKUP: {"num_assistant_tokens": 5, "max_ngram_size": 3},
 }
 """Mode -> settings of OpenVINO's documentation and samples."""
+FORMS = {
+    INT8: "int8, symmetric, a scale for an output, products in f32",
+    INT4: f"int4, symmetric, a scale for {GROUP} inputs, embedding and LM head in int8, products in f32",
+}
+"""Form -> how a target's matrices are held."""
 CACHE = {"enable_prefix_caching": False, "max_num_batched_tokens": 2**31 - 1}
 """Settings of the pipeline for one user, but without prefix caching: every entry reads every prompt each time."""
 
@@ -57,7 +62,7 @@ def entry(name: str, mode: str, pair: Pair) -> OpenVINO:
     extra: dict[str, Any] = {}
     if mode == ASSISTED:
         draft = pair.draft()
-        extra["draft_model"] = genai.draft_model(folder(draft, pair.note), "CPU", **how)
+        extra["draft_model"] = genai.draft_model(folder(draft, pair.note), "CPU", **device(draft))
     if mode == LOOKUP:
         extra["prompt_lookup"] = True
     scheduler = genai.SchedulerConfig()
@@ -70,13 +75,14 @@ def entry(name: str, mode: str, pair: Pair) -> OpenVINO:
 def folder(source: Source, note: Callable[[str], None]) -> Path:
     """Return the folder of model and tokenizer in OpenVINO's format, converting them if needed."""
     ov: Any = import_module("openvino")
-    return converted(f"openvino-{ov.__version__.partition('-')[0]}", source, partial(_write, source), note)
+    kind = f"openvino-{ov.__version__.partition('-')[0]}"
+    return converted(kind if source.form is None else f"{kind}-{source.form}", source, partial(_write, source), note)
 
 
 def _write(source: Source, out: Path) -> None:
     ov: Any = import_module("openvino")
     tokenizers: Any = import_module("openvino_tokenizers")
-    ov.save_model(graph(source.model), out / "openvino_model.xml", compress_to_fp16=False)
+    ov.save_model(graph(source.model, source.form), out / "openvino_model.xml", compress_to_fp16=False)
     reader, writer = tokenizers.convert_tokenizer(source.tokenizer, with_detokenizer=True)
     ov.save_model(reader, out / "openvino_tokenizer.xml")
     ov.save_model(writer, out / "openvino_detokenizer.xml")
@@ -84,7 +90,11 @@ def _write(source: Source, out: Path) -> None:
 
 
 def device(source: Source) -> dict[str, Any]:
-    """Return device options: as many threads as torch has, and products in the dtype of the weights."""
+    """Return device options: as many threads as torch has, and products in the dtype of the weights.
+
+    Weights in few bits have float32 there: with it OpenVINO quantizes rows by default, and decodes faster than in
+    bfloat16, its own choice on processors with AMX.
+    """
     ov: Any = import_module("openvino")
-    kind = getattr(ov.Type, TYPES[source.model.dtype])
+    kind = getattr(ov.Type, TYPES[source.model.dtype if source.form is None else torch.float32])
     return {"INFERENCE_PRECISION_HINT": kind, "INFERENCE_NUM_THREADS": torch.get_num_threads()}

@@ -1,10 +1,12 @@
-"""Builder of a Llama as a stateful OpenVINO graph: its state is the KV cache, its weights keep their dtype.
+"""Builder of a Llama as a stateful OpenVINO graph: its state is the KV cache; weights keep their dtype or get codes.
 
-Norms, rotation and attention have the form that OpenVINO's own converters write, since OpenVINO fuses that form.
+Norms, rotation, attention and weights in few bits have the form that OpenVINO's own converters write, since OpenVINO
+fuses that form. Codes and scales are those of NNCF's `compress_weights` without data.
 """
 
 from __future__ import annotations
 
+import math
 from importlib import import_module
 from typing import Any, cast
 
@@ -15,26 +17,32 @@ from transformers import LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMSNorm
 
 from foreword.bench.inflate.model import shape_of
+from foreword.bench.peers.convert import INT4, INT8
 
 TYPES = {torch.bfloat16: "bf16", torch.float32: "f32", torch.float16: "f16"}
+BITS = {INT8: 8, INT4: 4}
+GROUP = 128
+"""Inputs that share a scale in INT4; NNCF's default."""
+EPSILON = torch.finfo(torch.float32).eps
+"""Least scale, of groups without weights."""
 
 
-def graph(model: LlamaForCausalLM) -> Any:
-    """Return the `openvino.Model`.
+def graph(model: LlamaForCausalLM, form: str | None = None) -> Any:
+    """Return the `openvino.Model`, with matrices in `form`, INT8 or INT4; None keeps the dtype.
 
     Inputs are input_ids, attention_mask, position_ids (batch, token) and beam_idx (batch); the output is logits (batch,
     token, vocab).
 
     Positions are consecutive from 0, without padding.
     """
-    return _Builder(model).build()
+    return _Builder(model, form).build()
 
 
 class _Builder:
     """Builds the graph; operations in float32 here run in the precision that the model is compiled for."""
 
-    def __init__(self, model: LlamaForCausalLM) -> None:
-        self._model, self._shape = model, shape_of(model.config)
+    def __init__(self, model: LlamaForCausalLM, form: str | None) -> None:
+        self._model, self._shape, self._form = model, shape_of(model.config), form
         self._ov: Any = import_module("openvino")
         self._op: Any = import_module("openvino.opset13")
         self._state: Any = import_module("openvino.op.util")
@@ -49,10 +57,12 @@ class _Builder:
         self._batch = op.gather(op.shape_of(ids), self._ints([0]), self._int(0))
         self._visible = self._causal(mask, positions)
         self._cos, self._sin = self._rotation(positions)
-        hidden = op.gather(self._weight(model.embed_tokens.weight), op.convert(ids, "i32"), self._int(0))
+        ends = None if self._form is None else INT8  # NNCF leaves embedding and head in 8 bits
+        hidden = op.gather(self._matrix(model.embed_tokens.weight, ends), op.convert(ids, "i32"), self._int(0))
         for place, layer in enumerate(model.layers):
             hidden = self._layer(hidden, cast(LlamaDecoderLayer, layer), place)
-        logits = self._linear(self._norm(hidden, model.norm), self._model.lm_head.weight)
+        head = self._matrix(self._model.lm_head.weight, ends)
+        logits = op.matmul(self._norm(hidden, model.norm), head, False, True)
         result = op.result(logits, name="logits")
         result.get_output_tensor(0).set_names({"logits"})
         return self._ov.Model([result], self._sinks, [ids, mask, positions, self._beam], "llama")
@@ -82,7 +92,7 @@ class _Builder:
         return op.multiply(self._weight(norm.weight), op.multiply(hidden, scale))
 
     def _linear(self, read: Any, weight: Tensor) -> Any:
-        return self._op.matmul(read, self._weight(weight), False, True)
+        return self._op.matmul(read, self._matrix(weight, self._form), False, True)
 
     def _split(self, read: Any, heads: int) -> Any:
         apart = self._op.reshape(read, self._ints([0, 0, heads, self._shape.head_dim]), True)
@@ -155,6 +165,22 @@ class _Builder:
         bits = self._ov.Tensor(data.view(torch.int16).numpy(), self._ov.Shape(data.shape), kind)
         return self._op.convert(self._op.constant(bits), "f32")
 
+    def _matrix(self, weight: Tensor, form: str | None) -> Any:
+        """Return a matrix as codes times scales; `form` None keeps the dtype."""
+        if form is None:
+            return self._weight(weight)
+        size = math.gcd(GROUP, weight.shape[1]) if form == INT4 else weight.shape[1]
+        codes, scales = quantized(weight.detach(), size, BITS[form])
+        data = codes.numpy()
+        if form == INT4:  # two to a byte, the first in its lower half
+            data = (data[..., ::2] & 15 | data[..., 1::2] << 4).view(np.uint8)
+        op, kind = self._op, self._ov.Type.i4 if form == INT4 else self._ov.Type.i8
+        constant = op.constant(self._ov.Tensor(data, self._ov.Shape(codes.shape), kind), shared_memory=False)
+        product = op.multiply(op.convert(constant, "f16"), op.constant(scales.numpy()))
+        if codes.dim() > 2:
+            product = op.reshape(product, self._ints(list(weight.shape)), False)
+        return op.convert(product, "f32")
+
     def _int(self, value: int) -> Any:
         return self._op.constant(value, dtype=np.int64)
 
@@ -163,3 +189,17 @@ class _Builder:
 
     def _float(self, value: float) -> Any:
         return self._op.constant(value, dtype=np.float32)
+
+
+def quantized(weight: Tensor, size: int, bits: int) -> tuple[Tensor, Tensor]:
+    """Return the codes (output, group, input; int8) of a matrix (output, input), and their scales (float16).
+
+    A scale is signed: the largest magnitude of its group gets the lowest code. One group leaves out its axis.
+    """
+    groups = weight.float() if size == weight.shape[1] else weight.float().unflatten(1, (-1, size))
+    low, high = -groups.amin(-1, keepdim=True), groups.amax(-1, keepdim=True)
+    levels = 2 ** (bits - 1)
+    scales = torch.where(low >= high, low.abs(), -high) / levels
+    scales = torch.where(scales.abs() < EPSILON, EPSILON, scales)
+    codes = (groups / scales).round().clamp(-levels, levels - 1)
+    return codes.to(torch.int8), scales.to(torch.float16)

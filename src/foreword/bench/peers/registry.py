@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from foreword.bench.peers.convert import Source
@@ -28,7 +29,8 @@ class Package:
     """Distribution whose version the report names."""
     install: str
     entry_module: str
-    """Module of Foreword that defines `entry` and SETTINGS."""
+    """Module of Foreword that defines `entry`, FORMS and SETTINGS."""
+    reads_gguf: bool = False
 
 
 ENGINES = {
@@ -43,6 +45,7 @@ ENGINES = {
         "llama-cpp-python",
         "pip install 'foreword[peers]' llama-cpp-python   (compiled on installation, which takes a while)",
         "foreword.bench.peers.llamacpp",
+        reads_gguf=True,
     ),
 }
 NAMES = tuple(f"{engine}.{mode}" for engine in ENGINES for mode in MODES)
@@ -107,6 +110,18 @@ def versions(names: List[str]) -> dict[str, str]:
 def settings(names: List[str]) -> dict[str, Any]:
     """Return engine -> mode -> the settings that the figures of these entries depend on."""
     return {engine: import_module(ENGINES[engine].entry_module).SETTINGS for engine in _engines(names)}
+
+
+def held(names: List[str], form: str | None, file: Path | None) -> dict[str, str | None]:
+    """Return engine -> how it holds the target's matrices, or the GGUF file that it reads; None = in the dtype."""
+    found: dict[str, str | None] = {}
+    for engine in _engines(names):
+        package = ENGINES[engine]
+        if file is not None and package.reads_gguf:
+            found[engine] = file.name
+        else:
+            found[engine] = import_module(package.entry_module).FORMS.get(form)
+    return found
 
 
 def _engines(names: List[str]) -> list[str]:

@@ -34,7 +34,8 @@ class OpenVinoTarget:
         how, self._settings = device(source), dict[str, Any]()
         extra: dict[str, Any] = {}
         if name == DRAFTING:
-            extra["draft_model"] = self._genai.draft_model(str(folder(pair.draft(), pair.note)), "CPU", **how)
+            draft = pair.draft()
+            extra["draft_model"] = self._genai.draft_model(str(folder(draft, pair.note)), "CPU", **device(draft))
             self._settings = SETTINGS[ASSISTED]
         where = str(folder(source, pair.note))
         self._pipeline = self._genai.ContinuousBatchingPipeline(where, scheduler, "CPU", how | extra)

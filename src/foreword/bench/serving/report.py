@@ -10,6 +10,7 @@ from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
+from foreword.bench.report import held_line
 from foreword.bench.serving.load import Load, percentiles
 from foreword.bench.serving.servers import OURS, PLAIN
 
@@ -74,7 +75,7 @@ class ServingReport:
         caption = "ms: median / 95th percentile. differ: answers that are not plain decoding's, one at a time"
         table = Table(
             title=f"{self.target}, {self.settings['requests']} requests per load",
-            caption=escape(caption + "".join(ratios) + left),
+            caption=escape(caption + "".join(ratios) + held_line(self.settings["held"]) + left),
             box=SIMPLE_HEAD,
             padding=(0, 1, 0, 0),
             pad_edge=False,

@@ -20,7 +20,6 @@ from foreword.bench.lineup import Weights, convertible_draft, weights
 from foreword.bench.machine import machine, versions
 from foreword.bench.peers import registry
 from foreword.bench.peers.convert import Source
-from foreword.bench.peers.convert import source as convertible
 from foreword.bench.prompts import load
 from foreword.bench.race import REST
 from foreword.bench.records import Request
@@ -69,6 +68,7 @@ def serving(
     """
     _check(options, concurrencies)
     source = weights(options.target, options.draft, options.dtype, options.inflate, trusted=options.trust_remote_code)
+    source = replace(source, form=options.weights)
     tokenizer = source.tokenizer(source.target)
     plan = Plan(_requests(options, source, tokenizer, count), tuple(concurrencies), options.times)
     out, results = Exclusions(progress, needed=PLAIN), Results()
@@ -79,11 +79,17 @@ def serving(
             with out.unless(name):
                 asks[name] = starter.start(name, stack)
         llm = LLM(
-            files.target, draft=files.draft, dtype=files.dtype, slots=files.slots, trust_remote_code=files.trusted
+            files.target,
+            draft=files.draft,
+            dtype=files.dtype,
+            weights=files.weights,
+            slots=files.slots,
+            trust_remote_code=files.trusted,
         )
         asyncio.run(_measure(asks, llm, plan, results, progress))
     settings = asdict(options) | {"max_tokens": options.tokens, "repeats": options.times}
     settings |= {"requests": len(plan.requests[options.temperatures[0]]), "concurrencies": list(concurrencies)}
+    settings |= {"held": source.held(_names(options))}
     return ServingReport(machine(), _versions(_names(options)), source.name, settings, rows(results), out.reasons)
 
 
@@ -131,14 +137,14 @@ def _files(
     """Yield the files of the servers; an enlarged target is written to a folder for as long as it is needed."""
 
     def convert() -> Source:
-        return convertible(source.name, source.load(), tokenizer)
+        return source.convertible(source.load(), tokenizer)
 
     pair = registry.Pair(convert, partial(convertible_draft, source), note)
     dtype = str(source.dtype).removeprefix("torch.")
     draft = None if source.draft is None else str(source.draft)
     own = source.target == bundled.target() and source.shape is None and source.draft == bundled.draft()
     files = Served(None if own else str(source.target), None if own else draft, str(source.target), dtype, slots, pair)
-    files = replace(files, trusted=source.trusted)
+    files = replace(files, trusted=source.trusted, weights=source.form)
     if source.shape is None:
         yield files
         return

@@ -55,6 +55,8 @@ class Served:
     pair: Pair
     """The same models, to convert to a peer's format."""
     trusted: bool = False
+    weights: str | None = None
+    """Form of the target's linear weights in our servers; None = as they are."""
 
 
 def command(name: str, files: Served, port: int) -> list[str]:
@@ -72,7 +74,7 @@ def command(name: str, files: Served, port: int) -> list[str]:
         return [*llamacpp.command(name, files.pair, files.slots), "--host", HOST, "--port", str(port)]
     found = [sys.executable, "-m", "foreword", "serve", *([files.target] if files.target else [])]
     found += ["--host", HOST, "--port", str(port), "--slots", str(files.slots), "--dtype", files.dtype, "--quiet"]
-    found += ["--trust-remote-code"] * files.trusted
+    found += ["--trust-remote-code"] * files.trusted + (["--weights", files.weights] if files.weights else [])
     if name == PLAIN:
         return [*found, "--method", "none"]
     return found + (["--draft", files.draft] if files.draft else [])
