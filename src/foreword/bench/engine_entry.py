@@ -6,6 +6,7 @@ from collections.abc import Callable
 from collections.abc import Sequence as List
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from time import perf_counter
 from typing import Any, Protocol, runtime_checkable
 
@@ -114,6 +115,15 @@ def timed(model: Model) -> TimedBackend:
     return backend
 
 
+def _disk() -> int | None:
+    """Return the bytes that this process has read from disk; None where the system does not tell."""
+    try:
+        lines = Path("/proc/self/io").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) for line in lines if line.startswith("read_bytes")), None)
+
+
 def _models(drafter: Drafter) -> list[Model]:
     """Return the models that a drafter and its members run, each once."""
     values = list({id(value): value for value in vars(drafter).values()}.values())
@@ -133,7 +143,7 @@ class EngineEntry:
 
     def run(self, request: Request) -> Trial:
         """Answer one request. Raises DraftError if the drafter failed, since the engine then decodes plainly."""
-        reads, started = self._target.reads, perf_counter()
+        reads, disk, started = self._target.reads, _disk(), perf_counter()
         sequence = self._sequence(request)
         self._engine.add(sequence)
         rounds = []
@@ -146,7 +156,8 @@ class EngineEntry:
         seconds = perf_counter() - started
         if self._engine.failed:
             raise DraftError(f"cannot measure {self.name}: it failed on {request.name}: {self._engine.failed}")
-        return Trial(sequence.tokens[sequence.prompt :], seconds, self._target.reads - reads, tuple(rounds))
+        tokens, passes = sequence.tokens[sequence.prompt :], self._target.reads - reads
+        return Trial(tokens, seconds, passes, tuple(rounds), None if disk is None else (_disk() or 0) - disk)
 
     def serve(self, requests: List[Request], slots: int) -> Served:
         """Answer all requests, at most `slots` at a time. Raises DraftError as `run`."""

@@ -71,6 +71,8 @@ class Weights:
     """Whether code in the models' own folders may run."""
     form: str | None = None
     """Form of the target's linear weights, as of `foreword.LLM(weights=)`; None = as they are."""
+    offload: str | None = None
+    """Folder for packed weights, as of `foreword.LLM(offload_folder=)`; None = all are in memory."""
 
     @property
     def name(self) -> str:
@@ -198,15 +200,18 @@ def lineup(
     `note` gets a line before slow steps; `make_budget` builds the draft budget of our methods.
     """
     tokenizer = source.tokenizer(source.target)
-    untouched = source.load()
-    # packs its layers in place, so the baselines get a copy
-    target = Model(copy.deepcopy(untouched), source.name, weights=source.form)
-    target.trust_remote_code = source.trusted
+    untouched, target = _targets(source)
     oracle, cost = Oracle(target.vocab), measure(target)
-    pair = registry.Pair(partial(source.convertible, untouched, tokenizer), partial(convertible_draft, source), note)
     makers: dict[str, Callable[[], Entry]] = {}
     for name in names:
         if name in OUTSIDE:
+            if untouched is None:
+                with out.unless(name):
+                    raise InvalidRequest("it would hold all weights in memory")
+                continue
+            pair = registry.Pair(
+                partial(source.convertible, untouched, tokenizer), partial(convertible_draft, source), note
+            )
             in_transformers = name in hf.NAMES
             makers[name] = (
                 partial(_baseline, name, untouched, source) if in_transformers else partial(registry.make, name, pair)
@@ -228,6 +233,18 @@ def lineup(
         with out.unless(name):
             entries.append(make())
     return Lineup(tuple(entries), oracle, tokenizer, target.context)
+
+
+def _targets(source: Weights) -> tuple[PreTrainedModel | None, Model]:
+    """Return the target for other engines, None where it may not fit in memory, and for ours."""
+    if source.offload is not None:
+        how = {"weights": source.form, "trust_remote_code": source.trusted}
+        return None, Model.load(source.target, offload_folder=source.offload, **how)
+    untouched = source.load()
+    # packs its layers in place, so the baselines get a copy
+    target = Model(copy.deepcopy(untouched), source.name, weights=source.form)
+    target.trust_remote_code = source.trusted
+    return untouched, target
 
 
 def _drafter(name: str, target: Model, tokenizer: PreTrainedTokenizerBase, source: Weights) -> Drafter:

@@ -58,6 +58,8 @@ class Trial:
     """Forwards of the target; None where they cannot be counted."""
     rounds: tuple[Round, ...] = ()
     """Empty for baselines, whose rounds are not visible."""
+    disk: int | None = None
+    """Bytes that were read from disk; None where the system does not tell, or the entry does not ask."""
 
 
 @runtime_checkable

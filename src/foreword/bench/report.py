@@ -22,6 +22,8 @@ Results = dict[tuple[str, float], dict[str, list[Trial]]]
 """(entry, temperature) -> prompt -> its trials."""
 
 
+LITTLE = 10**6
+"""Bytes per token. Below, no weights are read from disk."""
 STEPS = ("propose", "score", "verify", "commit")
 
 
@@ -76,6 +78,8 @@ class Row:
     prompts: int
     tokens: int
     """Emitted tokens of all answers."""
+    disk_bytes_per_token: float | None
+    """Bytes read from disk per emitted token; None where weights are in memory, or the system does not tell."""
     decoding: Decoding | None
 
 
@@ -166,6 +170,7 @@ def _row(name: str, temperature: float, results: Results) -> Row:
         same_tokens_share=_shared(pairs) if comparable else None,
         prompts=len(mine),
         tokens=sum(len(trial.tokens) for trial in trials),
+        disk_bytes_per_token=_disk(trials),
         decoding=_decoding([one for one in rounds if not one.reading]),
     )
 
@@ -173,6 +178,12 @@ def _row(name: str, temperature: float, results: Results) -> Row:
 def _per_pass(trials: list[Trial]) -> float | None:
     passes = [trial.passes for trial in trials if trial.passes is not None]
     return sum(len(trial.tokens) for trial in trials) / sum(passes) if len(passes) == len(trials) else None
+
+
+def _disk(trials: list[Trial]) -> float | None:
+    """Return the bytes read from disk per token; None for the few that a system reads anyhow."""
+    read = sum(trial.disk or 0 for trial in trials) / sum(len(trial.tokens) for trial in trials)
+    return read if read > LITTLE else None
 
 
 def _shared(pairs: list[tuple[list[int], list[int]]]) -> float:
@@ -241,6 +252,11 @@ def _caption(report: Report) -> str:
         "² share of a decoding round outside the forwards of target and draft model\n"
         "³ share of the answers that equal plain decoding's (and of its tokens, those before the first that differs)"
         + escape(held_line(report.settings["held"]))
+        + "".join(
+            f"\n{row.name} at T = {row.temperature:g} reads {row.disk_bytes_per_token / 1e9:.2f} GB from disk per token"
+            for row in report.rows
+            if row.disk_bytes_per_token is not None
+        )
         + escape("".join(f"\nleft out: {name} ({why})" for name, why in report.exclusions.items()))
     )
 

@@ -64,6 +64,8 @@ class Options:
     draft: str | None = None
     trust_remote_code: bool = False
     """Let code of the models' own folders run."""
+    offload_folder: str | None = None
+    """Folder for the target's packed weights, as of `foreword.LLM`; other engines are not measured then."""
     sources: tuple[str, ...] = ()
     """NAME=PATH: what the row NAME drafts with instead of the draft model."""
     plot: str | None = None
@@ -96,7 +98,8 @@ def run(options: Options, progress: Callable[[str], None] = lambda _: None) -> R
     names = row_names(options.methods, options.quick, options.peers)
     used = versions() | registry.versions(names)
     source = weights(options.target, options.draft, options.dtype, options.inflate, trusted=options.trust_remote_code)
-    source = replace(source, sources=sources(options.sources, names), form=options.weights)
+    folder = options.offload_folder
+    source = replace(source, sources=sources(options.sources, names), form=options.weights, offload=folder)
     chosen = spread(load(options.prompts), options.limit)
     progress(f"loading {source.name}")
     out = Exclusions(progress, needed=PLAIN_ROW)
@@ -177,6 +180,10 @@ def render(tokenizer: Tokenizer, prompt: Prompt) -> tuple[int, ...]:
 def check(options: Options) -> None:
     """Raise InvalidRequest for invalid options, UnknownMethod for an unknown draft budget."""
     policy(options.budget)
+    if options.offload_folder is not None and options.inflate is not None:
+        raise InvalidRequest(
+            "cannot offload an enlarged target: it is made in memory. Give the folder of one of recipes/inflate.py"
+        )
     for name in ("max_tokens", "repeats", "limit_prompts"):
         value = getattr(options, name)
         if value is not None and value < 1:

@@ -159,6 +159,7 @@ def bench(
     audio: Sounds = None,
     inflate: Inflate = None,
     weights: options.WeightsName = None,
+    offload_folder: options.OffloadFolder = None,
     temperature: Temperatures = None,
     method: Rows = None,
     budget: Budget = None,
@@ -221,6 +222,7 @@ def _request(given: dict[str, Any]) -> Options:
         peers=tuple(given["peers"] or ()),
         target=given["model"],
         sources=tuple(given["source"] or ()),
+        offload_folder=None if given["offload_folder"] is None else str(given["offload_folder"]),
         plot=None if given["plot"] is None else str(given["plot"]),
     )
 

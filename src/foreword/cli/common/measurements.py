@@ -29,6 +29,10 @@ def check(given: dict[str, object], defaults: dict[str, object]) -> None:
             f"cannot use {_as_options(unused)} with '--limit': it measures forwards alone. Leave it out"
         )
 
+    if kind not in ("", "where", "limit") and "offload_folder" in changed:
+        raise InvalidRequest(
+            f"cannot use '--offload-folder' with '--{kind}': only single requests are measured so. Leave it out"
+        )
     if kind in ("batch", "serve") and "plot" in changed:
         raise InvalidRequest(f"cannot use '--plot' with '--{kind}': it draws single requests. Leave it out")
     if kind == "serve" and (unused := sorted(changed & {"method", "budget", "source"})):
