@@ -127,6 +127,7 @@ class Lying(Drafter):
         return Draft([DraftTree([7], [-1]) for _ in nodes], self.lie(probs))
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("rule_name", ["rejection", "block"])
 @pytest.mark.parametrize(
     "lie",
@@ -162,6 +163,7 @@ class Interrupted:
         return self.reader.finish()
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), MemoryError("no room"), RuntimeError("a broken tokenizer")])
 @pytest.mark.parametrize("hit", range(3))
 @pytest.mark.parametrize("at", [1, 6])

@@ -133,6 +133,7 @@ def test_requests_that_begin_alike_share_pages_unless_they_have_different_tenant
     assert [one.said for one in answers] == [one.said for one in plain(model, requests)]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", ["none", "lm"])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_eight_requests_under_a_small_limit_say_what_they_say_alone(dtype, name, limited):

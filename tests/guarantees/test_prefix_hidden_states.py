@@ -38,6 +38,7 @@ def counts(answer) -> tuple[object, ...]:
     return answer.said, stats.rounds, stats.drafted, stats.accepted
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", ["eagle", "dspark", "dflash", "medusa", "fuse"])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_second_turns_read_only_what_is_new_and_have_the_same_drafts(dtype, name):
@@ -129,6 +130,7 @@ MODELS = {
 }
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("chunk", [50, 512])
 @pytest.mark.parametrize("kind", ["float32", *(pytest.param(kind, marks=NATIVE) for kind in [*MODELS][1:])])
 def test_hidden_states_of_tokens_that_are_not_read_have_the_bits_of_those_that_are(kind, chunk):

@@ -59,6 +59,7 @@ def params(name: str, **more) -> SamplingParams:
     return SamplingParams(max_tokens=NEW + 1 - len(target(name).seq2seq.start), **more)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("method", ["none", "ngram", "lm"])
 @pytest.mark.parametrize("name", FAMILIES)
 def test_greedy_text_is_that_of_generate(name, method):

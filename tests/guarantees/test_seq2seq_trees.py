@@ -78,6 +78,7 @@ def branches(answers: list[Completion]) -> int:
     )
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", FAMILIES)
 def test_trees_in_ragged_batches_change_no_token(name):
     answers = llm(target(name), "lm", slots=3).generate(sources(), asked(trace=True))

@@ -63,6 +63,7 @@ def check_drafted(answers: list[Answer]) -> None:
     assert sum(stats.accepted for stats in structured) > 0
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("name", "turn"),
     [

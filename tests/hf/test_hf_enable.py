@@ -229,6 +229,7 @@ SERVED = {
 }
 
 
+@pytest.mark.sample(4)
 @pytest.mark.filterwarnings("ignore:.*synced")
 @pytest.mark.parametrize("name", SERVED)
 def test_a_call_that_is_served_has_the_text_of_plain_decoding(model, small, name):

@@ -54,6 +54,7 @@ def drafted(ran: list) -> int:
     return sum(row.stats.accepted for row in ran)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("timestamps", [False, True], ids=["text", "timestamps"])
 @pytest.mark.parametrize("kind", ["whole", "decoder", "none"])
 def test_a_callable_gives_the_text_of_generate(kind, timestamps, rounds):

@@ -63,6 +63,7 @@ def test_text_and_sound_are_not_mistaken_for_each_other():
         LanguageModelDrafter.load(tiny_whisper.build("v3"), llm().target, None)
 
 
+@pytest.mark.slow
 def test_defaults_are_greedy_and_fill_the_context():
     found = llm().transcribe(SOUND)[0]
     again = llm().transcribe([SOUND], SamplingParams(temperature=0, max_tokens=448))[0]

@@ -138,6 +138,7 @@ def test_drafts_change_no_token_of_a_sampled_text(name, method, timestamps):
         assert sum(one.stats.accepted for one in drafted) > 40
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("method", ["ngram", "suffix"])
 def test_what_repeats_itself_is_copied(method):
     asked = SamplingParams(temperature=0.3, max_tokens=150, seed=1)

@@ -15,6 +15,7 @@ DRIVEN = {
 }
 
 
+@pytest.mark.sample(4)
 @pytest.mark.filterwarnings("ignore:.*runs in mode")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("backend", "kind"), [(backend, kind) for backend, kinds in DRIVEN.items() for kind in kinds])

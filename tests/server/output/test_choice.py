@@ -213,6 +213,7 @@ def test_allowed_tools_that_cannot_be_read_are_refused(choice: object, named: st
         structural_tag(FORMATS["hermes"], FUNCTIONS, choice)
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("choice", ["required", "auto"])
 @pytest.mark.parametrize("format", FORMATS)
 @given(seed=st.integers(0, 2**32 - 1))

@@ -178,6 +178,7 @@ def answered(request, tmp_path_factory) -> tuple[Path, Path]:
     return model, folder / "answers.jsonl"
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("method", OPTIONS)
 def test_a_head_learns_drafts_better_than_an_untrained_one_and_changes_no_token(answered, method, tmp_path):
     model, data = answered
