@@ -143,12 +143,14 @@ def _smolvlm(ids: dict[str, int]) -> hf.PreTrainedConfig:
     )  # fmt: skip
 
 
-_KINDS = dict(sliding_window=8, layer_types=["sliding_attention", "full_attention", "sliding_attention"])
+def _kinds() -> dict[str, Any]:
+    """Return a new list each time: Gemma 4's config changes the one that it is given."""
+    return dict(sliding_window=8, layer_types=["sliding_attention", "full_attention", "sliding_attention"])
 
 
 def _gemma3(ids: dict[str, int]) -> hf.PreTrainedConfig:
     return hf.Gemma3Config(
-        text_config=dict(SIZES, **_KINDS, query_pre_attn_scalar=8), vision_config=dict(_CLIP),
+        text_config=dict(SIZES, **_kinds(), query_pre_attn_scalar=8), vision_config=dict(_CLIP),
         mm_tokens_per_image=4, image_token_id=ids["image_token"], boi_token_id=ids["boi_token"],
         eoi_token_id=ids["eoi_token"], tie_word_embeddings=False,
     )  # fmt: skip
@@ -157,7 +159,7 @@ def _gemma3(ids: dict[str, int]) -> hf.PreTrainedConfig:
 def _gemma4(ids: dict[str, int], **options: Any) -> hf.PreTrainedConfig:
     return hf.Gemma4Config(
         text_config=dict(
-            SIZES, **_KINDS, vocab_size_per_layer_input=VOCAB, hidden_size_per_layer_input=8, num_kv_shared_layers=0,
+            SIZES, **_kinds(), vocab_size_per_layer_input=VOCAB, hidden_size_per_layer_input=8, num_kv_shared_layers=0,
             global_head_dim=16, **options,
         ),
         vision_config=dict(

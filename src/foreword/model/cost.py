@@ -115,7 +115,7 @@ def measured(model: Readable, *, seconds: float = 2.0) -> Cost:
         for point in points:
             if probe.fits(*point) and (not times or perf_counter() - started < seconds / 3):
                 times[point] = [probe(*point)]
-        if len(times) == 1 and len(points) > 1:
+        if len(times) == 1 and len(points) > 1 and times[points[0]][0] > seconds / 3 > 0:
             times |= {(rows, NEAR): [probe(rows, NEAR)] for rows in WIDE if probe.fits(rows, NEAR)}
         for turn in range(TURNS):
             spent = perf_counter() - started

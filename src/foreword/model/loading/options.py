@@ -38,7 +38,7 @@ def options(
         if form is not None and (backend not in (None, NATIVE) or dtype not in ("auto", "bfloat16", torch.bfloat16)):
             raise InvalidRequest(
                 f"cannot use {name}={str(form)!r} with dtype={dtype!r} and backend={backend!r}: only backend 'native' "
-                "can, and it runs models in bfloat16. Leave 'dtype' and 'backend' out"
+                "reads them, and it runs models in bfloat16. Leave 'dtype' and 'backend' out"
             )
     if dtype != "auto" and dtype not in (*DTYPES, *DTYPES.values()):
         raise ModelError(f"'dtype' must be 'auto' or one of {', '.join(DTYPES)}, got {dtype!r}")

@@ -99,7 +99,8 @@ def _filled(
     """
     places = {tensors[name].data_ptr(): matrix for name, matrix in coded.items()}
     kind: Any = type(empty)
-    model, info = kind.from_pretrained(None, config=empty.config, state_dict=tensors, **how)
+    trusted = how.pop("trust_remote_code", False)
+    model, info = kind.from_pretrained(None, config=empty.config, state_dict=tensors, trust_remote_code=trusted, **how)
     model.config.name_or_path = source
     for module in model.modules():  # found by storage, for transformers renames weights
         held = [(name, places.get(weight.data_ptr())) for name, weight in module.named_parameters(recurse=False)]
