@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import math
 import os
@@ -24,6 +23,8 @@ from foreword.native import forward
 from foreword.native.huge_pages import LINE, Pages
 
 FILE, TABLE = "matrices.bin", "matrices.json"
+LAYOUT = 1
+"""Version of the packed matrices; increase it when their bytes change, so that old folders are ignored."""
 BLOCK = 4096
 """Bytes. Parts begin and end at multiples of it, as reads past the page cache need."""
 SLOTS = 2
@@ -45,7 +46,7 @@ class Stream:
             os.fsencode(file), first, len(starts) - 1, places.ctypes.data, slots.data_ptr(), slots.shape[1]
         )
         if not handle:
-            raise ModelError(f"cannot open {file}: {os.strerror(ctypes.get_errno())}. Remove its folder and try again")
+            raise ModelError(f"cannot read {file} ahead: no thread was started. Raise the limit of threads (ulimit -u)")
         self.handle: int = handle
         self.layers = len(starts) - 1
         self.slots = slots
@@ -147,7 +148,8 @@ def _placed(file: IO[bytes], pages: Pages, part: Mapping[str, Any], owner: Any) 
         if not got:
             raise ModelError(f"cannot read {file.name}: it ends too early. Remove its folder and load the model again")
         done += got
-    os.posix_fadvise(file.fileno(), part["start"], len(view), os.POSIX_FADV_DONTNEED)
+    if hasattr(os, "posix_fadvise"):  # not on every system
+        os.posix_fadvise(file.fileno(), part["start"], len(view), os.POSIX_FADV_DONTNEED)
     return _point(owner, part, memory)
 
 

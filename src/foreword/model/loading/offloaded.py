@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel
 from transformers.initialization import no_init_weights
 
-from foreword.errors import ModelError, words
+from foreword.errors import InvalidRequest, ModelError, words
 from foreword.files import atomic_folder, check_creatable
 from foreword.model.architectures import loader
 from foreword.model.backend import Mode
 from foreword.model.cpu.backend import CpuBackend
-from foreword.model.cpu.offload import SHARE
+from foreword.model.cpu.offload import LAYOUT, SHARE
 from foreword.model.loading import hub
 from foreword.model.loading.complete import weights
 from foreword.model.loading.quantized import files
@@ -46,7 +46,7 @@ def place(folder: str | Path, source: str | Path, config: PreTrainedConfig, form
         raise ModelError(f"cannot offload {source}: it is an encoder-decoder. Leave 'offload_folder' out")
     checkpoint = [path] if (path := hub.gguf(source)) else files(source)
     read = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in map(Path.resolve, checkpoint)]
-    digest = sha256(json.dumps([foreword.__version__, config.to_dict(), read, form], default=str).encode())
+    digest = sha256(json.dumps([LAYOUT, foreword.__version__, config.to_dict(), read, form], default=str).encode())
     name = "-".join(filter(None, [Path(str(source).rpartition(":")[2]).name, form, digest.hexdigest()[:12]]))
     result = Path(folder).expanduser() / name
     if not result.is_dir():
@@ -63,8 +63,16 @@ def write(model: Model, folder: Path) -> None:
             f"cannot offload {model.name}: only backend 'native' reads weights from a file, and it runs on "
             f"'{model.capability.backend}' ({model.capability.reason}). Leave 'offload_folder' out"
         )
+    try:
+        _write(model, model.backend, folder)
+    except InvalidRequest:
+        if not folder.is_dir():  # else another process wrote it first
+            raise
+
+
+def _write(model: Model, backend: CpuBackend, folder: Path) -> None:
     with atomic_folder(folder) as begun:
-        model.backend.write(begun)
+        backend.write(begun)
         rest = {name: tensor.contiguous() for name, tensor in weights(model.hf).items() if tensor.numel()}
         save_file(rest, begun / REST)
         if model.hf.generation_config is not None:
