@@ -1,12 +1,15 @@
 """Experts in C, in models large enough that several threads share the work; those of test_native.py are not."""
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, GptOssConfig, Qwen3MoeConfig
 
+import tiny_models
 from foreword.model.cpu.backend import CpuBackend
 from foreword.model.pool.plan import Read
 from foreword.native.forward import library
@@ -75,4 +78,5 @@ def test_gates_of_gpt_oss_and_what_they_let_through_are_clamped():
 def test_a_late_thread_does_not_wait_for_what_a_later_layer_asks():
     """More threads than cores: some are late in every forward. In a process of its own, for who waits in C waits on."""
     command = f"import test_experts as t; import torch; assert torch.equal(t.scores({THREADS}, 400), t.scores(1, 400))"
-    subprocess.run([sys.executable, "-c", command], cwd=__file__.rpartition("/")[0], check=True, timeout=90)
+    paths = os.pathsep.join(str(Path(module.__file__).parent) for module in (sys.modules[__name__], tiny_models))
+    subprocess.run([sys.executable, "-c", command], env=os.environ | {"PYTHONPATH": paths}, check=True, timeout=90)
