@@ -24,7 +24,7 @@ from foreword.bench.inflate.model import SHAPES, inflate
 CONTEXT = 2048
 """Tokens."""
 INDEX = "model.safetensors.index.json"
-SHARD = "500MB"
+SHARD = "50MB"
 """Largest file of the first layers, so that there are several and an index."""
 READS = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")
 """Matrices of an added layer that are random; those that write to the residual stream are zero."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import mmap
+import os
 from collections.abc import Iterator
 from collections.abc import Sequence as List
 from contextlib import contextmanager, suppress
@@ -18,6 +19,8 @@ from tempfile import TemporaryFile
 import torch
 from jaxtyping import UInt8
 from torch import Tensor
+
+from foreword.files import room
 
 LARGE = 2 * 2**20
 """Bytes of a huge page on x86-64 and on most arm64."""
@@ -32,7 +35,7 @@ _folder: ContextVar[Path | None] = ContextVar("folder", default=None)
 def pages_in(folder: Path | None) -> Iterator[None]:
     """Let all `Pages` that are made inside lie in unnamed files of a folder, which the system may write out; None: not.
 
-    Raises OSError, where memory is requested, if the folder has no room.
+    Raises DiskError, where memory is requested, if the folder has no room.
     """
     before = _folder.set(folder)
     try:
@@ -65,7 +68,8 @@ def _block(size: int, folder: Path | None) -> UInt8[Tensor, "size"]:
     """Return a new block, aligned to a huge page, or in a file."""
     if folder is not None:
         with TemporaryFile(dir=folder) as file:
-            file.truncate(size)
+            with room(folder):  # now: a page that finds the disk full ends the process
+                os.posix_fallocate(file.fileno(), 0, size) if hasattr(os, "posix_fallocate") else file.truncate(size)
             return torch.frombuffer(mmap.mmap(file.fileno(), size), dtype=torch.uint8)
     memory = mmap.mmap(-1, size + LARGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with suppress(AttributeError, OSError):  # not on this system

@@ -1,6 +1,7 @@
 """Weights that do not fit in memory: layers are read from a file in every forward, and no bit of a score changes."""
 
 import os
+import resource
 import shutil
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 import tiny_models
 import tiny_seq2seq
 from foreword import LLM, SamplingParams, bundled
-from foreword.errors import InvalidRequest, ModelError
+from foreword.errors import DiskError, InvalidRequest, ModelError
 from foreword.model import Model, Read
 from foreword.model.cpu import offload
 from foreword.model.pool import memory
@@ -128,6 +129,17 @@ def test_a_damaged_folder_is_an_error_that_says_what_to_do(damage, tmp_path):
         Model.load(bundled.target(), offload_folder=tmp_path)
 
 
+def test_a_full_disk_is_an_error_of_ours_and_nothing_is_left(tmp_path):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2**16, hard))
+    try:
+        with pytest.raises(DiskError, match=r"cannot write .*: the disk is full.*Free some space"):
+            Model.load(bundled.target(), offload_folder=tmp_path / "weights")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert list((tmp_path / "weights").iterdir()) == []
+
+
 def test_as_many_layers_stay_in_memory_as_fit():
     assert offload.kept([10] * 6, 60) == 6
     assert [offload.kept([10] * 6, free) for free in (59, 40, 39, 20, 0)] == [2, 2, 0, 0, 0]
@@ -159,6 +171,11 @@ def test_what_cannot_be_offloaded_is_refused_before_work_starts(how, tmp_path):
     with pytest.raises((InvalidRequest, ModelError), match=r"cannot use"):
         LLM(offload_folder=tmp_path / "weights", **how)
     assert not (tmp_path / "weights").exists()
+
+
+def test_a_folder_that_cannot_be_made_is_refused_before_work_starts():
+    with pytest.raises(InvalidRequest, match=r"cannot create /proc/none/.*: .*Choose"):
+        Model.load(bundled.target(), offload_folder="/proc/none")
 
 
 def test_a_model_in_memory_is_not_offloaded(tmp_path):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -51,7 +52,10 @@ def place(folder: str | Path, source: str | Path, config: PreTrainedConfig, form
     result = Path(folder).expanduser() / name
     if not result.is_dir():
         check_creatable(result)
-        result.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            result.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InvalidRequest(f"cannot create {result}: {words(error)}. Choose another offload_folder") from error
     return result
 
 
@@ -94,34 +98,29 @@ def opened(
 
     `trusted`: whether code from the checkpoint may run. Raises ModelError if files are missing or damaged.
     """
+    with _readable(folder):
+        about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
+        known = Capability(Mode.TREE, NATIVE, about["error"], tuple(map(tuple, about["refused"])))
+        model = make(_empty(folder, source, config, trusted), str(source), known=known, kv=kv)
+        model.trust_remote_code = trusted
+        for module in model.hf.modules():
+            for name, weight in module.named_parameters(recurse=False):
+                if weight.is_meta:
+                    setattr(module, name, nn.Parameter(torch.empty(0, dtype=weight.dtype), requires_grad=False))
+        model.device, model.weights = torch.device("cpu"), about["weights"]
+        attach(model, folder)
+        return model
+
+
+@contextmanager
+def _readable(folder: Path) -> Iterator[None]:
+    """Turn what missing and damaged files raise into a ModelError."""
     try:
-        return _opened(make, folder, source, config, kv=kv, trusted=trusted)
+        yield
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise ModelError(
             f"cannot open {folder}: {words(error)}. Remove that folder, and load the model again"
         ) from error
-
-
-def _opened(
-    make: Callable[..., Model],
-    folder: Path,
-    source: str | Path,
-    config: PreTrainedConfig,
-    *,
-    kv: str | None,
-    trusted: bool,
-) -> Model:
-    about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
-    known = Capability(Mode.TREE, NATIVE, about["error"], tuple(map(tuple, about["refused"])))
-    model = make(_empty(folder, source, config, trusted), str(source), known=known, kv=kv)
-    model.trust_remote_code = trusted
-    for module in model.hf.modules():
-        for name, weight in module.named_parameters(recurse=False):
-            if weight.is_meta:
-                setattr(module, name, nn.Parameter(torch.empty(0, dtype=weight.dtype), requires_grad=False))
-    model.device, model.weights = torch.device("cpu"), about["weights"]
-    attach(model, folder)
-    return model
 
 
 def attach(model: Model, folder: Path) -> None:
