@@ -74,6 +74,10 @@ def test_no_time_is_enough_for_one_width(model):
     assert list(measured(model, seconds=0.0).seconds) == [1]
 
 
+def test_where_one_row_is_slow_only_wide_forwards_are_measured_beside_it(model):
+    assert list(measured(model, seconds=1e-6).seconds) == [1, 64]  # 256 rows do not fit in its context
+
+
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_a_model_that_cannot_go_back_is_measured_too():
     model = Model(build("mamba"))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from foreword.budget.costs import Costs
 from foreword.estimators import CalibrationRatio, LinearCost
+from foreword.types.params import NODES
 
 MOST = 48
 """Draft tokens. Largest tree tried, unless more rows are cheap."""
@@ -18,8 +19,9 @@ STEPS = 12
 
 
 def largest(cost: Mapping[int, float]) -> int:
-    """Return the draft tokens of the largest tree to try, by the measured seconds of a forward by rows."""
-    return max(MOST, max(rows for rows in cost if cost[rows] <= CHEAP * cost[min(cost)]) - 1)
+    """Return the draft tokens of the largest tree to try, at most NODES, by the seconds of a forward by rows."""
+    cheap = max(rows for rows in cost if cost[rows] <= CHEAP * cost[min(cost)])
+    return max(MOST, min(cheap - 1, NODES))
 
 
 @dataclass(slots=True)

@@ -148,14 +148,14 @@ def test_every_way_writes_about_the_text_of_the_rounded_model(engine, form):
 @pytest.mark.skipif(forward.reason() is not None, reason=f"no native kernel here: {forward.reason()}")
 def test_the_report_says_how_each_engine_holds_the_weights():
     few = Options(limit_prompts=1, max_tokens=4, methods=("none",), temperatures=(0.0,), dtype="bfloat16")
-    told = run(few)
-    assert told.settings["held"] == dict.fromkeys(
+    report = run(few)
+    assert report.settings["held"] == dict.fromkeys(
         ("foreword", "transformers", "draft models of other engines"), "bfloat16"
     )
-    assert "weights:" not in str(told.table().caption)
+    assert "weights:" not in str(report.table().caption)
     given = weights(None, None, "bfloat16", None)
     assert given.held(registry.NAMES)["llamacpp"] == "bfloat16"
-    told = run(Options(**{**vars(few), "weights": INT4}))
-    assert json.loads(json.dumps(told.as_json()))["settings"]["held"]["foreword"] == INT4
+    report = run(Options(**{**vars(few), "weights": INT4}))
+    assert json.loads(json.dumps(report.as_json()))["settings"]["held"]["foreword"] == INT4
     line = "weights: foreword int4; transformers bfloat16; draft models of other engines bfloat16"
-    assert line in str(told.table().caption)
+    assert line in str(report.table().caption)

@@ -1,0 +1,26 @@
+"""The largest tree that is tried: larger where a forward waits for something else than its rows."""
+
+import pytest
+
+from foreword.budget.predictions import MOST, DraftProbabilities, largest
+from foreword.types.params import NODES
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [
+        ({1: 1.0}, MOST),
+        ({1: 1.0, 16: 1.1, 64: 2.1}, MOST),
+        ({1: 1.0, 64: 1.9, 256: 9.0}, 63),
+        ({1: 1.0, 64: 1.0, 256: 1.2}, NODES),
+    ],
+)
+def test_a_tree_is_as_large_as_rows_are_cheap(seconds, expected):
+    assert largest(seconds) == expected
+
+
+def test_the_number_of_draft_tokens_grows_to_the_limit_and_no_further():
+    probabilities = DraftProbabilities(NODES)
+    for _ in range(40):
+        probabilities.settle([probabilities.most], 1.0)
+    assert probabilities.most == NODES > MOST
