@@ -90,6 +90,8 @@ def _limit() -> ctypes._NamedFuncPointer | None:
         lines = Path("/proc/self/maps").read_text().splitlines()
     except OSError:
         return None
-    paths = dict.fromkeys("/" + line.partition("/")[2] for line in lines)
+    found = dict.fromkeys("/" + line.partition("/")[2] for line in lines)
+    torchs = str(Path(torch.__file__).parent)
+    paths = sorted(found, key=lambda path: not path.startswith(torchs))  # other packages bring runtimes of their own
     runtimes = (ctypes.CDLL(path) for path in paths if RUNTIMES.search(path))  # already loaded: same handles
     return next((runtime.omp_set_num_threads for runtime in runtimes if hasattr(runtime, "omp_set_num_threads")), None)
