@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import Field
 
 from foreword import __version__
-from foreword.errors import InvalidRequest
+from foreword.errors import InvalidRequest, check_unicode
 from foreword.server.answer import Answer, Call, Choice, Shown
 from foreword.server.dialects.chat import DONE, StreamOptions
 from foreword.server.dialects.common import (
@@ -202,7 +202,11 @@ def prompts_of(body: CompletionBody, tokenizer: Any) -> list[list[int]]:
         raise InvalidRequest(f"cannot complete {len(prompts)} prompts: give 1 to {MOST_PROMPTS}")
     if body.suffix:
         prompts = [_between(prompt, body.suffix, tokenizer) for prompt in prompts]
-    return [list(tokenizer(one)["input_ids"]) if isinstance(one, str) else list(one) for one in prompts]
+    return [_ids(one, tokenizer) for one in prompts]
+
+
+def _ids(prompt: str | list[int], tokenizer: Any) -> list[int]:
+    return list(tokenizer(check_unicode("prompt", prompt))["input_ids"]) if isinstance(prompt, str) else list(prompt)
 
 
 def _between(prompt: str | list[int], suffix: str, tokenizer: Any) -> str:

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from foreword.errors import InvalidRequest
+from foreword.types.constraint import json_text, text
 
-CONSTRAINTS = ("json_schema", "json_object", "regex", "grammar", "structural_tag")
-"""Sampling parameters that constrain an answer; a request has at most one."""
 GUIDED = {
     "guided_json": "json_schema",
     "guided_regex": "regex",
@@ -43,7 +42,7 @@ def constraint(response_format: Any, more: Mapping[str, Any] | None) -> dict[str
             found[STRUCTURED.get(str(name), str(name))] = value
     if "choice" in found:
         found["regex"] = _one_of(found.pop("choice"))
-    return found
+    return {name: _READ[name](name, value) for name, value in found.items()}
 
 
 def _of_format(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -68,3 +67,12 @@ def _one_of(choices: Any) -> str:
     if not isinstance(choices, list) or not choices or not all(isinstance(one, str) and one for one in choices):
         raise InvalidRequest("cannot read 'guided_choice': it must be a list of texts")
     return "|".join(map(re.escape, choices))
+
+
+def _flag(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidRequest(f"{name} must be true or false, got {value!r}")
+    return value
+
+
+_READ = {"json_schema": json_text, "json_object": _flag, "regex": text, "grammar": text, "structural_tag": json_text}

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from foreword import __version__
 from foreword.draft import names
-from foreword.errors import InvalidRequest
+from foreword.errors import InvalidRequest, check_unicode
 from foreword.server.errors import ApiError
 from foreword.server.service import Service
 from foreword.server.wire import Json, event
@@ -140,4 +140,5 @@ def _add_state(router: APIRouter, service: Service) -> None:
 def _tokens(service: Service, body: TokenizeBody) -> list[int]:
     if body.messages is not None:
         return service.requests.render(body.messages)
-    return list(service.tokenizer(body.prompt, add_special_tokens=body.add_special_tokens)["input_ids"])
+    prompt = check_unicode("prompt", body.prompt or "")
+    return list(service.tokenizer(prompt, add_special_tokens=body.add_special_tokens)["input_ids"])

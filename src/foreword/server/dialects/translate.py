@@ -13,7 +13,6 @@ from foreword.chats import functions_of
 from foreword.chats.templates import named_roles, template_of
 from foreword.errors import ContextExceeded, InvalidRequest
 from foreword.server.answer import Call
-from foreword.server.dialects.constraints import CONSTRAINTS
 from foreword.server.dialects.fields import Prediction, Speculative, build, speculation
 from foreword.server.errors import ApiError
 from foreword.server.output import (
@@ -28,6 +27,7 @@ from foreword.server.output import (
     structural_tag,
 )
 from foreword.server.service import Service
+from foreword.types.constraint import CONSTRAINTS
 
 TAIL = 16
 """Tokens at the end of a prompt that may hold the tag that opens reasoning."""
