@@ -242,7 +242,8 @@ def _targets(source: Weights) -> tuple[PreTrainedModel | None, Model]:
         return None, Model.load(source.target, offload_folder=source.offload, **how)
     untouched = source.load()
     # packs its layers in place, so the baselines get a copy
-    target = Model(copy.deepcopy(untouched), source.name, weights=source.form)
+    target = Model(copy.deepcopy(untouched), source.name)
+    target.quantize(source.form)
     target.trust_remote_code = source.trusted
     return untouched, target
 

@@ -133,7 +133,7 @@ def known(model: Readable, about: Mapping[str, Any], folder: Path | None = None)
 
     An unreadable file, one for another key, and a folder that cannot be written are ignored.
     """
-    key = json.loads(json.dumps({**_machine(), **about}, sort_keys=True, default=str))
+    key = json.loads(json.dumps({**machine(), **about}, sort_keys=True, default=str))
     digest = sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
     cost = None
     with suppress(OSError):
@@ -206,7 +206,8 @@ def _fitted(times: Mapping[tuple[int, int], float], near: int) -> Cost:
     return Cost(table, near, max(one - products, 0.0), products)
 
 
-def _machine() -> dict[str, Any]:
+def machine() -> dict[str, Any]:
+    """Return what the speed of a forward depends on, beside the model."""
     import foreword  # the package imports this file before it defines its version
 
     return {

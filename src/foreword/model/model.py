@@ -13,18 +13,17 @@ from typing import cast
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
 
-from foreword.errors import ForewordError, ModelError
+from foreword.errors import ModelError
 from foreword.model.backend import Encodes, Mode, ReadsHiddenStates
 from foreword.model.cost import Cost, known
 from foreword.model.cpu.backend import CpuBackend
-from foreword.model.loading import offloaded
+from foreword.model.loading import from_checkpoint
 from foreword.model.loading.causal import check_causal
-from foreword.model.loading.config import read_config, unloadable
-from foreword.model.loading.load import eos_ids, load_weights
-from foreword.model.loading.options import FORMS, check_forms, dtypes, options
+from foreword.model.loading.load import eos_ids
+from foreword.model.loading.options import FORMS, check_forms
 from foreword.model.pool.hooks import layer_count
 from foreword.model.pool.memory import most_tokens
 from foreword.model.pool.packed_linear import Swap
@@ -32,7 +31,6 @@ from foreword.model.pool.plan import Read
 from foreword.model.probe.probe import NATIVE, Capability, backend_named, build_backend, choose
 from foreword.model.quantized import coded
 from foreword.model.seq2seq import Seq2Seq
-from foreword.native.huge_pages import pages_in
 from foreword.native.openmp import one_thread
 from foreword.native.tree import GrownTree, TreeRequest
 from foreword.types import Encoded
@@ -41,6 +39,10 @@ NO_LIMIT = 2**31
 """Tokens. Context length of a model whose config gives none."""
 CONTEXT = ("max_position_embeddings", "max_decoder_position_embeddings", "max_target_positions")
 """Names of the context length in a config."""
+
+
+WHOLE = 16
+"""Bits of a weight that is not in few bits."""
 
 
 class Model:
@@ -58,8 +60,6 @@ class Model:
         known: Capability | None = None,
         swaps: list[Swap] | None = None,
         backend: str | None = None,
-        weights: str | None = None,
-        kv: str | None = None,
     ) -> None:
         self.hf = hf.eval()
         self.name = name or hf.config.name_or_path or type(hf).__name__
@@ -74,22 +74,22 @@ class Model:
             check_causal(hf, self.name)
             self.backend, self.capability = choose(hf, replaced, owned=swaps is None, only=backend_named(backend))
         else:
-            self.backend, self.capability = build_backend(hf, known, replaced), known
-        self.device: torch.device = next(hf.parameters()).device
-        bits = self.backend.take_codes() if isinstance(self.backend, CpuBackend) and known is None else 16
-        self.weights: str | None = f"{bits:.1f} bits" if bits < 16 else None
+            self.backend, self.capability = build_backend(hf, known, replaced, owned=swaps is None), known
+        self.device: torch.device = next(weight.device for weight in hf.parameters() if not weight.is_meta)
+        self.weights: str | None = None
         self.kv: str | None = None
         """Forms of the weights, and of keys and values: "int8", "int4" or a checkpoint's bits; None = the dtype."""
         self.offloaded: int | None = None
         """Layers that are read from disk in every forward; None = all are in memory."""
-        self.quantize(weights, kv)
+        self.cache_tokens = None
+        self._cost: Cost | None = None
         self._checked_layers: set[tuple[int, ...]] = set()
         """Layer numbers that `check_hidden_states` has accepted."""
         config = hf.config.get_text_config()
         self.vocab: int = config.vocab_size
         limits = (getattr(config, name, None) for name in CONTEXT)
         self.context: int = next(filter(None, limits), NO_LIMIT)
-        if known is None and swaps is None and (invalid := eos_ids(hf)[1]):
+        if swaps is None and (invalid := eos_ids(hf)[1]):
             warnings.warn(
                 f"ignoring the end-of-text ids {invalid}: {self.name} has {self.vocab} tokens, none with these ids",
                 stacklevel=3,
@@ -123,37 +123,17 @@ class Model:
         model's, else refused. Raises ModelError when there is no such model, its weights are incomplete or not finite,
         or it cannot run on that backend.
         """
-        forms = {"weights": weights, "kv": kv, "offload_folder": offload_folder}
-        where, backend = options(dtype=dtype, device=device, backend=backend, **forms)
-        config = read_config(source, trust_remote_code=trust_remote_code, seq2seq=True)
-        place = None if offload_folder is None else offloaded.place(offload_folder, source, config, weights)
-        if place is not None and place.is_dir():
-            return offloaded.opened(cls, place, source, config, kv=kv, trusted=trust_remote_code)
-        first, *others = dtypes(dtype, where, config.architectures if backend in (None, NATIVE) else None)
-        hf = load_weights(source, config, first, trust_remote_code=trust_remote_code)
-        try:
-            nn.Module.to(hf, where)
-            with pages_in(None if place is None else place.parent):
-                model = cls(hf, str(source), backend=backend, weights=weights, kv=kv)
-            coded.drop(hf)
-            if place is not None:
-                offloaded.write(model, place)
-                offloaded.attach(model, place)
-        except ForewordError:
-            raise
-        except (torch.OutOfMemoryError, MemoryError) as error:
-            raise ModelError(
-                f"cannot load {source}: it does not fit on {where}: {error}. Try a smaller dtype or another device"
-            ) from error
-        except Exception as error:
-            raise unloadable(source, error, {}) from error
-        model.trust_remote_code = trust_remote_code
-        if others and model.capability.backend != NATIVE:
-            del hf, model  # or both would be in memory
-            return cls.load(
-                source, dtype=others[0], device=device, backend=backend, trust_remote_code=trust_remote_code
-            )
-        return model
+        return from_checkpoint.load(
+            cls,
+            source,
+            dtype=dtype,
+            device=device,
+            backend=backend,
+            weights=weights,
+            kv=kv,
+            offload_folder=offload_folder,
+            trust_remote_code=trust_remote_code,
+        )
 
     @property
     def mode(self) -> Mode:
@@ -200,12 +180,16 @@ class Model:
         getattr(self.backend, "quantize", lambda: None)()
 
     def quantize(self, weights: str | None = None, kv: str | None = None) -> None:
-        """Quantize the linear weights in place, or the keys and values of sequences opened from then on.
+        """Hold the linear weights in few bits from then on: those of the checkpoint, if it has them, or quantized ones.
 
-        It is another model then, whose text differs. Raises ModelError on a backend that does not read them.
+        `kv` quantizes the keys and values of sequences opened from then on. It is another model then, whose text
+        differs. Raises ModelError on a backend that does not read them.
         """
         check_forms(self.name, self.capability, weights=weights, kv=kv)
         backend = cast("CpuBackend", self.backend)
+        if isinstance(self.backend, CpuBackend) and (bits := self.backend.take_codes()) < WHOLE:
+            self.weights = f"{bits:.1f} bits"
+        coded.drop(self.hf)
         if weights is not None and self.weights is not None:
             raise ModelError(
                 f"cannot hold {self.name} in {weights}: it has {self.weights} weights. Leave 'weights' out"
@@ -215,8 +199,7 @@ class Model:
         if kv is not None:
             backend.quantize_kv()
         self.weights, self.kv = weights or self.weights, kv or self.kv
-        self.cache_tokens = None
-        self._cost: Cost | None = None
+        self.cache_tokens, self._cost = None, None
 
     def open(self, id: int, capacity: int, tokens: List[int] = (), tenant: str = "", layers: List[int] = ()) -> int:
         """Begin a sequence of at most `capacity` tokens, draft tokens included.

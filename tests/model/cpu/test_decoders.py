@@ -228,7 +228,8 @@ def test_pages_of_a_source_are_freed_with_its_sequence():
 
 @pytest.mark.parametrize("weights", ["int8", "int4"])
 def test_weights_in_few_bits_give_other_scores_with_bits_of_their_own(weights):
-    own = Model(built("flan-t5"), "flan-t5", weights=weights)
+    own = Model(built("flan-t5"), "flan-t5")
+    own.quantize(weights)
     text, source = noise(30), sources("flan-t5")[5]
     for row in (0, 1):
         own.open(row, 64)

@@ -1,21 +1,11 @@
 """A GGUF file of each family is read as the model that it was made from: same config, same scores, same codes."""
 
-import math
-
 import numpy as np
 import pytest
 import torch
 from torch import nn
 from transformers import (
-    Gemma2Config,
-    Gemma3TextConfig,
     LlamaConfig,
-    Phi3Config,
-    PreTrainedConfig,
-    Qwen2Config,
-    Qwen2MoeConfig,
-    Qwen3Config,
-    Qwen3MoeConfig,
 )
 
 import gguf_files
@@ -23,146 +13,13 @@ from foreword.errors import ModelError
 from foreword.model.architectures import loader
 from foreword.model.loading.config import read_config
 from foreword.model.loading.load import load_weights
-
-SIZES = dict(
-    vocab_size=96,
-    hidden_size=64,
-    intermediate_size=128,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    max_position_embeddings=256,
-)
-HEAD = dict(head_dim=32)
-EXPERTS = dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=64)
-TEXT = torch.randint(96, (1, 200), generator=torch.Generator().manual_seed(5))
-SPAN = torch.arange(16)
-SHORT, LONG = (1.0 + SPAN / 32).tolist(), (2.0 + SPAN / 8).tolist()
-LLAMA3 = dict(low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=8192)
-
-
-def rope(kind: str, **more: object) -> dict[str, object]:
-    return dict(rope_parameters={"rope_type": kind, "rope_theta": 10000.0, **more})
-
-
-def frequencies(base: float, count: int, factor: float) -> np.ndarray:
-    """What each frequency of Llama 3 is divided by, as llama.cpp's converter writes it."""
-    found = []
-    for i in range(count):
-        length = 2 * math.pi * base ** (i / count)
-        smooth = (8192 / length - 1) / 3
-        found.append(1 / ((1 - min(max(smooth, 0), 1)) / factor + min(max(smooth, 0), 1)))
-    return np.array(found, dtype=np.float32)
-
-
-FAMILIES: dict[str, tuple[str, PreTrainedConfig, dict[str, object]]] = {
-    "llama": ("llama", LlamaConfig(**SIZES, **HEAD), dict(rope__dimension_count=32)),
-    "llama, tied": ("llama", LlamaConfig(**SIZES, **HEAD, tie_word_embeddings=True), dict(rope__dimension_count=32)),
-    "llama 3": (
-        "llama",
-        LlamaConfig(**SIZES, **HEAD, **rope("llama3", factor=8.0, **LLAMA3)),
-        dict(rope__dimension_count=32, rope_freqs=frequencies(10000.0, 16, 8.0)),
-    ),
-    "llama, linear": (
-        "llama",
-        LlamaConfig(**SIZES, **HEAD, **rope("linear", factor=4.0)),
-        dict(rope__dimension_count=32, rope__scaling__type="linear", rope__scaling__factor=4.0),
-    ),
-    "qwen2": ("qwen2", Qwen2Config(**SIZES), {}),
-    "qwen2, yarn": (
-        "qwen2",
-        Qwen2Config(**SIZES, **rope("yarn", factor=4.0, original_max_position_embeddings=64)),
-        dict(rope__scaling__type="yarn", rope__scaling__factor=4.0, rope__scaling__original_context_length=64),
-    ),
-    "qwen3": ("qwen3", Qwen3Config(**SIZES, **HEAD), dict(attention__key_length=32)),
-    "gemma2": (
-        "gemma2",
-        Gemma2Config(
-            **SIZES,
-            **HEAD,
-            query_pre_attn_scalar=32,
-            sliding_window=16,
-            attn_logit_softcapping=20.0,
-            final_logit_softcapping=10.0,
-        ),
-        dict(
-            attention__key_length=32,
-            attention__sliding_window=16,
-            attn_logit_softcapping=20.0,
-            final_logit_softcapping=10.0,
-        ),
-    ),
-    "gemma3": (
-        "gemma3",
-        Gemma3TextConfig(
-            **SIZES | dict(num_hidden_layers=6),  # the last one attends to the whole text
-            **HEAD,
-            query_pre_attn_scalar=32,
-            sliding_window=16,
-            rope_parameters={
-                "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
-                "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
-            },
-        ),
-        dict(
-            attention__key_length=32,
-            attention__sliding_window=16,
-            rope__scaling__type="linear",
-            rope__scaling__factor=8.0,
-        ),
-    ),
-    "phi3": ("phi3", Phi3Config(**SIZES, pad_token_id=0, sliding_window=16), dict(attention__sliding_window=16)),
-    "phi3, partial": (
-        "phi3",
-        Phi3Config(**SIZES, pad_token_id=0, **rope("default", partial_rotary_factor=0.75)),
-        dict(attention__sliding_window=0, rope__dimension_count=12),
-    ),
-    "phi3, long": (
-        "phi3",
-        Phi3Config(
-            **SIZES | dict(hidden_size=128),
-            pad_token_id=0,
-            sliding_window=None,
-            original_max_position_embeddings=64,
-            rope_parameters={
-                "rope_type": "longrope",
-                "rope_theta": 10000.0,
-                "short_factor": SHORT,
-                "long_factor": LONG,
-                "original_max_position_embeddings": 64,
-                "partial_rotary_factor": 1.0,
-            },
-        ),
-        dict(
-            attention__sliding_window=0,
-            rope__scaling__original_context_length=64,
-            rope__scaling__attn_factor=math.sqrt(1 + math.log(4) / math.log(64)),
-            rope_factors_long=np.array(LONG, dtype=np.float32),
-            rope_factors_short=np.array(SHORT, dtype=np.float32),
-        ),
-    ),
-    "qwen2moe": (
-        "qwen2moe",
-        Qwen2MoeConfig(**SIZES, **EXPERTS, shared_expert_intermediate_size=96),
-        dict(expert_count=4, expert_used_count=2, expert_feed_forward_length=64, expert_shared_feed_forward_length=96),
-    ),
-    "qwen3moe": (
-        "qwen3moe",
-        Qwen3MoeConfig(**SIZES, **HEAD, **EXPERTS, norm_topk_prob=True),
-        dict(attention__key_length=32, expert_count=4, expert_used_count=2, expert_feed_forward_length=64),
-    ),
-}
+from gguf_files.families import FAMILIES, SIZES, TEXT, random
 
 
 @pytest.fixture(params=FAMILIES)
 def family(request):
     architecture, config, fields = FAMILIES[request.param]
-    torch.manual_seed(1)
-    model = loader(config).from_config(config).float().eval()
-    with torch.no_grad():
-        for weight in model.parameters():
-            weight.normal_(std=0.2) if weight.dim() > 1 else weight.add_(torch.randn_like(weight) * 0.1)
-    return architecture, model, fields
+    return architecture, random(config), fields
 
 
 @torch.inference_mode()
@@ -184,7 +41,7 @@ def test_every_linear_layer_has_its_codes_in_the_order_of_its_rows(family, tmp_p
     }
     assert len(linear) > 5
     for name, layer in linear.items():
-        assert torch.equal(layer.coded.dense().to(torch.bfloat16), layer.weight), name
+        assert torch.equal(layer.coded.read().dense().to(torch.bfloat16), layer.weight), name
 
 
 def test_a_tensor_without_a_place_is_named(tmp_path):

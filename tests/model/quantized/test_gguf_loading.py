@@ -55,7 +55,7 @@ def test_codes_are_the_weights(file):
     coded = {name: layer for name, layer in read.named_modules() if hasattr(layer, "coded")}
     assert len(coded) == 15  # the LM head, which is the embeddings here, and seven of each layer
     for layer in coded.values():
-        assert torch.equal(layer.coded.dense().to(torch.bfloat16), layer.weight)
+        assert torch.equal(layer.coded.read().dense().to(torch.bfloat16), layer.weight)
 
 
 def test_text_is_that_of_transformers_from_the_same_file(file):
@@ -124,7 +124,7 @@ def test_types_of_llama_quantize_are_read():
     coded = {name: layer for name, layer in read.named_modules() if hasattr(layer, "coded")}
     assert len(coded) == sum(kind != "F32" for kind in kinds.values()) - 1  # but for the embeddings
     for layer in coded.values():
-        assert torch.equal(layer.coded.dense(), layer.weight)
+        assert torch.equal(layer.coded.read().dense(), layer.weight)
 
 
 def test_chats_follow_the_template_of_the_file(plain, tmp_path):

@@ -68,7 +68,7 @@ def test_codes_have_the_order_of_the_weights(folder, tmp_path):
     assert len(held) > 8
     for name, layer in held.items():
         if isinstance(layer, nn.Linear):
-            assert torch.equal(layer.coded.dense().to(torch.bfloat16), layer.weight), name
+            assert torch.equal(layer.coded.read().dense().to(torch.bfloat16), layer.weight), name
     for name, weight in numbers.state_dict().items():
         torch.testing.assert_close(codes.state_dict()[name], weight, rtol=0.01, atol=0.01, msg=name)
 

@@ -143,13 +143,15 @@ def test_scales_of_a_whole_matrix_and_without_a_second_dimension_are_read(tmp_pa
     whole = loaded(RECORDED / "compressed-w8a8").get_submodule(LAYER)
     assert torch.equal(loaded(flat).get_submodule(LAYER).weight, whole.weight)
     found = loaded(one).get_submodule(LAYER)
-    assert torch.equal(found.weight / whole.coded.scale.values[0], whole.weight / whole.coded.scale.values)
+    scale = whole.coded.read().scale.values
+    assert torch.equal(found.weight / scale[0], whole.weight / scale)
 
 
 def test_the_order_of_activations_is_read(tmp_path):
     """With groups of inputs that are no runs a layer has no few bits; -1 means that the order is not used."""
     plain, order = loaded(RECORDED / "compressed-w4a16").get_submodule(LAYER), torch.arange(64).remainder(2).int()
-    codes, scale = plain.coded.codes.float() - 8, plain.coded.scale.values
+    coded = plain.coded.read()
+    codes, scale = coded.codes.float() - 8, coded.scale.values
     for index in (order, torch.full_like(order, -1), torch.arange(64).div(32, rounding_mode="floor").int()):
         edit = partial(dict.update, **{f"{LAYER}.weight_g_idx": index})
         found = loaded(edited("compressed-w4a16", tmp_path, edit)).get_submodule(LAYER)
@@ -175,7 +177,7 @@ def test_matrices_are_found_in_any_file_and_under_any_name(tmp_path, name):
     model = loaded(tmp_path)
     layers = {part: layer for part, layer in model.named_modules() if hasattr(layer, "coded")}
     assert len(layers) == sum(part.endswith("_proj.weight") and ".experts." not in part for part in plain)
-    assert all(torch.equal(layer.coded.dense(), layer.weight) for layer in layers.values())
+    assert all(torch.equal(layer.coded.read().dense(), layer.weight) for layer in layers.values())
     whole = tmp_path / "plain"
     build(name).save_pretrained(whole)
     save_file({part: tensor.float().contiguous() for part, tensor in plain.items()}, whole / "model.safetensors")

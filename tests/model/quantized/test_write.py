@@ -35,7 +35,7 @@ def test_what_is_read_back_is_what_was_written(written):
         weight = whole.get_submodule(name).weight.float()
         codes, scales = quantized(weight, bits, 64 if bits == 4 else weight.shape[1])
         dense = (codes.unflatten(1, (scales.shape[1], -1)) * scales.float()[..., None]).flatten(1)
-        assert torch.equal(part.coded.dense(), dense)
+        assert torch.equal(part.coded.read().dense(), dense)
         assert torch.equal(part.weight, dense.bfloat16())
     others = {name: tensor for name, tensor in read.state_dict().items() if name.removesuffix(".weight") not in layers}
     assert all(torch.equal(whole.state_dict()[name], tensor) for name, tensor in others.items())

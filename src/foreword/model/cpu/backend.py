@@ -48,6 +48,7 @@ class CpuBackend(ImageKernel):
         """
         super().__init__(rows_of(model), turns_of(model), getattr(body(model), "embedding_multiplier", 1))
         self._hf, self._owned = model, owned
+        grouped.fill(model, parts_of(model))
         self._warm = query_scale(model.config.get_text_config())
         described = self._describe(model)
         self.describe(described, described.vocab)
@@ -109,14 +110,18 @@ class CpuBackend(ImageKernel):
                 setattr(described, name, self._hold(codes[name]() if name in codes else grouped.whole(packed)))
         packed = whole[self._model.head]
         weights, placed = weights + packed.numel(), placed + 1
-        self._model.head = self._hold(grouped.packed(head.coded) if hasattr(head, "coded") else grouped.whole(packed))
+        self._model.head = self._hold(
+            grouped.packed(head.coded.read()) if hasattr(head, "coded") else grouped.whole(packed)
+        )
         self._model.coding = forward.GROUPS
         self.describe(self._model, self._words)
         return sum(8 * codes.numel() for codes in self._held[-placed:]) / weights
 
     def _keep_table(self) -> None:
-        """Keep the embeddings apart, if they are tied and looked up in the packed head."""
-        if not self._model.embedding:
+        """Keep the embeddings apart, if they are tied and looked up in the packed head; else let go of that."""
+        if self._model.embedding:
+            self._table, self._model.table, self._model.table_rows = self._table.new_empty(0), None, 0
+        else:
             self._table = self._table.clone()
             self._model.table = self._keep(self._table)
 

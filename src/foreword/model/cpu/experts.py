@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from jaxtyping import BFloat16, Float
 from torch import Tensor, nn
 
 from foreword.model.architectures import block
-from foreword.model.quantized.coded import Coded, joined
+from foreword.model.quantized.coded import Coded, Matrix, joined
 from foreword.native import forward
 from foreword.native.forward import LANES
 
@@ -74,27 +74,34 @@ def products(layer: Any) -> dict[str, Float[Tensor, "outputs depth"]]:
     }
 
 
+def parts(layer: Any) -> list[nn.Module]:
+    """Return the experts, and the linear layers of a shared expert: all but the router."""
+    mlp = block(layer)
+    shared = [mlp.shared_expert.get_submodule(name) for name in SHARED] if _shared(mlp) is not None else []
+    return [mlp.experts, *shared]
+
+
 def codes(layer: Any) -> dict[str, Callable[[], Coded]]:
     """Return what makes the same matrices in few bits, but for the router and those that are not held so."""
-    mlp, inner = block(layer), _inner(block(layer))
-    own: dict[str, Coded] = getattr(mlp.experts, "coded", {})
-    parts = [mlp.shared_expert.get_submodule(name) for name in SHARED] if _shared(mlp) is not None else []
-    shared: list[Coded] = [part.coded for part in parts if hasattr(part, "coded")]
-    if len(own) < len(MATRICES) or len(shared) < len(parts) or any(inner % one.group for one in shared):
+    mlp, inner, (own_part, *shared_parts) = block(layer), _inner(block(layer)), parts(layer)
+    own: dict[str, Matrix] = getattr(own_part, "coded", {})
+    shared = [cast(Matrix, part.coded) for part in shared_parts if hasattr(part, "coded")]
+    if len(own) < len(MATRICES) or len(shared) < len(shared_parts) or any(inner % one.read().group for one in shared):
         return {}
 
     def gate_up() -> Coded:
-        pieces = [own[MATRICES[0]]]
+        pieces = [own[MATRICES[0]].read()]
         if shared:
-            both = joined(shared[:2])
+            both = joined([one.read() for one in shared[:2]])
             pieces.append(both.rows(torch.arange(len(both.codes)).view(2, -1, inner).transpose(0, 1).flatten()))
         whole = joined(pieces)
         return whole.rows(_panels(torch.arange(len(whole.codes)), inner, alternates=_alternates(mlp)))
 
     def down() -> Coded:
-        columns = torch.arange(inner * sizes(layer).shared).split(inner) if shared else []
-        pieces = [shared[2].columns(each) for each in columns]
-        return joined([own[MATRICES[1]], *(piece for piece in pieces if piece is not None)])
+        last = shared[2].read() if shared else None
+        columns = torch.arange(inner * sizes(layer).shared).split(inner)
+        pieces = [last.columns(each) for each in columns] if last is not None else []
+        return joined([own[MATRICES[1]].read(), *(piece for piece in pieces if piece is not None)])
 
     return {"gate_up": gate_up, "down": down}
 

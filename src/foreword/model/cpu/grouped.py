@@ -9,11 +9,12 @@ from typing import Any
 
 import torch
 from jaxtyping import BFloat16, UInt8
-from torch import Tensor
+from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from foreword.model import architectures
 from foreword.model.cpu import experts
-from foreword.model.quantized.coded import Coded, Scales, joined
+from foreword.model.quantized.coded import Coded, Matrix, Scales, joined
 from foreword.native import forward
 from foreword.native.forward import LANES
 
@@ -37,13 +38,29 @@ def matrices(layer: Any) -> dict[str, Callable[[], UInt8[Tensor, "bytes"]]]:
     return found
 
 
+@torch.no_grad()
+def fill(model: PreTrainedModel, layers: List[Any]) -> None:
+    """Read the weights without storage that are not multiplied in few bits: of routers, and beside whole matrices."""
+    taken = {architectures.lm_head(model)}
+    for layer in layers:
+        names = matrices(layer)
+        taken |= {part for name, parts in architectures.linears(layer).items() if name in names for part in parts}
+        if architectures.routed(layer) and "gate_up" in names:
+            taken |= {*experts.parts(layer)}
+    for part in model.modules():
+        held = vars(part).get("coded", {}) if part not in taken else {}
+        for name, matrix in ({"weight": held} if isinstance(held, Matrix) else held).items():
+            if (weight := part.get_parameter(name)).is_meta:
+                setattr(part, name, nn.Parameter(matrix.weights(weight.dtype), requires_grad=False))
+
+
 def _made(make: Callable[[], Coded]) -> UInt8[Tensor, "bytes"]:
     return packed(make())
 
 
-def _arranged(layer: Any, name: str, codes: List[Coded]) -> UInt8[Tensor, "bytes"]:
+def _arranged(layer: Any, name: str, parts: List[Matrix]) -> UInt8[Tensor, "bytes"]:
     """Pack parts in the order of outputs that layout.py gives a matrix."""
-    matrix = joined(codes)
+    matrix = joined([part.read() for part in parts])
     order = architectures.order(layer) if name == "qkv" else None
     if name == "gate_up" and not architectures.plain(layer):
         order = torch.arange(len(matrix.codes)).view(2, -1, LANES).transpose(0, 1).flatten()

@@ -214,7 +214,13 @@ class Kernel(Paged[Rows]):
         packed = {getattr(layer, name) for layer in layers for name in matrices_of(layer)} | {
             model.head for model in models
         }
-        self._held, self._pages = [held for held in self._held if held.data_ptr() not in packed], Pages()
+        routers = {layer.router for layer in layers if layer.router}
+        apart = {held.data_ptr(): held for held in self._held if held.data_ptr() in routers}
+        self._held = [held for held in self._held if held.data_ptr() not in packed | routers]
+        self._pages = Pages()
+        moved = {address: self._hold(router) for address, router in apart.items()}  # or they keep the others' pages
+        for layer in layers:
+            layer.router = moved.get(layer.router, layer.router)
 
     def _code(self, described: forward.Model, coding: int, whole: List[Tensor]) -> None:
         """Quantize every matrix in `whole` that the model points to, and point it to the codes."""

@@ -100,8 +100,9 @@ def opened(target: Given, tokenizer: GivenTokenizer = None, **how: Any) -> tuple
     name = _home(target) or type(target).__name__
     check_finite(name, weights(target))
     try:
-        forms = {form: how[form] for form in ("backend", "weights", "kv")}
-        return Model(twin(target), name, **forms), tokenizer
+        model = Model(twin(target), name, backend=how["backend"])
+        model.quantize(how["weights"], how["kv"])
+        return model, tokenizer
     except ForewordError:
         raise
     except Exception as error:

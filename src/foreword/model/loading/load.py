@@ -27,15 +27,25 @@ _LOADING = Lock()
 
 
 def load_weights(
-    source: str | Path, config: PreTrainedConfig, dtype: torch.dtype | str, *, trust_remote_code: bool = False
+    source: str | Path,
+    config: PreTrainedConfig,
+    dtype: torch.dtype | str,
+    *,
+    trust_remote_code: bool = False,
+    filled: bool = True,
 ) -> PreTrainedModel:
-    """Load a checkpoint on the CPU. Raises ModelError where a weight is missing, of another shape or not finite."""
+    """Load a checkpoint on the CPU. Raises ModelError where a weight is missing, of another shape or not finite.
+
+    Unless `filled`, weights in few bits are not read, and those of the model have no storage.
+    """
     try:
         check_index(source, read_json(source, INDEX))
         where: dict[str, Any] = hub.location(source)
-        load = load_dequantized if quantization(config) else loader(config).from_pretrained
+        load: Any = loader(config).from_pretrained
+        if quantization(config):
+            load, where = load_dequantized, {**where, "filled": filled}
         if hub.gguf(source) is not None:
-            load, where = load_gguf, {"source": source}
+            load, where = load_gguf, {"source": source, "filled": filled}
         with _LOADING:
             model, info = load(
                 config=config,

@@ -22,9 +22,8 @@ from foreword.model.architectures import loader
 from foreword.model.backend import Mode
 from foreword.model.cpu.backend import CpuBackend
 from foreword.model.cpu.offload import LAYOUT, SHARE
-from foreword.model.loading import hub
 from foreword.model.loading.complete import weights
-from foreword.model.loading.quantized import files
+from foreword.model.loading.quantized import stamps
 from foreword.model.pool.memory import free_memory
 from foreword.model.probe.probe import NATIVE, Capability
 from foreword.model.seq2seq import is_seq2seq
@@ -45,9 +44,8 @@ def place(folder: str | Path, source: str | Path, config: PreTrainedConfig, form
 
     if is_seq2seq(config):
         raise ModelError(f"cannot offload {source}: it is an encoder-decoder. Leave 'offload_folder' out")
-    checkpoint = [path] if (path := hub.gguf(source)) else files(source)
-    read = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in map(Path.resolve, checkpoint)]
-    digest = sha256(json.dumps([LAYOUT, foreword.__version__, config.to_dict(), read, form], default=str).encode())
+    about = [LAYOUT, foreword.__version__, config.to_dict(), stamps(source), form]
+    digest = sha256(json.dumps(about, default=str).encode())
     name = "-".join(filter(None, [Path(str(source).rpartition(":")[2]).name, form, digest.hexdigest()[:12]]))
     result = Path(folder).expanduser() / name
     if not result.is_dir():
@@ -101,15 +99,21 @@ def opened(
     with _readable(folder):
         about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
         known = Capability(Mode.TREE, NATIVE, about["error"], tuple(map(tuple, about["refused"])))
-        model = make(_empty(folder, source, config, trusted), str(source), known=known, kv=kv)
+        model = make(_empty(folder, source, config, trusted), str(source), known=known)
+        model.quantize(kv=kv)
         model.trust_remote_code = trusted
-        for module in model.hf.modules():
-            for name, weight in module.named_parameters(recurse=False):
-                if weight.is_meta:
-                    setattr(module, name, nn.Parameter(torch.empty(0, dtype=weight.dtype), requires_grad=False))
+        clear(model.hf)
         model.device, model.weights = torch.device("cpu"), about["weights"]
         attach(model, folder)
         return model
+
+
+def clear(hf: nn.Module) -> None:
+    """Give parameters without storage an empty one, once a backend needs them no longer."""
+    for module in hf.modules():
+        for name, weight in module.named_parameters(recurse=False):
+            if weight.is_meta:
+                setattr(module, name, nn.Parameter(torch.empty(0, dtype=weight.dtype), requires_grad=False))
 
 
 @contextmanager

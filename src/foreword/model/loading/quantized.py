@@ -1,14 +1,14 @@
 """Provides loading of checkpoints that hold quantized matrices, and of GGUF files: the model itself is a plain one.
 
-Every quantized matrix is dequantized into the model's dtype. Its few bits stay beside it, as `coded` of the linear
-layer (`foreword.model.quantized.coded.Coded`), for backends that multiply by them.
+Every quantized matrix is dequantized into the model's dtype, or left without storage. What reads its few bits stays
+beside it, as `coded` of the linear layer (`foreword.model.quantized.coded.Matrix`), for backends that multiply by them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,11 +23,12 @@ from foreword.model.architectures import loader
 from foreword.model.loading import hub
 from foreword.model.loading.complete import INDEX
 from foreword.model.loading.config import read_json
-from foreword.model.quantized.coded import Coded
+from foreword.model.quantized.coded import Coded, Matrix
 from foreword.model.quantized.formats import FORMATS
 from foreword.model.quantized.gguf_file import GgufFile
 from foreword.model.quantized.gguf_weights import weights
 from foreword.model.quantized.layer import Format, Layer, named
+from foreword.native.huge_pages import Pages
 
 WEIGHTS = "model.safetensors"
 SETTINGS = "quantization_config"
@@ -56,58 +57,94 @@ def load_dequantized(
     trust_remote_code: bool,
     **how: Any,
 ) -> tuple[PreTrainedModel, Mapping[str, Any]]:
-    """Return a model with dequantized weights and transformers' loading info; `how` as for its `from_pretrained`.
+    """Return the model of a quantized checkpoint and transformers' loading info; `how` as for `_filled`.
 
     Raises ModelError that names the tensor or the setting that cannot be read.
     """
     source, settings = pretrained_model_name_or_path, quantization(config) or {}
     kind = dtype if isinstance(dtype, torch.dtype) else _dtype(config, dtype)
-    tensors, coded, unused = _read(str(source), files(source), settings, kind)
+    tensors, matrices, unused = _read(str(source), files(source), settings, kind)
     config = deepcopy(config)
     for part in (config, config.get_text_config()):
         if hasattr(part, SETTINGS):
             delattr(part, SETTINGS)
-    empty = _empty(config, trust_remote_code=trust_remote_code)
-    model, info = _filled(str(source), empty, tensors, coded, dtype=kind, trust_remote_code=trust_remote_code, **how)
+    model = empty(config, trust_remote_code=trust_remote_code)
+    how |= {"trust_remote_code": trust_remote_code}
+    model, info = _filled(str(source), model, tensors, matrices, kind, **how)
     return model, {**info, "unexpected_keys": set(info["unexpected_keys"]) - unused}
 
 
 def load_gguf(
     source: str | Path, config: PreTrainedConfig, dtype: torch.dtype | str, **how: Any
 ) -> tuple[PreTrainedModel, Mapping[str, Any]]:
-    """Return the model of a GGUF file and transformers' loading info; `how` as for its `from_pretrained`.
+    """Return the model of a GGUF file and transformers' loading info; `how` as for `_filled`.
 
     Raises ModelError for a tensor that the model has no place for.
     """
     file = GgufFile.open(source, cast(Path, hub.gguf(source)))
-    kind, empty = dtype if isinstance(dtype, torch.dtype) else _dtype(config, dtype), _empty(config)
-    return _filled(str(source), empty, *weights(file, empty, kind), dtype=kind, **how)
+    kind, model = dtype if isinstance(dtype, torch.dtype) else _dtype(config, dtype), empty(config)
+    return _filled(str(source), model, *weights(file, model, kind), kind, **how)
 
 
-def _empty(config: PreTrainedConfig, **how: Any) -> PreTrainedModel:
+def empty(config: PreTrainedConfig, **how: Any) -> PreTrainedModel:
     """Return a model without storage: for its class, since from_pretrained of an Auto class takes no tensors."""
     with torch.device("meta"):
         return loader(config).from_config(config, **how)
 
 
 def _filled(
-    source: str, empty: PreTrainedModel, tensors: dict[str, Tensor], coded: Mapping[str, Coded], **how: Any
+    source: str,
+    empty: PreTrainedModel,
+    tensors: Mapping[str, Tensor],
+    matrices: Mapping[str, Matrix],
+    dtype: torch.dtype,
+    *,
+    filled: bool = True,
+    trust_remote_code: bool = False,
+    **how: Any,
 ) -> tuple[PreTrainedModel, Mapping[str, Any]]:
-    """Return the model that holds these tensors, and transformers' loading info.
+    """Return the model that holds these tensors, and transformers' loading info; `how` as for its `from_pretrained`.
 
-    Linear layers have their codes as `coded`, and experts a dict of those of their matrices.
+    Linear layers have their matrices as `coded`, and experts a dict of theirs. Unless `filled`, their weights have no
+    storage; where transformers computes something from one of them, all are filled.
     """
-    places = {tensors[name].data_ptr(): matrix for name, matrix in coded.items()}
-    kind: Any = type(empty)
-    trusted = how.pop("trust_remote_code", False)
-    model, info = kind.from_pretrained(None, config=empty.config, state_dict=tensors, trust_remote_code=trusted, **how)
+    pages, kind, held = Pages(), type(empty), dict(tensors)
+    for name, matrix in matrices.items():
+        held[name] = pages.empty(matrix.shape, dtype)  # takes no memory until it is written
+        if filled:
+            held[name].copy_(matrix.weights(dtype))
+    places = {held[name].data_ptr(): matrix for name, matrix in matrices.items()}
+    model, info = cast(Any, kind).from_pretrained(
+        None, config=empty.config, state_dict=held, dtype=dtype, trust_remote_code=trust_remote_code, **how
+    )
     model.config.name_or_path = source
-    for module in model.modules():  # found by storage, for transformers renames weights
-        held = [(name, places.get(weight.data_ptr())) for name, weight in module.named_parameters(recurse=False)]
-        found = {name: matrix for name, matrix in held if matrix is not None}
-        if found and not isinstance(module, nn.Embedding):
-            module.coded = found.get("weight", found)
+    found = _found(model, places)
+    if not filled and len({address for _, _, address in found}) < len(places):
+        return _filled(source, empty, tensors, matrices, dtype, trust_remote_code=trust_remote_code, **how)
+    words = {address for module, _, address in found if isinstance(module, nn.Embedding)}
+    for module, name, address in found:
+        if isinstance(module, nn.Embedding):
+            own = module.weight.data.clone() if filled else places[address].weights(dtype)
+            module.weight.data = own  # it stays when the others are packed, and so must not share their pages
+            continue
+        if name == "weight":
+            vars(module)["coded"] = places[address]
+        else:
+            vars(module).setdefault("coded", {})[name] = places[address]
+        if not filled and address not in words:
+            weight = module.get_parameter(name)
+            setattr(module, name, nn.Parameter(weight.detach().to("meta"), requires_grad=False))
     return model, info
+
+
+def _found(model: nn.Module, places: Mapping[int, Matrix]) -> list[tuple[nn.Module, str, int]]:
+    """Return module, name and address of the parameters that lie at these addresses; transformers renames weights."""
+    held = (
+        (module, name, weight.data_ptr())
+        for module in model.modules()
+        for name, weight in module.named_parameters(recurse=False)
+    )
+    return [one for one in held if one[2] in places]
 
 
 def _unsupported(source: str, setting: str) -> ModelError:
@@ -138,33 +175,60 @@ def files(source: str | Path) -> list[Path]:
     return files
 
 
+def stamps(source: str | Path) -> list[tuple[str, int, int]]:
+    """Return name, bytes and time of change of a checkpoint's files. Raises ModelError where one does not exist."""
+    checkpoint = [path] if (path := hub.gguf(source)) else files(source)
+    return [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in map(Path.resolve, checkpoint)]
+
+
+def in_few_bits(source: str | Path, config: PreTrainedConfig) -> bool:
+    """Return whether a checkpoint holds matrices in few bits that are read here."""
+    if (path := hub.gguf(source)) is None:
+        return quantization(config) is not None
+    file = GgufFile.open(source, path)
+    return any(map(file.in_few_bits, file.tensors))
+
+
 def _read(
     source: str, files: list[Path], settings: Mapping[str, Any], dtype: torch.dtype
-) -> tuple[dict[str, Tensor], dict[str, Coded], set[str]]:
+) -> tuple[dict[str, Tensor], dict[str, Matrix], set[str]]:
     """Return the tensors of the plain model, the quantized ones of them in few bits, and names that may be left out."""
     method = FORMATS[settings["quant_method"]]
     if setting := method.refused(settings):
         raise _unsupported(source, setting)
-    coded: dict[str, Coded] = {}
-    with ExitStack() as stack:
-        opened = [stack.enter_context(safe_open(file, framework="pt")) for file in files]
-        places = {name: file for file in opened for name in file.keys()}  # noqa: SIM118 - a handle is no mapping
-        layers = _layers(places, method)
-        parts = {name for layer in layers.values() for name in layer.values()}
-        tensors = {name: file.get_tensor(name) for name, file in places.items() if name not in parts}
-        for name, tensor in tensors.items():
-            if name.endswith(".weight") and (not tensor.is_floating_point() or tensor.element_size() == 1):
-                raise Layer(source, name, {}, settings).error("", f"holds {named(tensor.dtype)} and has no scale")
-        for name, endings in layers.items():
-            held = {ending: places[full].get_tensor(full) for ending, full in endings.items()}
-            layer = Layer(source, name, held, settings)
-            matrix = method.read(layer)
-            if isinstance(matrix, Coded):
-                coded[name + method.weight] = matrix
-                matrix = method.shaped(layer, matrix.weights(dtype))
+    matrices: dict[str, Matrix] = {}
+    opened = [safe_open(file, framework="pt") for file in files]
+    places = {name: file for file in opened for name in file.keys()}  # noqa: SIM118 - a handle is no mapping
+    layers = _layers(places, method)
+    parts = {name for layer in layers.values() for name in layer.values()}
+    tensors = {name: file.get_tensor(name) for name, file in places.items() if name not in parts}
+    for name, tensor in tensors.items():
+        if name.endswith(".weight") and (not tensor.is_floating_point() or tensor.element_size() == 1):
+            raise Layer(source, name, {}, settings).error("", f"holds {named(tensor.dtype)} and has no scale")
+    for name, endings in layers.items():
+        layer = partial(
+            _layer, source, name, {ending: (places[full], full) for ending, full in endings.items()}, settings
+        )
+        matrix = method.read(layer())
+        if isinstance(matrix, Coded):
+            matrices[name + method.weight] = _matrix(method, layer, matrix.codes.shape)
+        else:
             tensors[name + method.weight] = matrix.to(dtype)
     biases = {name + ".bias" for name in layers}
-    return tensors, coded, {name for name in biases & set(tensors) if not tensors[name].any()}
+    return tensors, matrices, {name for name in biases & set(tensors) if not tensors[name].any()}
+
+
+def _layer(source: str, name: str, held: Mapping[str, tuple[Any, str]], settings: Mapping[str, Any]) -> Layer:
+    return Layer(source, name, {ending: file.get_tensor(full) for ending, (file, full) in held.items()}, settings)
+
+
+def _matrix(method: Format, layer: Callable[[], Layer], shape: torch.Size) -> Matrix:
+    """Return a matrix in few bits, whose tensors are read again whenever it is."""
+
+    def shaped(weights: Tensor) -> Tensor:
+        return method.shaped(layer(), weights)
+
+    return Matrix(lambda: cast(Coded, method.read(layer())), shaped(torch.empty(shape, device="meta")).shape, shaped)
 
 
 def _layers(names: Mapping[str, object], method: Format) -> dict[str, dict[str, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Iterator
 from contextlib import suppress
@@ -58,6 +59,12 @@ def free_memory(device: torch.device) -> int:
             lines = (folder / "memory.stat").read_text(encoding="ascii").splitlines()
             free = min(free, max(0, most - next(int(line.split()[1]) for line in lines if line.split()[0] == taken)))
     return free
+
+
+def return_freed() -> None:
+    """Return memory that was freed to the system; the C library keeps much of what loading took."""
+    with suppress(AttributeError, OSError):  # only glibc has this
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _containers() -> Iterator[Path]:

@@ -150,8 +150,10 @@ def choose(
     raise ModelError(f"cannot run {type(model).__name__} on any backend: {reasons}")
 
 
-def build_backend(model: PreTrainedModel, known: Capability, swaps: list[Swap]) -> Backend:
-    """Return the backend of a model whose capability is known from an earlier probe."""
+def build_backend(model: PreTrainedModel, known: Capability, swaps: list[Swap], *, owned: bool = False) -> Backend:
+    """Return the backend of a model whose capability is known from an earlier probe; `owned` as for `choose`."""
+    if known.backend == NATIVE:
+        return recurrent.drive(model, owned=owned)
     return _make(model, known.backend, known.mode, swaps, model.config._attn_implementation or "eager")
 
 

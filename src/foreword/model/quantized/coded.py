@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as List
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from jaxtyping import Float, Float32, Int, Int8, UInt8
 from torch import Tensor, nn
@@ -53,14 +55,14 @@ class Coded:
 
     def dense(self) -> Float[Tensor, "outputs depth"]:
         """Return the weights in float32. Defines what every kernel over this form computes."""
-        level = self.levels.float()[self.codes.long()].unflatten(1, (self.groups, self.group))
-        weight = level * self.scale.dense(self.groups)[..., None]
+        level = torch.from_numpy(np.take(self.levels.float().numpy(), self.codes.numpy()))  # twice as fast as torch
+        weight = level.unflatten(1, (self.groups, self.group)) * self.scale.dense(self.groups)[..., None]
         if self.offset is not None:
             weight = weight + self.offset.dense(self.groups)[..., None]
         return weight.flatten(1)
 
     def weights(self, dtype: torch.dtype) -> Float[Tensor, "outputs depth"]:
-        """Return the weights in a dtype, made a part at a time: float32 and indices take twelve bytes a weight."""
+        """Return the weights in a dtype, made a part at a time: in float32 they take twice as much memory or more."""
         whole = torch.empty(self.codes.shape, dtype=dtype)
         for rows in torch.arange(len(whole)).split(max(1, PART // self.codes.shape[1])):
             whole[rows] = self.rows(rows).dense().to(dtype)
@@ -87,8 +89,26 @@ class Coded:
         return Coded(self.codes[:, index], self.levels, moved(self.scale), offset, self.group)
 
 
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """A weight of a model that a checkpoint holds in few bits, and which stays in its file until it is read."""
+
+    read: Callable[[], Coded]
+    shape: torch.Size
+    """Of the weight in the model."""
+    shaped: Callable[[Tensor], Tensor]
+    """Returns the weights of the matrix as the model holds them."""
+
+    def weights(self, dtype: torch.dtype) -> Float[Tensor, "..."]:
+        """Read the matrix; return its weights as the model holds them."""
+        return self.shaped(self.read().weights(dtype))
+
+    def __deepcopy__(self, memo: object) -> Matrix:
+        return self  # a copy would hold a copy of the file
+
+
 def drop(model: nn.Module) -> None:
-    """Free the codes beside the weights of a model (`coded`), once a backend has them or does not want them."""
+    """Remove the matrices beside the weights of a model (`coded`), once a backend has them or does not want them."""
     for part in model.modules():
         vars(part).pop("coded", None)
 

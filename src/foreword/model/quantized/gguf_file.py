@@ -58,11 +58,16 @@ class GgufFile:
         """Return the numbers of a vector."""
         return self.tensors[name].data.tolist()
 
+    def in_few_bits(self, name: str) -> bool:
+        """Return whether a tensor is a matrix in few bits."""
+        tensor = self.tensors[name]
+        return len(tensor.shape) >= MATRIX and tensor.tensor_type.name not in FLOATS
+
     def coded(self, name: str) -> Coded | None:
         """Return a matrix in few bits, or those of all experts, one after another; None where it holds numbers."""
-        tensor = self.tensors[name]
-        if len(tensor.shape) < MATRIX or tensor.tensor_type.name in FLOATS:
+        if not self.in_few_bits(name):
             return None
+        tensor = self.tensors[name]
         data = torch.from_numpy(np.array(tensor.data))
         return coded(name, tensor.tensor_type.name, data.flatten(0, -2))
 

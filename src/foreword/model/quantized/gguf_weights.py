@@ -8,7 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from foreword.errors import ModelError
-from foreword.model.quantized.coded import Coded, joined
+from foreword.model.quantized.coded import Coded, Matrix, joined
 from foreword.model.quantized.gguf_families import layers
 from foreword.model.quantized.gguf_file import ROPE, GgufFile
 
@@ -43,29 +44,38 @@ class Place:
     """Whether the model holds a matrix of each expert as [inputs, outputs]."""
 
 
-def weights(file: GgufFile, model: PreTrainedModel, dtype: torch.dtype) -> tuple[dict[str, Tensor], dict[str, Coded]]:
-    """Return the weights of a model, which may be without storage, by name, and those of them in few bits.
+def weights(file: GgufFile, model: PreTrainedModel, dtype: torch.dtype) -> tuple[dict[str, Tensor], dict[str, Matrix]]:
+    """Return the weights of a model, which may be without storage, by name: numbers, and those in few bits.
 
     A weight that the file lacks is left out. Raises ModelError for a tensor that the model has no place for.
     """
     tied = {"lm_head.weight"} if model.config.tie_word_embeddings else set()
-    places = {name: _place(file, model.config, name) for name in model.state_dict() if name not in tied}
+    shapes = {name: weight.shape for name, weight in model.state_dict().items() if name not in tied}
+    places = {name: _place(file, model.config, name) for name in shapes}
     _check_used(file, model, {name for place in places.values() for name in place.names})
     tensors: dict[str, Tensor] = {}
-    coded: dict[str, Coded] = {}
-    shapes = {name: weight.shape for name, weight in model.state_dict().items()}
+    matrices: dict[str, Matrix] = {}
     for name, place in places.items():
         if not all(one in file.tensors for one in place.names):
             continue
-        parts = [file.coded(one) for one in place.names]
-        matrices = [part for part in parts if part is not None]
-        found = _ordered(joined(matrices), place) if len(matrices) == len(parts) else None
-        if found is None:
+        if matrix := _matrix(file, place, shapes[name]):
+            matrices[name] = matrix
+        else:
             tensors[name] = _numbers(file, place, shapes[name]).to(dtype)
-            continue
-        coded[name] = found
-        tensors[name] = _shaped(found.weights(dtype), shapes[name], transposed=place.transposed)
-    return tensors, coded
+    return tensors, matrices
+
+
+def _matrix(file: GgufFile, place: Place, shape: torch.Size) -> Matrix | None:
+    """Return a weight in few bits; None where it is held in numbers, or its codes cannot be put in order."""
+    if place.number is not None or not all(map(file.in_few_bits, place.names)):
+        return None
+
+    def read() -> Coded | None:
+        return _ordered(joined([part for name in place.names if (part := file.coded(name)) is not None]), place)
+
+    if place.columns is not None and read() is None:
+        return None
+    return Matrix(lambda: cast(Coded, read()), shape, partial(_shaped, shape=shape, transposed=place.transposed))
 
 
 def _place(file: GgufFile, config: Any, name: str) -> Place:
@@ -129,9 +139,7 @@ def halves(rows: int, size: int) -> Int[Tensor, "rows"]:
 
 
 def _ordered(matrix: Coded, place: Place) -> Coded | None:
-    """Return a matrix in the order of transformers; None where its codes cannot be held so."""
-    if place.number is not None:
-        return None
+    """Return a matrix in the order of transformers; None where that takes groups apart."""
     matrix = matrix if place.rows is None else matrix.rows(place.rows)
     return matrix if place.columns is None else matrix.columns(place.columns)
 

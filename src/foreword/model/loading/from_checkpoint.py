@@ -1,0 +1,109 @@
+"""Provides the steps from the files of a checkpoint to a model: read, probed, packed, and held in few bits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+from transformers import PreTrainedConfig
+
+from foreword.errors import ForewordError, ModelError, words
+from foreword.files import cache
+from foreword.model.cpu.offload import SHARE
+from foreword.model.loading import offloaded, verdicts
+from foreword.model.loading.config import read_config, unloadable
+from foreword.model.loading.load import load_weights
+from foreword.model.loading.options import dtypes, options
+from foreword.model.loading.quantized import empty, in_few_bits
+from foreword.model.pool.memory import free_memory, return_freed
+from foreword.model.probe.probe import NATIVE, Capability
+from foreword.native.huge_pages import pages_in
+
+if TYPE_CHECKING:
+    from foreword.model.model import Model
+
+
+def load(
+    make: type[Model],
+    source: str | Path,
+    *,
+    dtype: str | torch.dtype,
+    device: str,
+    backend: str | None,
+    weights: str | None,
+    kv: str | None,
+    offload_folder: str | Path | None,
+    trust_remote_code: bool,
+) -> Model:
+    """Return the model of a checkpoint; `make` is its class, and the options are those of `Model.load`."""
+    forms = {"weights": weights, "kv": kv, "offload_folder": offload_folder}
+    where, only = options(dtype=dtype, device=device, backend=backend, **forms)
+    config = read_config(source, trust_remote_code=trust_remote_code, seq2seq=True)
+    place = None if offload_folder is None else offloaded.place(offload_folder, source, config, weights)
+    if place is not None and place.is_dir():
+        return offloaded.opened(make, place, source, config, kv=kv, trusted=trust_remote_code)
+    first, *others = dtypes(dtype, where, config.architectures if only in (None, NATIVE) else None)
+    probed = only in (None, NATIVE) and where.type == "cpu"
+    verdict = verdicts.verdict_file(source, config, first) if probed else None
+    known = None if verdict is None else verdicts.read(verdict)
+    home = None if place is None else place.parent
+    with _reported(source, where):
+        with pages_in(home or _scratch(source, config, weights, known, trusted=trust_remote_code)):
+            hf = load_weights(source, config, first, trust_remote_code=trust_remote_code, filled=known is None)
+            if known is None:
+                nn.Module.to(hf, where)
+            model = make(hf, str(source), backend=only, known=known)
+        with pages_in(home):
+            model.quantize(weights, kv)
+        offloaded.clear(hf)
+        if place is not None:
+            offloaded.write(model, place)
+            offloaded.attach(model, place)
+    model.trust_remote_code = trust_remote_code
+    if others and model.capability.backend != NATIVE:
+        del hf, model  # or both would be in memory
+        return make.load(source, dtype=others[0], device=device, backend=backend, trust_remote_code=trust_remote_code)
+    if verdict is not None and known is None and model.capability.backend == NATIVE:
+        verdicts.write(verdict, model.capability)
+    return_freed()
+    return model
+
+
+@contextmanager
+def _reported(source: str | Path, device: torch.device) -> Iterator[None]:
+    """Turn what loading raises into a ModelError."""
+    try:
+        yield
+    except ForewordError:
+        raise
+    except (torch.OutOfMemoryError, MemoryError) as error:
+        raise ModelError(
+            f"cannot load {source}: it does not fit on {device}: {error}. Try a smaller dtype or another device"
+        ) from error
+    except Exception as error:
+        raise unloadable(source, error, {}) from error
+
+
+def _scratch(
+    source: str | Path, config: PreTrainedConfig, weights: str | None, known: Capability | None, *, trusted: bool
+) -> Path | None:
+    """Return the folder for weights in 16 bits that only exist until they are held in few bits; None = the memory."""
+    coded = in_few_bits(source, config)
+    if (weights is None and not coded) or (coded and known is not None):
+        return None
+    needed = 2 * sum(weight.numel() for weight in empty(config, trust_remote_code=trusted).parameters())
+    if needed <= SHARE * free_memory(torch.device("cpu")):
+        return None
+    try:
+        folder = cache()
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ModelError(
+            f"cannot load {source}: its weights in 16 bits ({needed / 2**30:.1f} GiB) do not fit in the free memory, "
+            f"and no file can be made for them: {words(error)}. Set XDG_CACHE_HOME to a folder with room"
+        ) from error
+    return folder

@@ -1,0 +1,58 @@
+"""Keeps what the probe found about a large checkpoint, so that the next load of the same files need not probe again."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from dataclasses import asdict
+from hashlib import sha256
+from pathlib import Path
+
+import torch
+import transformers
+from transformers import PreTrainedConfig
+
+from foreword.errors import ForewordError
+from foreword.files import cache
+from foreword.model.backend import Mode
+from foreword.model.cost import machine
+from foreword.model.loading.quantized import stamps
+from foreword.model.probe.probe import Capability
+
+LARGE = 2**27
+"""Bytes of a checkpoint's files. Smaller ones are probed in about a second, and so at every load."""
+
+
+def verdict_file(source: str | Path, config: PreTrainedConfig, dtype: torch.dtype | str) -> Path | None:
+    """Return the file of the verdict about a checkpoint in a dtype, which may not exist; None where none is kept.
+
+    Another version of the files, of a library, of this package or another processor has another verdict.
+    """
+    import foreword  # the package imports this file before it is complete
+
+    with suppress(OSError, ForewordError, AttributeError, KeyError, TypeError):  # loading names what is wrong
+        checkpoint = stamps(source)
+        if sum(size for _, size, _ in checkpoint) < LARGE or getattr(config, "auto_map", None):
+            return None
+        ours = Path(foreword.__file__).parent.rglob("*")
+        code = max(file.stat().st_mtime_ns for file in ours if file.suffix in (".py", ".c", ".h"))
+        about = [checkpoint, config.to_dict(), str(dtype), machine(), transformers.__version__, code]
+        return cache() / "probes" / f"{sha256(json.dumps(about, default=str).encode()).hexdigest()[:16]}.json"
+    return None
+
+
+def read(file: Path) -> Capability | None:
+    """Return the verdict in a file; None where it does not exist or cannot be read."""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        held = json.loads(file.read_text(encoding="utf-8"))
+        return Capability(Mode(held["mode"]), held["backend"], float(held["error"]), tuple(map(tuple, held["refused"])))
+    return None
+
+
+def write(file: Path, verdict: Capability) -> None:
+    """Write a verdict; a folder that cannot be written is ignored."""
+    with suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        begun = file.with_suffix(".tmp")
+        begun.write_text(json.dumps({**asdict(verdict), "mode": verdict.mode.value}), encoding="utf-8")
+        begun.replace(file)

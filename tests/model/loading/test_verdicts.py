@@ -1,0 +1,159 @@
+"""A large checkpoint is probed once: its next load takes what was found, and reads few bits without their weights."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+import gguf_files
+import starter
+import tiny_models
+from foreword import LLM, SamplingParams
+from foreword.bench.peers.convert import source
+from foreword.bench.peers.gguf import write
+from foreword.errors import ModelError
+from foreword.model import Model, Read, load_tokenizer
+from foreword.model.loading import from_checkpoint, verdicts
+from foreword.native import forward
+from gguf_files.families import FAMILIES, random
+from running import prompts
+
+pytestmark = pytest.mark.skipif(forward.reason() is not None, reason=f"no native kernel here: {forward.reason()}")
+RECORDED = Path(__file__).parents[1] / "quantized" / "recorded"
+CHECKPOINTS = sorted(path.name for path in RECORDED.iterdir() if "qwen35" not in path.name)
+"""But for those whose recurrent layers are too small for the backend."""
+KINDS = ["llama", "llama, tied", "qwen2", "qwen3", "gemma2", "gemma3", "phi3", "qwen3moe"]
+TOKENS = list(range(3, 15))
+
+
+@pytest.fixture(autouse=True)
+def probes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of verdicts, which are kept about checkpoints of any size here."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(verdicts, "LARGE", 0)
+    return tmp_path / "cache" / "foreword" / "probes"
+
+
+def mark(probes: Path) -> None:
+    """Change the error in the only verdict, so that a model shows where its capability is from."""
+    [file] = probes.iterdir()
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"error": 0.125}))
+
+
+def marked(model: Model) -> bool:
+    return model.capability.error == 0.125
+
+
+def scores(model: Model) -> torch.Tensor:
+    model.open(1, len(TOKENS) + 1)
+    try:
+        return model.read([Read(1, 0, TOKENS, keep=len(TOKENS))])
+    finally:
+        model.close(1)
+
+
+def check_twice(path: Path, probes: Path, **how: object) -> None:
+    """Load a checkpoint twice; the second load takes the verdict of the first, and the model is the same."""
+    first = Model.load(path, device="cpu", **how)
+    assert first.capability.backend == "native"
+    mark(probes)
+    second = Model.load(path, device="cpu", **how)
+    assert marked(second)
+    assert not marked(first)
+    assert torch.equal(scores(second), scores(first))
+    assert (second.weights, second.parameters, second.device) == (first.weights, first.parameters, first.device)
+    assert second.backend.weight_bytes == first.backend.weight_bytes
+    assert not any(weight.is_meta for weight in second.hf.parameters())
+
+
+@pytest.mark.parametrize("name", CHECKPOINTS)
+def test_recorded_checkpoints(name, probes):
+    path = RECORDED / name
+    path = path / "model.gguf" if name.startswith("gguf-") else path
+    check_twice(path, probes)
+
+
+def test_a_gguf_file_of_many_types(probes):
+    check_twice(RECORDED.parent / "mixed.gguf", probes)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_families_of_gguf_files(name, probes, tmp_path):
+    architecture, config, fields = FAMILIES[name]
+    check_twice(gguf_files.write(random(config), tmp_path / "model.gguf", architecture, "Q4_0", **fields), probes)
+
+
+@pytest.mark.parametrize("how", [{}, {"weights": "int8"}, {"weights": "int4", "kv": "int8"}], ids=str)
+def test_checkpoints_in_16_bits(how, probes):
+    check_twice(starter.draft(), probes, **how)
+
+
+def test_the_text_is_the_same_and_drafted(probes, tmp_path):
+    plain, path = tmp_path / "plain.gguf", tmp_path / "model.gguf"
+    hf = AutoModelForCausalLM.from_pretrained(starter.draft(), dtype=torch.bfloat16)
+    write(source("the draft", hf, load_tokenizer(starter.draft())), plain)
+    gguf_files.quantized(plain, path, "Q4_0")
+    params = SamplingParams(temperature=0.7, seed=3, max_tokens=40, ignore_eos=True, nodes=4)
+    done = []
+    for _ in range(2):
+        with LLM(path, method="suffix", device="cpu") as llm:
+            done.append(llm.generate(list(prompts()[0]), params)[0])
+    assert done[0].tokens == done[1].tokens
+    assert done[1].stats.accepted > 0
+
+
+def test_other_files_are_probed_again(probes, tmp_path):
+    path = tmp_path / "model"
+    tiny_models.build("llama").save_pretrained(path)
+    assert not marked(Model.load(path, device="cpu"))
+    mark(probes)
+    assert marked(Model.load(path, device="cpu"))
+    assert not marked(Model.load(path, device="cpu", dtype="float32", backend="pool"))
+    os.utime(path / "model.safetensors", ns=(1, 1))
+    assert not marked(Model.load(path, device="cpu"))
+    assert len(list(probes.iterdir())) == 2
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"mode": "tree"}', '{"mode": 3, "backend": "native"}'])
+def test_a_damaged_verdict_is_not_used(text, probes, tmp_path):
+    path = tmp_path / "model"
+    tiny_models.build("llama").save_pretrained(path)
+    Model.load(path, device="cpu")
+    [file] = probes.iterdir()
+    file.write_text(text)
+    assert Model.load(path, device="cpu").capability.backend == "native"
+    assert json.loads(file.read_text())["backend"] == "native"
+
+
+def test_small_checkpoints_are_probed_every_time(probes, monkeypatch):
+    monkeypatch.setattr(verdicts, "LARGE", 2**40)
+    Model.load(starter.draft(), device="cpu")
+    assert not probes.exists()
+
+
+@pytest.fixture
+def tight(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine whose memory holds no weights in 16 bits."""
+    monkeypatch.setattr(from_checkpoint, "SHARE", 0)
+
+
+@pytest.mark.parametrize(("name", "how"), [("recorded/awq", {}), ("mixed.gguf", {}), ("", {"weights": "int4"})])
+def test_what_does_not_fit_lies_in_a_file_until_it_is_in_few_bits(name, how, probes, request):
+    path = RECORDED.parent / name if name else starter.draft()
+    usual = scores(Model.load(path, device="cpu", **how))
+    for file in probes.iterdir():
+        file.unlink()
+    request.getfixturevalue("tight")
+    model = Model.load(path, device="cpu", **how)
+    assert torch.equal(scores(model), usual)
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    assert not any(str(probes.parent) in line and "(deleted)" in line for line in maps)  # few bits are in memory
+    probes.parent.rename(probes.parent.with_suffix(".away"))
+    probes.parent.write_text("a file")
+    with pytest.raises(ModelError, match="do not fit in the free memory, and no file can be made for them"):
+        Model.load(path, device="cpu", **how)
