@@ -21,6 +21,7 @@ from foreword.model.loading.options import dtypes, options
 from foreword.model.loading.quantized import empty, in_few_bits
 from foreword.model.pool.memory import free_memory, return_freed
 from foreword.model.probe.probe import NATIVE, Capability
+from foreword.model.quantized.gguf_file import GgufFile
 from foreword.native.huge_pages import pages_in
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ def load(
         return make.load(source, dtype=others[0], device=device, backend=backend, trust_remote_code=trust_remote_code)
     if verdict is not None and known is None and model.capability.backend == NATIVE:
         verdicts.write(verdict, model.capability)
+    GgufFile.forget()
     return_freed()
     return model
 

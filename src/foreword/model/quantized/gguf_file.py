@@ -49,6 +49,11 @@ class GgufFile:
         """Open a file. Raises ModelError where it is damaged, or holds what is not supported."""
         return _opened(str(source), path, path.stat().st_mtime_ns)
 
+    @staticmethod
+    def forget() -> None:
+        """Unmap the files that were opened last, whose pages count as memory of this process."""
+        _opened.cache_clear()
+
     def field(self, name: str) -> Any:
         """Return the value of a field; None where there is none. "{}" stands for the architecture."""
         field = self.fields.get(name.format(self.architecture))
