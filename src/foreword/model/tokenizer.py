@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
@@ -29,7 +30,10 @@ def load_tokenizer(source: str | Path, *, trust_remote_code: bool = False) -> To
     try:
         file = None if path is None else check_tokens(GgufFile.open(source, path))
         held = file and byte_level(file)
-        tokenizer = held or AutoTokenizer.from_pretrained(trust_remote_code=trust_remote_code, **hub.location(source))
+        with nullcontext() if file is None else file.lent():
+            tokenizer = held or AutoTokenizer.from_pretrained(
+                trust_remote_code=trust_remote_code, **hub.location(source)
+            )
         return tokenizer if file is None else corrected(tokenizer, file)
     except ModelError:
         raise

@@ -68,6 +68,17 @@ def test_text_is_that_of_transformers_from_the_same_file(file):
     assert llm.generate(PROMPT, GREEDY)[0].tokens == written[len(tokens) :].tolist()
 
 
+def test_each_file_is_parsed_once_and_unmapped(file, plain, monkeypatch):
+    """Parsing takes seconds where a vocabulary is large."""
+    parsed, parse = [], gguf.GGUFReader.__init__
+    monkeypatch.setattr(gguf.GGUFReader, "__init__", lambda self, path: (parsed.append(path), parse(self, path))[1])
+    copies = [shutil.copy(one, file.with_name(f"copy-of-{one.name}")) for one in (file, plain)]
+    llm = LLM(copies[0], draft=copies[1], nodes=3)
+    assert llm.generate(PROMPT, GREEDY)[0].stats.accepted > 0
+    assert sorted(parsed) == sorted(map(Path, copies))
+    assert "copy-of-" not in Path("/proc/self/maps").read_text()
+
+
 def test_draft_from_a_file_changes_no_token(file):
     plain = LLM(starter.target(), method="none").generate(PROMPT, GREEDY)[0]
     drafted = LLM(starter.target(), draft=file, nodes=3).generate(PROMPT, GREEDY)[0]

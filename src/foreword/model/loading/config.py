@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -88,9 +89,10 @@ def read_config(source: str | Path, *, trust_remote_code: bool = False, seq2seq:
     try:
         _check(values)
         file = None if path is None else GgufFile.open(source, path)
-        config = (file and family_config(file)) or AutoConfig.from_pretrained(
-            trust_remote_code=trust_remote_code, **hub.location(source)
-        )
+        with nullcontext() if file is None else file.lent():
+            config = (file and family_config(file)) or AutoConfig.from_pretrained(
+                trust_remote_code=trust_remote_code, **hub.location(source)
+            )
         config = config if file is None else complete(config, file)
         _check_lengths(config.get_text_config())
     except _Invalid as invalid:

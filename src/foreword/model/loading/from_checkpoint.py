@@ -14,7 +14,7 @@ from transformers import PreTrainedConfig
 from foreword.errors import ForewordError, ModelError, words
 from foreword.files import cache
 from foreword.model.cpu.offload import SHARE
-from foreword.model.loading import offloaded, verdicts
+from foreword.model.loading import hub, offloaded, verdicts
 from foreword.model.loading.config import read_config, unloadable
 from foreword.model.loading.load import load_weights
 from foreword.model.loading.options import dtypes, options
@@ -70,7 +70,8 @@ def load(
         return make.load(source, dtype=others[0], device=device, backend=backend, trust_remote_code=trust_remote_code)
     if verdict is not None and known is None and model.capability.backend == NATIVE:
         verdicts.write(verdict, model.capability)
-    GgufFile.forget()
+    if (path := hub.gguf(source)) is not None:
+        GgufFile.forget(path)
     return_freed()
     return model
 

@@ -5,11 +5,12 @@ Specification: ggml-org/ggml, docs/gguf.md. The package gguf parses the file.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
+from threading import RLock
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,10 @@ class GgufFile:
 
     source: str
     """What the caller named, for messages."""
+    path: Path
     architecture: str
+    reader: Any
+    """GGUFReader of the file."""
     fields: Mapping[str, Any]
     """ReaderField of each name."""
     tensors: Mapping[str, Any]
@@ -46,13 +50,34 @@ class GgufFile:
 
     @classmethod
     def open(cls, source: str | Path, path: Path) -> GgufFile:
-        """Open a file. Raises ModelError where it is damaged, or holds what is not supported."""
-        return _opened(str(source), path, path.stat().st_mtime_ns)
+        """Open a file, or return it as it was opened last. Raises ModelError if it is damaged or not supported."""
+        path, changed = path.resolve(), path.stat().st_mtime_ns
+        if (str(source), path, changed) not in _OPENED:
+            opened = _opened(str(source), path)
+            while len(_OPENED) >= MOST_OPENED:
+                _OPENED.pop(next(iter(_OPENED)))
+            _OPENED[str(source), path, changed] = opened
+        return _OPENED[str(source), path, changed]
 
     @staticmethod
-    def forget() -> None:
-        """Unmap the files that were opened last, whose pages count as memory of this process."""
-        _opened.cache_clear()
+    def forget(path: Path) -> None:
+        """Unmap a file, whose pages count as memory of this process, once nothing else holds its tensors."""
+        for key in [key for key in _OPENED if key[1] == path.resolve()]:
+            del _OPENED[key]
+
+    @contextmanager
+    def lent(self) -> Iterator[None]:
+        """Let transformers take what was parsed here while inside: a large vocabulary takes seconds to parse."""
+        gguf: Any = import_module("gguf")
+        with _LENDING:
+            reader = gguf.GGUFReader
+            gguf.GGUFReader = lambda path, *how: (
+                self.reader if Path(path).resolve() == self.path else reader(path, *how)
+            )
+            try:
+                yield
+            finally:
+                gguf.GGUFReader = reader
 
     def field(self, name: str) -> Any:
         """Return the value of a field; None where there is none. "{}" stands for the architecture."""
@@ -91,9 +116,14 @@ class GgufFile:
         return gguf.get_tensor_name_map(kind, layers)
 
 
-@lru_cache(maxsize=2)  # a target and its draft: each is opened for its config, its tokenizer and its weights
-def _opened(source: str, path: Path, changed: int) -> GgufFile:
-    del changed  # another time of change is another file
+MOST_OPENED = 2
+"""Files. A target and its draft: each is opened for its config, its tokenizer and its weights."""
+_OPENED: dict[tuple[str, Path, int], GgufFile] = {}
+"""By source, path and time of change, in nanoseconds."""
+_LENDING = RLock()
+
+
+def _opened(source: str, path: Path) -> GgufFile:
     try:
         gguf: Any = import_module("gguf")
     except ImportError as error:
@@ -107,7 +137,9 @@ def _opened(source: str, path: Path, changed: int) -> GgufFile:
         raise ModelError(
             f"cannot read {source}: it is no complete GGUF file: {words(error)}. Download it again"
         ) from error
-    file = GgufFile(source, architecture, reader.fields, {tensor.name: tensor for tensor in reader.tensors})
+    file = GgufFile(
+        source, path, architecture, reader, reader.fields, {tensor.name: tensor for tensor in reader.tensors}
+    )
     if architecture not in ARCHITECTURES:
         raise ModelError(
             f"cannot read {source}: its architecture {architecture!r} is not supported. Use a file of one of "
