@@ -16,9 +16,9 @@ from foreword.files import cache
 from foreword.model.cpu.offload import SHARE
 from foreword.model.loading import hub, offloaded, verdicts
 from foreword.model.loading.config import read_config, unloadable
-from foreword.model.loading.load import load_weights
+from foreword.model.loading.load import load_weights, parameter_count
 from foreword.model.loading.options import dtypes, options
-from foreword.model.loading.quantized import empty, in_few_bits
+from foreword.model.loading.quantized import in_few_bits
 from foreword.model.pool.memory import free_memory, return_freed
 from foreword.model.probe.probe import NATIVE, Capability
 from foreword.model.quantized.gguf_file import GgufFile
@@ -98,7 +98,7 @@ def _scratch(
     coded = in_few_bits(source, config)
     if (weights is None and not coded) or (coded and known is not None):
         return None
-    needed = 2 * sum(weight.numel() for weight in empty(config, trust_remote_code=trusted).parameters())
+    needed = 2 * parameter_count(config, trust_remote_code=trusted)
     if needed <= SHARE * free_memory(torch.device("cpu")):
         return None
     try:

@@ -19,7 +19,7 @@ from foreword.model.architectures import loader
 from foreword.model.loading import hub
 from foreword.model.loading.complete import INDEX, check_finite, check_index, check_loaded, weights
 from foreword.model.loading.config import CONFIG, read_json, unloadable
-from foreword.model.loading.quantized import load_dequantized, load_gguf, quantization
+from foreword.model.loading.quantized import empty, load_dequantized, load_gguf, quantization
 
 GENERATION = "generation_config.json"
 _LOADING = Lock()
@@ -69,6 +69,12 @@ def load_weights(
     except Exception as error:
         raise unloadable(source, error, read_json(source, CONFIG) or {}) from error
     return model
+
+
+def parameter_count(config: PreTrainedConfig, *, trust_remote_code: bool = False) -> int:
+    """Return the number of weights of a model, tied ones counted once; nothing is loaded."""
+    with _LOADING:
+        return sum(weight.numel() for weight in empty(config, trust_remote_code=trust_remote_code).parameters())
 
 
 def pickled(source: str | Path, error: BaseException) -> ModelError:
