@@ -9,6 +9,9 @@ import pytest
 import torch
 from hypothesis import settings
 
+import checking
+
+checking.install()
 settings.register_profile("foreword", deadline=None, derandomize=True, max_examples=50)
 settings.load_profile("foreword")
 
