@@ -69,6 +69,7 @@ def test_a_round_agrees_with_its_delta(name, rule):
                 assert 0 <= sum(children.values()) <= 1.0001
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 @pytest.mark.parametrize("rule", ["match", "traversal"])
 def test_target_probabilities_are_those_of_the_distribution_that_is_sampled_from(kind, rule):
