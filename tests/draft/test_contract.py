@@ -11,7 +11,6 @@ from foreword.draft.base import Drafter, chosen, first_chain
 from foreword.types import Batch, Draft
 from running import drafter
 
-
 every_method = pytest.mark.parametrize("name", METHODS)
 
 

@@ -11,6 +11,7 @@ from beartype.roar import BeartypeCallHintViolation
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from checking import EACH, MANY, Now
 from foreword.types import SamplingParams
 from foreword.verify import RULES
 
@@ -69,6 +70,25 @@ def test_fields_methods_and_properties_are_checked():
 def test_functions_of_ours_are_checked():
     refused(SamplingParams, max_tokens="4")
     refused(RULES["match"].verify, None, None, None)
+
+
+def test_what_is_called_again_and_again_is_checked_now_and_then_unless_all_is(monkeypatch):
+    def wrong_calls_found(calls: int) -> int:
+        found = 0
+        for _ in range(calls):
+            try:
+                product(torch.ones(1, 1), torch.ones(1, 1), wrong=1)
+            except BeartypeCallHintViolation:
+                found += 1
+        return found
+
+    monkeypatch.setattr(Now, "every", False)
+    assert wrong_calls_found(MANY) == MANY
+    assert wrong_calls_found(10 * EACH) == 10
+    monkeypatch.setattr(Now, "test", Now.test + 1)
+    assert wrong_calls_found(MANY) == MANY
+    monkeypatch.setattr(Now, "every", True)
+    assert wrong_calls_found(2 * MANY) == 2 * MANY
 
 
 @pytest.mark.usefixtures("unchecked")
