@@ -268,6 +268,7 @@ def test_chosen_trees_exactly(name: str, branching: tuple[int, ...]) -> None:
     assert bias(rule.verify, chosen_tree(*branching), world, rule.shares_noise) < EXACT
 
 
+@pytest.mark.sample(2)
 @every_rule
 @every_guess
 def test_chains_in_samples(name: str, guessing: Guessing) -> None:
