@@ -218,7 +218,7 @@ def silent(tokens, scores):
     return scores if tokens.shape[1] < 12 else None
 
 
-@pytest.mark.sample(7)
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("method", ["ngram", "none"])
 @pytest.mark.parametrize("first", ["good", "bad"])
 @pytest.mark.parametrize(
