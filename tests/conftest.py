@@ -9,6 +9,9 @@ import pytest
 import torch
 from hypothesis import settings
 
+import checking
+
+checking.install()
 settings.register_profile("foreword", deadline=None, derandomize=True, max_examples=50)
 settings.load_profile("foreword")
 
@@ -33,8 +36,9 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 @pytest.fixture(autouse=True)
 def seeded() -> None:
-    """A test that draws without a generator of its own draws the same every time."""
+    """A test that draws without a generator of its own draws the same every time, and begins to count its calls."""
     torch.manual_seed(0)
+    checking.Now.test += 1
 
 
 OLDER = "as on a processor without AVX512"
@@ -71,7 +75,8 @@ def unchecked() -> Iterator[None]:
 
 
 @pytest.hookimpl(tryfirst=True)  # before marked tests are left out
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    checking.Now.every = not config.option.markexpr  # as in `make test-all`
     seen: Counter[str] = Counter()
     for item in items:
         if sample := item.get_closest_marker("sample"):

@@ -163,7 +163,7 @@ class Interrupted:
         return self.reader.finish()
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(7)
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), MemoryError("no room"), RuntimeError("a broken tokenizer")])
 @pytest.mark.parametrize("hit", range(3))
 @pytest.mark.parametrize("at", [1, 6])
@@ -264,6 +264,7 @@ def test_sequences_of_several_speculators_share_rounds_and_keep_their_texts():
     torch.testing.assert_close(heard, torch.cat(alone.heard[single.sequence.id]), atol=1e-3, rtol=1e-4)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", ["rejection", "block", "traversal", "specinfer"])
 def test_a_request_may_have_a_rule_of_its_own_beside_others(name):
     """Alone or in company, the draws of a rule are keyed by the request: the text is the same."""

@@ -4,17 +4,17 @@ import json
 import re
 from functools import cache
 from pathlib import Path
-from tempfile import mkdtemp
 
 import tiny_whisper
 from foreword import LLM, SamplingParams
+from running import kept
 
 GREEDY = SamplingParams(temperature=0, max_tokens=20)
 
 
 @cache
 def folder() -> Path:
-    return tiny_whisper.saved(tiny_whisper.build("v2"), "v2", Path(mkdtemp()))
+    return tiny_whisper.saved(tiny_whisper.build("v2"), "v2", kept())
 
 
 def test_text_segments_and_json_are_those_of_the_library(here):

@@ -64,7 +64,7 @@ def test_a_model_is_driven_as_well_as_it_allows_and_says_when_that_is_less_than_
     assert len(said) == (model.mode is not Mode.TREE)
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_greedy_text_is_that_of_transformers(name):
     model, _ = driven(name)

@@ -76,6 +76,7 @@ def test_the_memory_held_is_that_of_the_tokens_and_little_more(drive):
     assert 1 < backend.pool.bytes / (row * sum(lengths)) <= 1.15
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", ["none", "ngram", "lm"])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_second_turn_of_a_chat_does_not_read_the_first_one_again(dtype, name, counted):

@@ -28,7 +28,7 @@ def answers(llm: LLM, temperature: float, method: str, **how: object) -> list:
     return llm.generate([list(prompt) for prompt in prompts()[:3]], params)
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(8)
 @pytest.mark.parametrize(
     ("method", "temperature"), [(name, 0.7) for name in METHODS] + [(name, 0.0) for name in ("suffix", "lm", "layers")]
 )

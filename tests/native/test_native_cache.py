@@ -94,6 +94,7 @@ def flipped(file: Path) -> None:
     file.write_bytes(held)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("damage", [half, nothing, garbage, flipped])
 def test_damaged_library_is_compiled_again_once_with_a_warning(filled, damage):
     whole = kept(filled).read_bytes()

@@ -53,6 +53,7 @@ def test_a_trace_never_changes_the_text(rule, name):
         assert [answer.deltas[0].round is not None for answer in got] == list(flags)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(("name", "rule"), [("lm", "match"), ("lm", "traversal"), ("ngram", "match"), ("lm", "block")])
 def test_a_round_agrees_with_its_delta(name, rule):
     for answer in run(name, rule=rule):
@@ -69,6 +70,7 @@ def test_a_round_agrees_with_its_delta(name, rule):
                 assert 0 <= sum(children.values()) <= 1.0001
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 @pytest.mark.parametrize("rule", ["match", "traversal"])
 def test_target_probabilities_are_those_of_the_distribution_that_is_sampled_from(kind, rule):

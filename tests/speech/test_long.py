@@ -1,8 +1,6 @@
 """Sound longer than a window: the sequential algorithm of transformers, token by token, and its fallback."""
 
 from functools import cache
-from pathlib import Path
-from tempfile import mkdtemp
 
 import numpy as np
 import pytest
@@ -13,6 +11,7 @@ import tiny_whisper
 from foreword import LLM, SamplingParams, Transcript
 from foreword.speech.audio import samples
 from foreword.speech.windows import compression_ratio, split
+from running import kept
 
 RATE = 16_000
 GREEDY = SamplingParams(temperature=0, max_tokens=24)
@@ -26,7 +25,7 @@ def theirs(name: str) -> WhisperForConditionalGeneration:
 @cache
 def llm(name: str) -> LLM:
     """Drafts by the target's own decoder."""
-    folder = tiny_whisper.saved(tiny_whisper.build(name), name, Path(mkdtemp()))
+    folder = tiny_whisper.saved(tiny_whisper.build(name), name, kept())
     return LLM(folder, draft=folder, dtype="float32", nodes=4)
 
 

@@ -4,7 +4,6 @@ import json
 import shutil
 from functools import cache
 from pathlib import Path
-from tempfile import mkdtemp
 
 import numpy as np
 import pytest
@@ -14,6 +13,7 @@ import tiny_whisper
 from foreword import LLM, InvalidRequest, ModelError, SamplingParams
 from foreword.draft.lm import LanguageModelDrafter
 from foreword.model import Model
+from running import kept
 
 SOUND = (np.zeros(8000, np.float32), 16_000)
 GREEDY = SamplingParams(temperature=0, max_tokens=12)
@@ -21,7 +21,7 @@ GREEDY = SamplingParams(temperature=0, max_tokens=12)
 
 @cache
 def folder() -> Path:
-    return tiny_whisper.saved(tiny_whisper.build("v2"), "v2", Path(mkdtemp()))
+    return tiny_whisper.saved(tiny_whisper.build("v2"), "v2", kept())
 
 
 @cache

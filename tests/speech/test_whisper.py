@@ -3,7 +3,6 @@
 import weakref
 from functools import cache
 from pathlib import Path
-from tempfile import mkdtemp
 
 import numpy as np
 import pytest
@@ -15,6 +14,7 @@ from foreword import LLM, SamplingParams
 from foreword.draft.base import Source
 from foreword.model import Mode, Model
 from foreword.speech.audio import samples
+from running import kept
 from tiny_seq2seq import IN_C, in_c
 
 RATE = 16_000
@@ -25,7 +25,7 @@ METHODS = ["ngram", "suffix", "lm", "cascade(suffix, lm)"]
 
 @cache
 def folder(name: str, seed: str = "", **sizes: int) -> Path:
-    return tiny_whisper.saved(tiny_whisper.build(name, seed, **sizes), name, Path(mkdtemp()))
+    return tiny_whisper.saved(tiny_whisper.build(name, seed, **sizes), name, kept())
 
 
 @cache
@@ -55,7 +55,7 @@ def drafts(name: str, kind: str) -> Source:
     if kind == "decoder":
         return decoder(name)
     if kind == "decoder folder":
-        place = Path(mkdtemp())
+        place = kept()
         decoder(name).save_pretrained(place)
         tiny_whisper.tokenizer(name).save_pretrained(place)
         return place

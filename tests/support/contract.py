@@ -256,6 +256,8 @@ CONTRACT = (
     pauses_are_harmless,
     release_frees,
     the_edge_of_the_context_is_respected,
+)
+CONTRACT_IN_THE_LOOP = (
     the_text_is_unaffected,
     earlier_texts_change_no_text,
     giving_way_changes_no_text,

@@ -7,6 +7,7 @@ from functools import cache
 from hashlib import blake2b
 from itertools import count
 from pathlib import Path
+from tempfile import mkdtemp
 
 import pytest
 import torch
@@ -211,6 +212,11 @@ def sayings() -> tuple[tuple[int, ...], ...]:
 
 common: list[Path] = []
 """A folder that all processes of a run of the tests share; conftest.py knows it."""
+
+
+def kept() -> Path:
+    """Return a new folder for what this process makes once; it goes when the folders of pytest do."""
+    return Path(mkdtemp(dir=common[0]))
 
 
 @cache

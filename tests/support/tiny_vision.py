@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any
 
 import torch
@@ -21,6 +20,7 @@ from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 from transformers import AutoModelForImageTextToText, PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+from running import kept
 from tiny_models import disturb
 
 VOCAB = 320
@@ -403,7 +403,7 @@ def said(text: str, *pictures: Image.Image) -> list[dict[str, Any]]:
 @cache
 def folder(name: str) -> Path:
     """Return a folder of this process with a saved family."""
-    return saved(name, Path(mkdtemp(prefix="tiny_vision")))
+    return saved(name, kept())
 
 
 @cache

@@ -222,6 +222,7 @@ every_tree_rule = pytest.mark.parametrize("name", TREE_RULES)
 every_bias = pytest.mark.parametrize(("verify", "guessing", "world"), BIASED.values(), ids=BIASED)
 
 
+@pytest.mark.sample(3)  # every rule with every guess, in one of the worlds
 @every_rule
 @every_guess
 @pytest.mark.parametrize("seed", range(3))
@@ -230,6 +231,7 @@ def test_chains_exactly(name: str, guessing: Guessing, seed: int) -> None:
     assert bias(rule.verify, guessing, World.random(seed, vocab=3, depth=3), rule.shares_noise) < EXACT
 
 
+@pytest.mark.sample(2)
 @every_rule
 @pytest.mark.parametrize("policy", POLICIES)
 def test_chains_that_end_for_the_law_after_them_exactly(name: str, policy: str) -> None:
@@ -266,6 +268,7 @@ def test_chosen_trees_exactly(name: str, branching: tuple[int, ...]) -> None:
     assert bias(rule.verify, chosen_tree(*branching), world, rule.shares_noise) < EXACT
 
 
+@pytest.mark.sample(2)
 @every_rule
 @every_guess
 def test_chains_in_samples(name: str, guessing: Guessing) -> None:
@@ -291,6 +294,7 @@ def test_bias_is_seen_exactly(verify: Verify, guessing: Guessing, world: World) 
     assert bias(verify, guessing, world, gumbel=verify is match_longest) > VISIBLE
 
 
+@pytest.mark.sample(5)
 @every_bias
 def test_bias_is_seen_in_samples(verify: Verify, guessing: Guessing, world: World) -> None:
     assert surprise(verify, guessing, world) > 1

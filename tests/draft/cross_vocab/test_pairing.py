@@ -2,7 +2,7 @@
 
 import pytest
 
-from contract import CONTRACT, GREEDY, SAMPLED
+from contract import CONTRACT, CONTRACT_IN_THE_LOOP, GREEDY, SAMPLED
 from foreword.draft import RETOLD, SHARED, method
 from foreword.draft.cross_vocab.pairing import CrossVocabularyDrafter
 from foreword.draft.cross_vocab.pairing import pair as paired
@@ -15,7 +15,7 @@ EITHER_WAY = [(NEAR, 0.9, SHARED), (FAR, 0.6, SHARED), (FAR, 0.9, RETOLD)]
 """How foreign the draft model is, how much of its law must be shared, and what that makes of it."""
 
 
-@pytest.mark.parametrize("clause", CONTRACT, ids=lambda clause: clause.__name__)
+@pytest.mark.parametrize("clause", [*CONTRACT, *CONTRACT_IN_THE_LOOP], ids=lambda clause: clause.__name__)
 @pytest.mark.parametrize("enough", [pytest.param(0.0, marks=pytest.mark.slow), 1.0])
 def test_the_contract_is_kept_either_way(enough, clause):
     clause(lambda: CrossVocabularyDrafter(pair(FAR), enough))

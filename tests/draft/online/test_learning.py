@@ -313,6 +313,7 @@ def test_what_was_learnt_is_saved_and_served_again(tmp_path):
         LLM(method="ngram").save_draft(tmp_path / "none")
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
 def test_laws_that_are_not_finite_teach_nothing(bad):
     """One text with such logits is left out; what others say is learnt, examined and served."""

@@ -87,6 +87,7 @@ def test_from_the_far_end_it_comes_back() -> None:
         assert taught(confidence, 0.6, 1000).error == pytest.approx(0.6, rel=0.2)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", ["lm", "eagle", "dspark", "medusa"])
 def test_after_filtered_requests_guesses_are_made_and_kept_as_before(name: str) -> None:
     """The law that a filter leaves has fewer tokens than a guess has children."""

@@ -126,6 +126,7 @@ def check_growth(model, start, temperature, most, trees, monkeypatch) -> set[int
     return set(made[0][0].trees[0].tokens)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("temperature", [0.7, 1.0, 1.3])
 def test_chances_are_true(temperature):
     """Of guesses that are promised to come true with a chance, that share does, up to the error of so few trials.

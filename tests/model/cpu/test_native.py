@@ -141,6 +141,7 @@ def test_the_head_alone_says_of_given_states_what_the_model_s_own_matrix_does(mo
     torch.testing.assert_close(backend.lm_head(states), truth, rtol=0.01, atol=0.01)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("rows", [2, 3, 6, 7, 12, 13, 16, 17, 30])
 def test_the_bits_of_a_row_do_not_depend_on_the_rows_beside_it(backend, text, rows):
     backend.read([Read(1, 0, text[:20], keep=0)])
@@ -182,6 +183,7 @@ def test_the_bits_of_a_sequence_do_not_depend_on_its_company_or_on_threads(backe
     assert torch.equal(together[1:4], alone)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("held", [18, 26, 61, 93])
 def test_a_node_of_a_tree_scores_as_its_path_does_in_plain_text(backend, text, held):
     first_chain, nodes = text[: held + 3], text[held + 3 : held + 3 + len(PARENTS)]

@@ -110,6 +110,7 @@ def test_equal_to_the_definition(variant, shape, tree):
     torch.testing.assert_close(found.double(), defined(text, visible, **options)[18:], atol=2e-5, rtol=1e-5)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("options", [{}, dict(softcap=1.5)], ids=["fused", "written out"])
 @pytest.mark.parametrize("shape", SHAPES)
