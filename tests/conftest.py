@@ -3,15 +3,13 @@
 import os
 from collections import Counter
 from collections.abc import Iterator
+from zlib import crc32
 
 import jaxtyping
 import pytest
 import torch
 from hypothesis import settings
 
-import checking
-
-checking.install()
 settings.register_profile("foreword", deadline=None, derandomize=True, max_examples=50)
 settings.load_profile("foreword")
 
@@ -36,9 +34,20 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 @pytest.fixture(autouse=True)
 def seeded() -> None:
-    """A test that draws without a generator of its own draws the same every time, and begins to count its calls."""
+    """A test that draws without a generator of its own draws the same every time."""
     torch.manual_seed(0)
-    checking.Now.test += 1
+
+
+CHECKED = 3
+"""`make test` checks the types and shapes of every call in one test of so many: checks take a third of the time."""
+
+
+@pytest.fixture(autouse=True)
+def shapes(request: pytest.FixtureRequest) -> None:
+    """Whether this test checks them depends on its name alone; `make test-all` checks them in every test."""
+    every = not request.config.option.markexpr
+    wanted = every or crc32(request.node.nodeid.encode()) % CHECKED == 0
+    jaxtyping.config.update("jaxtyping_disable", not wanted)
 
 
 OLDER = "as on a processor without AVX512"
@@ -67,16 +76,13 @@ def registers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.fixture
-def unchecked() -> Iterator[None]:
+def unchecked(shapes: None) -> None:
     """Lets a test pass a wrong type, as a user may who checks none, to see our own error instead of the checker's."""
     jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.hookimpl(tryfirst=True)  # before marked tests are left out
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    checking.Now.every = not config.option.markexpr  # as in `make test-all`
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     seen: Counter[str] = Counter()
     for item in items:
         if sample := item.get_closest_marker("sample"):
