@@ -6,7 +6,7 @@ The probe compares its logits with those of the Hugging Face model.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as List
 from contextlib import AbstractContextManager, nullcontext
 from ctypes import byref, c_int64
@@ -32,6 +32,7 @@ from foreword.model.cpu.supported import CAPPED, activation, inside, ropes
 from foreword.model.cpu.unpack import lent, looked_up, restore
 from foreword.model.pool.plan import Read
 from foreword.native import forward
+from foreword.native.openmp import in_parallel
 from foreword.native.workspace import multiplied
 
 
@@ -101,18 +102,21 @@ class CpuBackend(ImageKernel):
             return 16
         self._keep_table()
         self._drop_matrices(self._model)
+
+        def matrices() -> Iterator[tuple[Any, str, int, Callable[[], Tensor]]]:
+            for described, layer in zip(self._model.layer[: self._model.layers], layers, strict=True):
+                codes = grouped.matrices(layer)
+                for name in matrices_of(described):
+                    packed = whole.pop(getattr(described, name))
+                    yield described, name, packed.numel(), codes.get(name) or partial(grouped.whole, packed)
+            packed = whole.pop(self._model.head)
+            codes = grouped.coded(head) if hasattr(head, "coded") else partial(grouped.whole, packed)
+            yield self._model, "head", packed.numel(), codes
+
         weights = placed = 0
-        for described, layer in zip(self._model.layer[: self._model.layers], layers, strict=True):
-            codes = grouped.matrices(layer)
-            for name in matrices_of(described):
-                packed = whole.pop(getattr(described, name))
-                weights, placed = weights + packed.numel(), placed + 1
-                setattr(described, name, self._hold(codes[name]() if name in codes else grouped.whole(packed)))
-        packed = whole[self._model.head]
-        weights, placed = weights + packed.numel(), placed + 1
-        self._model.head = self._hold(
-            grouped.packed(head.coded.read()) if hasattr(head, "coded") else grouped.whole(packed)
-        )
+        for described, name, count, codes in in_parallel(lambda one: (*one[:3], one[3]()), matrices()):
+            weights, placed = weights + count, placed + 1
+            setattr(described, name, self._hold(codes))
         self._model.coding = forward.GROUPS
         self.describe(self._model, self._words)
         return sum(8 * codes.numel() for codes in self._held[-placed:]) / weights

@@ -29,6 +29,7 @@ from foreword.model.quantized.gguf_file import GgufFile
 from foreword.model.quantized.gguf_weights import weights
 from foreword.model.quantized.layer import Format, Layer, named
 from foreword.native.huge_pages import Pages
+from foreword.native.openmp import in_parallel
 
 WEIGHTS = "model.safetensors"
 SETTINGS = "quantization_config"
@@ -111,8 +112,8 @@ def _filled(
     pages, kind, held = Pages(), type(empty), dict(tensors)
     for name, matrix in matrices.items():
         held[name] = pages.empty(matrix.shape, dtype)  # takes no memory until it is written
-        if filled:
-            held[name].copy_(matrix.weights(dtype))
+    for name, whole in in_parallel(lambda one: (one, matrices[one].weights(dtype)), matrices if filled else ()):
+        held[name].copy_(whole)
     places = {held[name].data_ptr(): matrix for name, matrix in matrices.items()}
     model, info = cast(Any, kind).from_pretrained(
         None, config=empty.config, state_dict=held, dtype=dtype, trust_remote_code=trust_remote_code, **how

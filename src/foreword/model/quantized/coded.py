@@ -31,7 +31,8 @@ class Scales:
 
     def rows(self, index: Int[Tensor, "rows"]) -> Scales:
         """Return those of some outputs."""
-        return Scales(self.values[index], None if self.factors is None else self.factors[index])
+        factors = None if self.factors is None else self.factors.index_select(0, index)
+        return Scales(self.values.index_select(0, index), factors)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ class Coded:
     def rows(self, index: Int[Tensor, "rows"]) -> Coded:
         """Return some outputs."""
         offset = None if self.offset is None else self.offset.rows(index)
-        return Coded(self.codes[index], self.levels, self.scale.rows(index), offset, self.group)
+        return Coded(self.codes.index_select(0, index), self.levels, self.scale.rows(index), offset, self.group)
 
     def columns(self, index: Int[Tensor, "columns"]) -> Coded | None:
         """Return some inputs; None where that takes groups apart."""
