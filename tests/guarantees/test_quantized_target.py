@@ -66,7 +66,8 @@ def test_its_scores_are_near_those_of_bfloat16_and_not_the_same(form):
 @FORMS
 @pytest.mark.parametrize("name", KINDS)
 def test_rows_keep_their_bits_in_every_kind_of_model(name, form):
-    model = Model(tiny_models.build(name).to(torch.bfloat16), **form)
+    model = Model(tiny_models.build(name).to(torch.bfloat16))
+    model.quantize(**form)
     tokens = [token % tiny_models.VOCAB for prompt in prompts() for token in prompt][:40]
     model.open(1, 100)
     together = model.read([Read(1, 0, tokens, keep=8)])

@@ -48,6 +48,7 @@ def load_draft(source: str | Path | PreTrainedModel | Model, target: Model) -> M
             hf = load_weights(source, config, target.dtype, trust_remote_code=trusted)
             nn.Module.to(hf, target.device)
             model = Model(with_encoder(hf, target.hf), str(source))
+            model.quantize()
     check_draft(model, target)
     if share_encoder(model, target) and model is not source:
         model.hf.set_encoder(nn.Identity())  # its own, which is not needed
