@@ -18,6 +18,7 @@ from transformers.generation import logits_process as hf
 
 from foreword.errors import InvalidRequest
 from foreword.sampling.logits import checked, weights
+from foreword.sampling.suppressed import Suppressed
 from foreword.types import LogitsProcessor, SamplingParams, Sequence
 
 Ids = Int[Tensor, "1 length"]
@@ -45,16 +46,18 @@ _BY_ROW = (
     hf.NoBadWordsLogitsProcessor,
     hf.NoRepeatNGramLogitsProcessor,
     hf.SequenceBiasLogitsProcessor,
-    hf.SuppressTokensAtBeginLogitsProcessor,
-    hf.SuppressTokensLogitsProcessor,
+    Suppressed,
     hf.WhisperTimeStampLogitsProcessor,
 )
 """Processors that treat all rows alike; any other may depend on the row's index."""
 
 
 def split(processors: List[Any]) -> tuple[list[Any], dict[str, float]]:
-    """Remove the plain warpers at the end of a list. Returns the rest, and the removed ones as sampling parameters."""
-    rest, filters, last = list(processors), {}, len(_WARPERS)
+    """Remove the plain warpers at the end of a list. Returns the rest, and the removed ones as sampling parameters.
+
+    Processors that suppress tokens are replaced by ours.
+    """
+    rest, filters, last = [_faster(one) for one in processors], {}, len(_WARPERS)
     while rest:
         index = next((i for i, (kind, _, _) in enumerate(_WARPERS) if type(rest[-1]) is kind), last)
         if index >= last or not _plain(rest[-1]):
@@ -68,6 +71,14 @@ def split(processors: List[Any]) -> tuple[list[Any], dict[str, float]]:
         filters[parameter], last = value, index
         rest.pop()
     return rest, filters
+
+
+def _faster(processor: Any) -> Any:
+    if type(processor) is hf.SuppressTokensAtBeginLogitsProcessor:
+        return Suppressed(processor.begin_suppress_tokens.tolist(), processor.begin_index)
+    if type(processor) is hf.SuppressTokensLogitsProcessor:
+        return Suppressed(processor.suppress_tokens.tolist())
+    return processor
 
 
 def _plain(warper: Any) -> bool:

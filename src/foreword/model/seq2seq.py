@@ -14,13 +14,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformers import DynamicCache, EncoderDecoderCache, PreTrainedConfig, PreTrainedModel
-from transformers.generation.logits_process import SuppressTokensAtBeginLogitsProcessor
 
 from foreword.errors import InvalidRequest, ModelError
 from foreword.model.backend import Mode
 from foreword.model.cache_backend import CacheBackend
 from foreword.model.loading.config import SPEECH
 from foreword.native.openmp import all_threads
+from foreword.sampling.suppressed import Suppressed
 from foreword.types import Encoded, Features, SamplingParams, Source
 
 SOURCE = 11
@@ -95,7 +95,7 @@ class Seq2Seq:
         if self.forbidden:
             params = replace(params, bad_word_ids=params.bad_word_ids + self.forbidden)
         if self.not_first:
-            first = SuppressTokensAtBeginLogitsProcessor(list(self.not_first), len(self.start))
+            first = Suppressed(self.not_first, len(self.start))
             params = replace(params, processors=(first, *params.processors))
         return params
 

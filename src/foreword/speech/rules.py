@@ -1,23 +1,20 @@
 """Rules of a speech model's text: the tokens it begins with, and those that may not follow.
 
-They are those of `WhisperForConditionalGeneration.generate`, whose processors of logits are used as they are.
+They are those of `WhisperForConditionalGeneration.generate`; its processor of timestamps is used as it is.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from transformers import LogitsProcessor
-from transformers.generation.logits_process import (
-    SuppressTokensAtBeginLogitsProcessor,
-    SuppressTokensLogitsProcessor,
-    WhisperTimeStampLogitsProcessor,
-)
+from transformers.generation.logits_process import WhisperTimeStampLogitsProcessor
 from transformers.models.whisper.tokenization_whisper import TO_LANGUAGE_CODE
 
 from foreword.errors import InvalidRequest, ModelError
 from foreword.model import Model, Tokenizer
+from foreword.sampling.suppressed import Suppressed
 from foreword.speech.options import SpeechOptions
+from foreword.types import LogitsProcessor
 
 
 class SpeechRules:
@@ -76,11 +73,11 @@ class SpeechRules:
 
     def processors(self, begin: int, timestamps: bool) -> tuple[LogitsProcessor, ...]:
         """Return the processors of a text whose first token is the `begin`-th that the decoder reads."""
-        found: list[LogitsProcessor] = []
+        found: list[Any] = []
         if begin_ids := self._get("begin_suppress_tokens"):
-            found.append(SuppressTokensAtBeginLogitsProcessor(begin_ids, begin))
+            found.append(Suppressed(begin_ids, begin))
         if ids := self._get("suppress_tokens"):
-            found.append(SuppressTokensLogitsProcessor(ids))
+            found.append(Suppressed(ids))
         if timestamps:
             found.append(WhisperTimeStampLogitsProcessor(self._settings, begin))
         return tuple(found)
