@@ -93,6 +93,17 @@ def test_checkpoints_in_16_bits(how, probes):
     check_twice(starter.draft(), probes, **how)
 
 
+@pytest.mark.parametrize("path", [starter.draft(), RECORDED.parent / "mixed.gguf"], ids=["16 bits", "few bits"])
+def test_a_folder_for_weights_is_written_without_a_probe(path, probes, tmp_path):
+    first = Model.load(path, device="cpu")
+    mark(probes)
+    second = Model.load(path, device="cpu", offload_folder=tmp_path / "weights")
+    third = Model.load(path, device="cpu", offload_folder=tmp_path / "weights")
+    assert marked(second)
+    assert torch.equal(scores(second), scores(first))
+    assert torch.equal(scores(third), scores(first))
+
+
 def test_the_text_is_the_same_and_drafted(probes, tmp_path):
     plain, path = tmp_path / "plain.gguf", tmp_path / "model.gguf"
     hf = AutoModelForCausalLM.from_pretrained(starter.draft(), dtype=torch.bfloat16)

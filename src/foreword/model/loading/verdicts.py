@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from contextlib import suppress
 from dataclasses import asdict
 from hashlib import sha256
@@ -36,7 +37,8 @@ def verdict_file(source: str | Path, config: PreTrainedConfig, dtype: torch.dtyp
             return None
         ours = Path(foreword.__file__).parent.rglob("*")
         code = max(file.stat().st_mtime_ns for file in ours if file.suffix in (".py", ".c", ".h"))
-        about = [checkpoint, config.to_dict(), str(dtype), machine(), transformers.__version__, code]
+        flags = [os.environ.get(name) for name in ("CC", "FOREWORD_CFLAGS")]  # of the native library
+        about = [checkpoint, config.to_dict(), str(dtype), machine(), transformers.__version__, code, flags]
         return cache() / "probes" / f"{sha256(json.dumps(about, default=str).encode()).hexdigest()[:16]}.json"
     return None
 
