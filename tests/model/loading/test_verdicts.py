@@ -153,9 +153,14 @@ def tight(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(from_checkpoint, "SHARE", 0)
 
 
-@pytest.mark.parametrize(("name", "how"), [("recorded/awq", {}), ("mixed.gguf", {}), ("", {"weights": "int4"})])
-def test_what_does_not_fit_lies_in_a_file_until_it_is_in_few_bits(name, how, probes, request):
+@pytest.mark.parametrize(
+    ("name", "how"), [("recorded/awq", {}), ("mixed.gguf", {}), ("", {"weights": "int4"}), ("moe", {"weights": "int8"})]
+)
+def test_what_does_not_fit_lies_in_a_file_until_it_is_in_few_bits(name, how, probes, request, tmp_path):
     path = RECORDED.parent / name if name else starter.draft()
+    if name == "moe":  # its routers stay in 16 bits
+        path = tmp_path / "moe"
+        tiny_models.build("qwen3-moe").to(torch.bfloat16).save_pretrained(path)
     usual = scores(Model.load(path, device="cpu", **how))
     for file in probes.iterdir():
         file.unlink()
