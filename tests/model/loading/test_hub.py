@@ -70,11 +70,23 @@ def test_an_id_that_is_nowhere_is_tried_once(silent):
     assert 0 < silent.calls <= ONCE
 
 
-def test_an_id_in_the_cache_is_loaded_after_one_try(silent, tmp_path):
-    place = tmp_path / "cache" / "models--some--model"
+def cached(folder: Path) -> None:
+    """Put the draft model into the cache of the hub, as some/model."""
+    place = folder / "cache" / "models--some--model"
     shutil.copytree(starter.draft(), place / "snapshots" / "abc")
     (place / "refs").mkdir()
     (place / "refs" / "main").write_text("abc")
+
+
+def test_a_file_is_looked_for_without_fetching_it(silent, tmp_path):
+    assert not hub.file("some/model", "model.safetensors", fetch=False).is_file()
+    cached(tmp_path)
+    assert hub.file("some/model", "model.safetensors", fetch=False).is_file()
+    assert silent.calls == 0
+
+
+def test_an_id_in_the_cache_is_loaded_after_one_try(silent, tmp_path):
+    cached(tmp_path)
     assert Model.load("some/model", device="cpu").vocab == len(load_tokenizer("some/model"))
     assert 0 < silent.calls <= ONCE
 

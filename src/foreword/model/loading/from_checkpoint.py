@@ -68,8 +68,10 @@ def load(
     if others and model.capability.backend != NATIVE:
         del hf, model  # or both would be in memory
         return make.load(source, dtype=others[0], device=device, backend=backend, trust_remote_code=trust_remote_code)
-    if verdict is not None and known is None and model.capability.backend == NATIVE:
-        verdicts.write(verdict, model.capability)
+    if probed and known is None and model.capability.backend == NATIVE:
+        verdict = verdict or verdicts.verdict_file(source, config, first)  # its files may only be here now
+        if verdict is not None:
+            verdicts.write(verdict, model.capability)
     if (path := hub.gguf(source)) is not None:
         GgufFile.forget(path)
     return_freed()

@@ -73,16 +73,19 @@ def local_only(source: str | Path, name: str = CONFIG) -> bool:
     return True
 
 
-def file(source: str | Path, name: str) -> Path:
+def file(source: str | Path, name: str, *, fetch: bool = True) -> Path:
     """Return the path of a file of a checkpoint; the path does not exist where the checkpoint lacks the file.
 
-    A GGUF file has none beside it. Raises OSError, or ModelError as `local_only` does.
+    A GGUF file has none beside it. Unless `fetch`, a file that is not cached yet counts as lacking. Raises OSError, or
+    ModelError as `local_only` does.
     """
     if (path := gguf(source)) is not None:
         return path / name
     folder = Path(source).expanduser()
     if folder.is_dir() or lost(source):
         return folder / name
+    if not fetch:
+        return Path(cached_file(str(source), name, local_files_only=True, **_SILENT) or name)
     return Path(cached_file(str(source), name, local_files_only=local_only(source)) or name)
 
 

@@ -163,11 +163,11 @@ def _dtype(config: PreTrainedConfig, name: str) -> torch.dtype:
     return usual if isinstance(usual, torch.dtype) else torch.bfloat16
 
 
-def files(source: str | Path) -> list[Path]:
-    """Return the files of a checkpoint in safetensors. Raises ModelError where one does not exist."""
+def files(source: str | Path, *, fetch: bool = True) -> list[Path]:
+    """Return the safetensors files of a checkpoint; `fetch` as for `hub.file`. Raises ModelError if one is lacking."""
     index = read_json(source, INDEX)
     names = [WEIGHTS] if index is None else sorted(set(index["weight_map"].values()))
-    files = [hub.file(source, name) for name in names]
+    files = [hub.file(source, name, fetch=fetch) for name in names]
     if not all(file.is_file() for file in files):
         raise ModelError(
             f"cannot load the weights of {str(source)!r}: its weights are read from {WEIGHTS}, which does not "
@@ -176,9 +176,12 @@ def files(source: str | Path) -> list[Path]:
     return files
 
 
-def stamps(source: str | Path) -> list[tuple[str, int, int]]:
-    """Return name, bytes and time of change of a checkpoint's files. Raises ModelError where one does not exist."""
-    checkpoint = [path] if (path := hub.gguf(source)) else files(source)
+def stamps(source: str | Path, *, fetch: bool = True) -> list[tuple[str, int, int]]:
+    """Return name, bytes and time of change, in nanoseconds, of a checkpoint's files; `fetch` as for `hub.file`.
+
+    Raises ModelError where one does not exist.
+    """
+    checkpoint = [path] if (path := hub.gguf(source)) else files(source, fetch=fetch)
     return [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in map(Path.resolve, checkpoint)]
 
 

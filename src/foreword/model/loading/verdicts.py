@@ -32,7 +32,7 @@ def verdict_file(source: str | Path, config: PreTrainedConfig, dtype: torch.dtyp
     import foreword  # the package imports this file before it is complete
 
     with suppress(OSError, ForewordError, AttributeError, KeyError, TypeError):  # loading names what is wrong
-        checkpoint = stamps(source)
+        checkpoint = stamps(source, fetch=False)  # loading fetches files side by side
         if sum(size for _, size, _ in checkpoint) < LARGE or getattr(config, "auto_map", None):
             return None
         ours = Path(foreword.__file__).parent.rglob("*")
