@@ -51,25 +51,27 @@ class GgufFile:
     @classmethod
     def open(cls, source: str | Path, path: Path) -> GgufFile:
         """Open a file, or return it as it was opened last. Raises ModelError if it is damaged or not supported."""
-        path, changed = path.resolve(), path.stat().st_mtime_ns
-        if (str(source), path, changed) not in _OPENED:
-            opened = _opened(str(source), path)
-            while len(_OPENED) >= MOST_OPENED:
-                _OPENED.pop(next(iter(_OPENED)))
-            _OPENED[str(source), path, changed] = opened
-        return _OPENED[str(source), path, changed]
+        key = str(source), path.resolve(), path.stat().st_mtime_ns
+        with _LOCK:
+            if (file := _OPENED.get(key)) is None:
+                file = _opened(*key[:2])
+                while len(_OPENED) >= MOST_OPENED:
+                    _OPENED.pop(next(iter(_OPENED)))
+                _OPENED[key] = file
+        return file
 
     @staticmethod
     def forget(path: Path) -> None:
         """Unmap a file, whose pages count as memory of this process, once nothing else holds its tensors."""
-        for key in [key for key in _OPENED if key[1] == path.resolve()]:
-            del _OPENED[key]
+        with _LOCK:
+            for key in [key for key in _OPENED if key[1] == path.resolve()]:
+                del _OPENED[key]
 
     @contextmanager
     def lent(self) -> Iterator[None]:
         """Let transformers take what was parsed here while inside: a large vocabulary takes seconds to parse."""
         gguf: Any = import_module("gguf")
-        with _LENDING:
+        with _LOCK:
             reader = gguf.GGUFReader
             gguf.GGUFReader = lambda path, *how: (
                 self.reader if Path(path).resolve() == self.path else reader(path, *how)
@@ -120,7 +122,8 @@ MOST_OPENED = 2
 """Files. A target and its draft: each is opened for its config, its tokenizer and its weights."""
 _OPENED: dict[tuple[str, Path, int], GgufFile] = {}
 """By source, path and time of change, in nanoseconds."""
-_LENDING = RLock()
+_LOCK = RLock()
+"""Held while files are opened, forgotten or lent: other threads may load other models."""
 
 
 def _opened(source: str, path: Path) -> GgufFile:
