@@ -222,7 +222,7 @@ every_tree_rule = pytest.mark.parametrize("name", TREE_RULES)
 every_bias = pytest.mark.parametrize(("verify", "guessing", "world"), BIASED.values(), ids=BIASED)
 
 
-@pytest.mark.sample(3)  # every rule with every guess, in one of the worlds
+@pytest.mark.sample(3)  # every rule with every draft, in one of the worlds
 @every_rule
 @every_guess
 @pytest.mark.parametrize("seed", range(3))

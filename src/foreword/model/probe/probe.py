@@ -129,7 +129,7 @@ def choose(
             why_not.append((name, reason))
             continue
         try:
-            backend = recurrent.drive(model, owned=owned) if name == NATIVE else _make(model, name, mode, swaps, own)
+            backend = _make(model, name, mode, swaps, own, owned=owned)
             deviation, reason = trial.deviation(backend, mode), trial.batch_dependence(backend, mode)
         except Exception as error:
             if owned and name == NATIVE and backend is None:
@@ -152,9 +152,8 @@ def choose(
 
 def build_backend(model: PreTrainedModel, known: Capability, swaps: list[Swap], *, owned: bool = False) -> Backend:
     """Return the backend of a model whose capability is known from an earlier probe; `owned` as for `choose`."""
-    if known.backend == NATIVE:
-        return recurrent.drive(model, owned=owned)
-    return _make(model, known.backend, known.mode, swaps, model.config._attn_implementation or "eager")
+    own = model.config._attn_implementation or "eager"
+    return _make(model, known.backend, known.mode, swaps, own, owned=owned)
 
 
 def _refusal(model: PreTrainedModel, backend: str) -> str | None:
@@ -166,10 +165,12 @@ def _refusal(model: PreTrainedModel, backend: str) -> str | None:
     return REFUSED.get(backend, lambda _: None)(model)
 
 
-def _make(model: PreTrainedModel, backend: str, mode: Mode, swaps: list[Swap], own: str) -> Backend:
+def _make(
+    model: PreTrainedModel, backend: str, mode: Mode, swaps: list[Swap], own: str, *, owned: bool = False
+) -> Backend:
     """Build a backend, and modify the model as it needs."""
     if backend == NATIVE:
-        return recurrent.drive(model)
+        return recurrent.drive(model, owned=owned)
     if backend in (CACHE, PLAIN, WHOLE):
         swap_out(swaps)  # some models compute with a layer's weight themselves
         swaps.clear()
