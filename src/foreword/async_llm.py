@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from threading import Condition, Thread
 from types import TracebackType
+from typing import cast
 
 from foreword.errors import InvalidRequest
 from foreword.llm import LLM
-from foreword.prompts import Prompt, listed, per_prompt
+from foreword.prompts import Prompt, has_images, listed, per_prompt
 from foreword.types import Completion, Delta, SamplingParams, Sequence, TokenLogprob
 
 Event = tuple[Sequence | None, Delta | BaseException | None]
@@ -106,8 +107,7 @@ class AsyncLLM:
         if id is not None:
             self._named[id] = job
         try:
-            for _, params in requests:
-                await self._compile(params)
+            requests = [await self._read(prompt, params) for prompt, params in requests]
             self._call_in_thread(partial(self._start, job, requests), starts=True)
             await job.started()
             yield job
@@ -117,6 +117,7 @@ class AsyncLLM:
 
     async def score(self, prompt: Prompt, top: int = 0) -> list[TokenLogprob | None]:
         """Return the log-probability of each prompt token, as `LLM.score` does, between two rounds."""
+        prompt, _ = await self._read(prompt, None)
         loop = asyncio.get_running_loop()
         scored: asyncio.Future[list[TokenLogprob | None]] = loop.create_future()
         self._call_in_thread(partial(_resolve, loop, scored, partial(self.llm.score, prompt, top)), starts=True)
@@ -163,10 +164,14 @@ class AsyncLLM:
     ) -> None:
         await self.close()
 
-    async def _compile(self, params: SamplingParams | None) -> None:
-        """Compile what an answer must follow in another thread, so that rounds go on meanwhile."""
+    async def _read(self, prompt: Prompt, params: SamplingParams | None) -> tuple[Prompt, SamplingParams | None]:
+        """Tokenize texts, and compile what an answer must follow, in another thread, so that rounds go on meanwhile."""
         if isinstance(params, SamplingParams) and params.structured:
             await asyncio.to_thread(self.llm.compile, params)
+        if not _has_texts(prompt, params):
+            return prompt, params
+        read, params = await asyncio.to_thread(self.llm.read, prompt, params)
+        return cast("list[int]", read), params
 
     # ---- the thread
 
@@ -282,3 +287,9 @@ def _resolve(
         settle = partial(future.set_exception, error)
     with suppress(RuntimeError):  # the loop has ended, so no caller waits
         loop.call_soon_threadsafe(lambda: None if future.done() else settle())
+
+
+def _has_texts(prompt: object, params: object) -> bool:
+    """Return whether a tokenizer has to read something of a request."""
+    texts = (params.bad_words, isinstance(params.prediction, str)) if isinstance(params, SamplingParams) else ()
+    return isinstance(prompt, str) or has_images(prompt) or any(texts)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence as List
 from contextlib import contextmanager
 from pathlib import Path
-from threading import RLock
+from threading import Lock, RLock
 
 from foreword import bundled
 from foreword.budget import DraftBudget, policy
@@ -23,7 +23,7 @@ from foreword.model import Tokenizer, load_tokenizer, need_tokenizer
 from foreword.model.loading.given import Given, GivenTokenizer, check_given, opened
 from foreword.model.weights import save
 from foreword.prompts import Prompt, listed, per_prompt
-from foreword.requests import Requests, completed
+from foreword.requests import Request, Requests, completed
 from foreword.scheduler import Scheduler
 from foreword.scoring import score
 from foreword.speculator import Speculator
@@ -103,6 +103,8 @@ class LLM(Transcribes):
         )
         self.engine = Engine(self.target, *self._speculators.usual(settings, anyhow=method is None), scheduler)
         self._requests, self._lock = Requests(self.target, self._tokenizer, image_reader), RLock()
+        self._text_lock = Lock()
+        """Held while texts are read, as tokenizers are not thread-safe. Rounds go on meanwhile."""
         self._running: dict[int, Sequence] = {}
         self._process, self._closed = os.getpid(), False
 
@@ -192,16 +194,17 @@ class LLM(Transcribes):
         self, messages: List[Message], tools: List[Tool] | None = None, template_options: Options | None = None
     ) -> list[int]:
         """Return the prompt token ids of a chat, tools included. Raises InvalidRequest if it cannot be rendered."""
-        with self._locked():
-            return self._requests.render(messages, tools, template_options)
+        with self._reading() as requests:
+            return requests.render(messages, tools, template_options)
 
     def score(self, prompt: Prompt, top: int = 0) -> list[TokenLogprob | None]:
         """Return the log-probability (nats) of each prompt token under the raw target; None for the first.
 
         `top`: likeliest tokens listed with each. Raises InvalidRequest for a prompt that cannot be served.
         """
+        request = self.read(prompt, SamplingParams(max_tokens=1, logprobs=top))
         with self._locked():
-            return score(self.target, self._requests.sequences(prompt, SamplingParams(max_tokens=1, logprobs=top))[0])
+            return score(self.target, self._requests.sequences(*request)[0])
 
     def speculator(self, params: SamplingParams) -> Speculator:
         """Return the drafter, rule and budget of requests with these parameters."""
@@ -263,10 +266,16 @@ class LLM(Transcribes):
     def prepare(self, prompt: Prompt | SpeechPrompt, params: SamplingParams | None) -> list[Sequence]:
         """Return `params.n` sequences for a prompt. Raises InvalidRequest if the request cannot be served."""
         self.compile(params)
-        with self._locked():  # tokenizers are not thread-safe
-            sequences = self._requests.sequences(prompt, params)
+        request = self.read(prompt, params)
+        with self._locked():  # images run the model
+            sequences = self._requests.sequences(*request)
             self.speculator(sequences[0].params)
         return sequences
+
+    def read(self, prompt: Prompt | SpeechPrompt, params: SamplingParams | None) -> Request:
+        """Return a request with its texts as token ids, for `prepare`. Holds up no round."""
+        with self._reading() as requests:
+            return requests.read(prompt, params)
 
     def compile(self, params: SamplingParams | None) -> None:
         """Compile what an answer must follow, if anything, for `prepare`. May take seconds; holds up no round."""
@@ -285,6 +294,15 @@ class LLM(Transcribes):
                 "cannot use this LLM in a forked process: its threads stayed in the parent. Start the process with "
                 "multiprocessing's 'spawn'"
             )
+
+    @contextmanager
+    def _reading(self) -> Iterator[Requests]:
+        """Hold what reads texts. Raises InvalidRequest in a forked process, or after `close`."""
+        self.check_process()
+        with self._text_lock:
+            if self._closed:
+                raise InvalidRequest("cannot use this LLM: it was closed. Create another one")
+            yield self._requests
 
     @contextmanager
     def _locked(self, *, closed: bool = False) -> Iterator[None]:

@@ -25,6 +25,7 @@ from foreword.chats import (
     readings,
     template_of,
 )
+from foreword.chats.length import TextLimit, characters
 from foreword.detokenizer import Detokenizer
 from foreword.errors import ContextExceeded, InvalidRequest, check_unicode
 from foreword.model import Model, Seq2Seq, Tokenizer, need_tokenizer
@@ -34,6 +35,8 @@ from foreword.structured.compiler import Grammars
 from foreword.types import Completion, Delta, SamplingParams, Sequence, Source, SpeechPrompt
 from foreword.types.params import NODES
 
+Request = tuple["list[int] | SpeechPrompt", SamplingParams]
+"""A prompt and its parameters, without texts that a tokenizer has to read."""
 SEEDS = 2**63
 """Number of seeds; a seed is in [0, SEEDS)."""
 
@@ -63,18 +66,30 @@ class Requests:
         if isinstance(params, SamplingParams):
             self._grammars.compiled(params)
 
+    def read(self, prompt: Prompt | SpeechPrompt, params: SamplingParams | None) -> Request:
+        """Return a request with its texts as token ids: the prompt, the prediction and the bad words.
+
+        Raises InvalidRequest for a text that cannot be read.
+        """
+        params = SamplingParams() if params is None else params
+        if not isinstance(params, SamplingParams):
+            raise InvalidRequest(f"params must be SamplingParams, or a list with one for each prompt, got {params!r}")
+        prompt = self.with_images(prompt) if has_images(prompt) else prompt
+        if not isinstance(prompt, SpeechPrompt):
+            prompt = self._tokens(prompt)
+        banned = params.bad_word_ids + self._bad_word_ids(params.bad_words)
+        prediction = self._prediction(params.prediction)
+        # a copy, as the caller may go on changing the parameters
+        return prompt, replace(params, bad_words=(), bad_word_ids=banned, prediction=prediction)
+
     def sequences(self, prompt: Prompt | SpeechPrompt, params: SamplingParams | None) -> list[Sequence]:
         """Return `params.n` sequences for one prompt, with the seeds seed, seed + 1, ….
 
         Raises InvalidRequest if the prompt or a parameter cannot be served.
         """
-        params = SamplingParams() if params is None else params
-        if not isinstance(params, SamplingParams):
-            raise InvalidRequest(f"params must be SamplingParams, or a list with one for each prompt, got {params!r}")
-        params = replace(params)  # the caller may go on changing them
-        if has_images(prompt):
-            prompt = self.with_images(prompt)
-        tokens, rules = self._tokens(prompt), self._rules(params.language)
+        prompt, params = self.read(prompt, params)
+        tokens = list(prompt.tokens) if isinstance(prompt, SpeechPrompt) else prompt
+        rules = self._rules(params.language)
         self._check(tokens, params, rules)
         images = self._sight.rows(prompt) if isinstance(prompt, ImagePrompt) else None
         features = prompt.features if isinstance(prompt, SpeechPrompt) else None
@@ -82,8 +97,6 @@ class Requests:
         if rules is not None:
             source, tokens, params = Source(tokens), list(rules.start), rules.applied(params)
         end = None if rules is None else rules.last(params)
-        if params.bad_words:
-            params = replace(params, bad_word_ids=params.bad_word_ids + self._bad_word_ids(params.bad_words))
         prediction, grammar = self._prediction(params.prediction), self._grammars.compiled(params)
         sequences = []
         for number in range(params.n):
@@ -121,6 +134,8 @@ class Requests:
         for form in readings(turns, template):
             check_roles(form, template, apply)
             try:
+                if characters(form) > self._limit.unchecked:
+                    self._limit.check(apply(form, tokenize=False, tools=shown, **options))
                 return encode(in_parts(form, apply) if "type" in template else form, tools=shown, **options)
             except InvalidRequest:
                 raise
@@ -130,14 +145,31 @@ class Requests:
             f"cannot render this chat: the chat template of {self._target.name} refuses these messages: {errors[0]}"
         ) from errors[0]
 
-    def _tokens(self, prompt: Prompt | SpeechPrompt) -> list[int]:
-        if isinstance(prompt, SpeechPrompt):
-            return list(prompt.tokens)
+    def _tokens(self, prompt: Prompt) -> list[int]:
+        if isinstance(prompt, ImagePrompt):
+            return prompt
         if self._target.seq2seq is not None and self._target.seq2seq.sound:
             raise InvalidRequest(f"cannot complete a text: {self._target.name} reads sound. Use LLM.transcribe")
-        if isinstance(prompt, str):
-            return self.tokenizer(check_unicode("a prompt", prompt))["input_ids"]
-        return token_ids(prompt)
+        return self.ids(prompt) if isinstance(prompt, str) else token_ids(prompt)
+
+    def ids(self, text: str, *, special: bool = True) -> list[int]:
+        """Return the token ids of a text, with special tokens around it or without.
+
+        Raises InvalidRequest for a text that is too long by its characters alone, or no Unicode.
+        """
+        self._limit.check(check_unicode("a prompt", text))
+        return list(self.tokenizer(text, add_special_tokens=special)["input_ids"])
+
+    @property
+    def _limit(self) -> TextLimit:
+        pool, most = self._target.backend.pool, self._longest(self._target.seq2seq)
+        held = most if pool is None or pool.limit is None else pool.limit
+        return TextLimit(min(most, held), self.tokenizer.get_vocab, self.ids)
+
+    def _longest(self, rules: Seq2Seq | None) -> int:
+        """Return the most tokens that a prompt can have."""
+        context = self._target.context
+        return context - 1 if rules is None else rules.longest or context
 
     def _reader(self, tokens: list[int], params: SamplingParams) -> Detokenizer | None:
         if self._tokenizer is None and not params.stop:
@@ -217,7 +249,7 @@ class Requests:
             raise InvalidRequest(
                 f"cannot run this request: the prompt holds ids outside the vocabulary of {vocab} tokens"
             )
-        longest = context - 1 if rules is None else rules.longest or context
+        longest = self._longest(rules)
         if len(tokens) > longest:
             raise ContextExceeded(
                 f"cannot run this request: the prompt has {len(tokens)} tokens, the limit is {longest}. Shorten it"
@@ -246,7 +278,7 @@ class Requests:
 
     def _prediction(self, prediction: str | tuple[int, ...]) -> tuple[int, ...]:
         if isinstance(prediction, str) and prediction:
-            prediction = tuple(self.tokenizer(prediction, add_special_tokens=False)["input_ids"])
+            prediction = tuple(self.ids(prediction, special=False))
         return tuple(token for token in prediction or () if token < self._target.vocab)
 
     @property
@@ -257,7 +289,7 @@ class Requests:
     def _bad_word_ids(self, words: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
         """Return the token ids of every word, with and without a leading space."""
         spellings = [spelling for word in words for spelling in (word, " " + word.lstrip())]
-        ids = (self.tokenizer(spelling, add_special_tokens=False)["input_ids"] for spelling in spellings)
+        ids = (self.ids(spelling, special=False) for spelling in spellings)
         return tuple(dict.fromkeys(tuple(word) for word in ids if word))
 
 

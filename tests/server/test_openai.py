@@ -10,6 +10,7 @@ import openai
 import pytest
 
 from foreword import LLM, SamplingParams
+from foreword.requests import Requests
 from foreword.server.dialects.completions import CompletionBody, prompts_of
 from serving import Running
 
@@ -246,5 +247,5 @@ def test_the_middle_is_filled_in_where_the_model_has_tokens_for_it(client: opena
     tokenizer = copy.deepcopy(llm.tokenizer)
     tokenizer.add_special_tokens({"extra_special_tokens": ["<fim_prefix>", "<fim_suffix>", "<fim_middle>"]})
     body = CompletionBody(prompt="def f(", suffix="return x")
-    prompt = tokenizer.decode(prompts_of(body, tokenizer)[0])
+    prompt = tokenizer.decode(prompts_of(body, Requests(llm.target, tokenizer))[0])
     assert prompt == "<fim_prefix>def f(<fim_suffix>return x<fim_middle>"

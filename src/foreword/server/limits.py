@@ -11,6 +11,8 @@ from time import monotonic
 from foreword.server.errors import ApiError
 
 MINUTE = 60.0
+MOST_ITEMS = 2**20
+"""Values in a JSON body. A thread parses so many in a tenth of a second; no other Python runs meanwhile."""
 MOST_KEYS = 4096
 """Keys. Token buckets kept at a time; full ones are dropped first."""
 

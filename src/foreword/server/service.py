@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import copy
 import logging
-from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import PurePath
 from time import perf_counter, time
-from typing import Any, TypeVar
+from typing import Any
 
 from foreword.async_llm import AsyncLLM, Job
 from foreword.chats import image_reader
@@ -26,16 +25,16 @@ from foreword.server.limits import Limits
 from foreword.server.log import NAME, Log
 from foreword.server.metrics import Metrics
 from foreword.server.settings import Settings
+from foreword.server.texts import Texts
 
 HOSTED = ("gpt-", "claude-", "codex-", "chatgpt-", "o1", "o3", "o4")
 """Beginnings of the names of hosted models, which clients send unless told otherwise; the one model here answers."""
 BUNDLED = "foreword-family"
 """Name of the bundled model."""
-T = TypeVar("T")
 
 
 class Service:
-    """One model for all clients. The event loop owns it; the engine has a thread, and so do texts."""
+    """One model for all clients. The event loop owns it; the engine has a thread, and texts have two."""
 
     def __init__(self, llm: LLM, settings: Settings, *, bundled: bool = False) -> None:
         self.llm, self.settings = llm, settings
@@ -45,21 +44,23 @@ class Service:
         self.name = settings.name or (BUNDLED if bundled else PurePath(llm.target.name).name)
         self.metrics = Metrics(llm, self.name, self.limits)
         self.draining = False
+        """Whether new requests are refused, as the server stops."""
+        self.stopped = asyncio.Event()
+        """Set when the time for draining is over: what still runs ends with an error."""
         self.created = int(time())
         self.cost = llm.target.cost
         """Measured now if it never was: later the engine's thread uses the model."""
         self._bundled = bundled
-        self.requests = Requests(llm.target, copy.deepcopy(llm.tokenizer), partial(image_reader, files=False))
-        """For prompts, used in the thread of texts only: the engine's thread must not wait for a template.
+        self.texts = Texts(self._requests)
 
-        Clients name no files of this machine.
-        """
-        self._texts = ThreadPoolExecutor(1, "foreword-texts")
+    def _requests(self) -> Requests:
+        """Return a builder of requests for one thread. Clients name no files of this machine."""
+        return Requests(self.llm.target, copy.deepcopy(self.llm.tokenizer), partial(image_reader, files=False))
 
     @property
     def tokenizer(self) -> Any:
-        """The tokenizer of the thread of texts."""
-        return self.requests.tokenizer
+        """A tokenizer that may turn tokens into text in any thread."""
+        return self.texts.requests.tokenizer
 
     @property
     def context(self) -> int:
@@ -70,10 +71,6 @@ class Service:
         """Return the most tokens of an answer to a prompt of this many tokens; below 1, there is none."""
         rules = self.llm.target.seq2seq
         return self.context - (prompt if rules is None else len(rules.start))
-
-    async def in_texts(self, function: Callable[..., T], *args: Any) -> T:
-        """Run a function that renders or tokenizes in the thread of texts."""
-        return await asyncio.get_running_loop().run_in_executor(self._texts, partial(function, *args))
 
     def resolve(self, name: str | None) -> tuple[str, str | None]:
         """Return the model name to report and the method that a suffix chose: "name:METHOD".
@@ -113,7 +110,7 @@ class Service:
         Raises ApiError when the server is full or stops, and InvalidRequest for a call that cannot be served.
         """
         if self.draining:
-            raise ApiError(503, "cannot serve this request: the server stops. Send it to another", retry_after=5)
+            raise self.stopping()
         arrived = perf_counter()
         prompts = call.prompts if call.generates else []
         with self.limits.place(state["tenant"], max(1, len(prompts) * call.params.n)):
@@ -145,7 +142,11 @@ class Service:
             logging.getLogger(NAME).error("request %s failed", request_id, exc_info=error)
         return failure
 
+    def stopping(self) -> ApiError:
+        """Return the error of a request to a server that stops."""
+        return ApiError(503, "cannot serve this request: the server stops. Send it to another", retry_after=5)
+
     async def close(self) -> None:
-        """End the engine's thread and the thread of texts."""
+        """End the engine's thread and the threads of texts."""
+        self.texts.close()
         await self.engine.close()
-        self._texts.shutdown()

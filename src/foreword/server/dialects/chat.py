@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -22,7 +22,7 @@ from foreword.server.dialects.common import (
     usage,
 )
 from foreword.server.dialects.constraints import constraint
-from foreword.server.dialects.fields import Logprobs, Sampled, with_generation_config
+from foreword.server.dialects.fields import Logprobs, Messages, Sampled, Tools, with_generation_config
 from foreword.server.dialects.response_items import as_chat
 from foreword.server.dialects.translate import Chat, Translator
 from foreword.server.errors import ApiError
@@ -31,6 +31,9 @@ from foreword.server.wire import event
 from foreword.types import Delta
 
 DONE = b"data: [DONE]\n\n"
+
+
+Modalities = Annotated[list[Literal["text", "audio"]], Field(fail_fast=True, max_length=2)]
 
 
 class StreamOptions(BaseModel):
@@ -46,7 +49,7 @@ class StreamOptions(BaseModel):
 class ChatBody(Sampled):
     """A request for a chat completion."""
 
-    messages: list[dict[str, Any]] = Field(min_length=1)
+    messages: Messages = Field(min_length=1)
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
     n: int | None = None
@@ -54,13 +57,13 @@ class ChatBody(Sampled):
     stream_options: StreamOptions | None = None
     logprobs: bool | None = None
     top_logprobs: Logprobs | None = None
-    tools: list[dict[str, Any]] | None = None
+    tools: Tools | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     response_format: dict[str, Any] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     reasoning_effort: str | None = None
-    modalities: list[Literal["text", "audio"]] | None = None
+    modalities: Modalities | None = None
 
     @model_validator(mode="before")
     @classmethod

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
 from foreword import __version__
-from foreword.errors import InvalidRequest, check_unicode
+from foreword.errors import InvalidRequest
+from foreword.requests import Requests
 from foreword.server.answer import Answer, Call, Choice, Shown
 from foreword.server.dialects.chat import DONE, StreamOptions
 from foreword.server.dialects.common import (
@@ -26,6 +27,7 @@ from foreword.server.dialects.constraints import constraint
 from foreword.server.dialects.fields import Logprobs, Sampled
 from foreword.server.dialects.translate import Translator
 from foreword.server.errors import ApiError
+from foreword.server.limits import MOST_ITEMS
 from foreword.server.output import Text
 from foreword.server.wire import event
 from foreword.types import Delta, TokenLogprob
@@ -33,6 +35,10 @@ from foreword.types import Delta, TokenLogprob
 MAX_TOKENS = 16
 """Tokens. Length of an answer when the request gives none, as in OpenAI's API."""
 MOST_PROMPTS = 1024
+"""Prompts of a request."""
+Texts = Annotated[list[str], Field(fail_fast=True, max_length=MOST_PROMPTS)]
+TokenIds = Annotated[list[int], Field(fail_fast=True, max_length=MOST_ITEMS)]
+Prompts = Annotated[list[TokenIds], Field(fail_fast=True, max_length=MOST_PROMPTS)]
 FIM = (
     ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),
     ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),
@@ -45,7 +51,7 @@ FIM = (
 class CompletionBody(Sampled):
     """A request for completions."""
 
-    prompt: str | list[str] | list[int] | list[list[int]]
+    prompt: str | Texts | TokenIds | Prompts
     max_tokens: int | None = Field(None, ge=-1)
     n: int | None = None
     stream: bool | None = None
@@ -54,6 +60,8 @@ class CompletionBody(Sampled):
     echo: bool | None = None
     suffix: str | None = None
     response_format: dict[str, Any] | None = None
+
+    LARGE: ClassVar[tuple[str, ...]] = ("prompt",)
 
 
 class CompletionDialect:
@@ -74,7 +82,7 @@ class CompletionDialect:
     def call(body: CompletionBody, translator: Translator) -> Call:
         """Translate a body. Raises ApiError or InvalidRequest for one that cannot be served."""
         body.check_extra()
-        prompts = prompts_of(body, translator.tokenizer)
+        prompts = prompts_of(body, translator.requests)
         limit = MAX_TOKENS if body.max_tokens is None else body.max_tokens
         scored = body.logprobs if body.echo else None
         if limit == 0 and not body.echo:
@@ -189,7 +197,7 @@ def _measured(answer: Answer) -> dict[str, Any]:
     return {"metrics": {"speculative_decoding": speculation(answer)}, "timings": timings(answer)}
 
 
-def prompts_of(body: CompletionBody, tokenizer: Any) -> list[list[int]]:
+def prompts_of(body: CompletionBody, requests: Requests) -> list[list[int]]:
     """Return the prompts as tokens. Raises InvalidRequest for none, or too many."""
     given = body.prompt
     if isinstance(given, str):
@@ -201,12 +209,8 @@ def prompts_of(body: CompletionBody, tokenizer: Any) -> list[list[int]]:
     if not prompts or len(prompts) > MOST_PROMPTS:
         raise InvalidRequest(f"cannot complete {len(prompts)} prompts: give 1 to {MOST_PROMPTS}")
     if body.suffix:
-        prompts = [_between(prompt, body.suffix, tokenizer) for prompt in prompts]
-    return [_ids(one, tokenizer) for one in prompts]
-
-
-def _ids(prompt: str | list[int], tokenizer: Any) -> list[int]:
-    return list(tokenizer(check_unicode("prompt", prompt))["input_ids"]) if isinstance(prompt, str) else list(prompt)
+        prompts = [_between(prompt, body.suffix, requests.tokenizer) for prompt in prompts]
+    return [requests.ids(one) if isinstance(one, str) else list(one) for one in prompts]
 
 
 def _between(prompt: str | list[int], suffix: str, tokenizer: Any) -> str:

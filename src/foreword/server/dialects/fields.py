@@ -9,11 +9,31 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
+from foreword.budget import BUDGETS
 from foreword.errors import InvalidRequest
+from foreword.server.body import few
 from foreword.server.errors import ApiError
 from foreword.types import SamplingParams
 
 Logprobs = Annotated[int, Field(ge=0, le=100)]
+MOST_MESSAGES = 16_384
+"""Messages of a conversation, or parts of one: an agent's day."""
+MOST_TOOLS = 1024
+"""Tools of a request: eight times OpenAI's limit."""
+MOST_STOPS = 256
+"""Stop strings. Each is looked for in every piece of text."""
+MOST_IDS = 4096
+"""Token ids to stop at, or to bias."""
+MOST_WORDS = 1024
+"""Bad words. Each is tokenized twice, and compared with the end of the text at every token."""
+# pydantic makes an error for each wrong item, a gigabyte for two megabytes of zeros: lists end at the first fault
+Messages = Annotated[list[dict[str, Any]], Field(fail_fast=True, max_length=MOST_MESSAGES)]
+Tools = Annotated[list[dict[str, Any]], Field(fail_fast=True, max_length=MOST_TOOLS)]
+Stops = Annotated[list[str], Field(fail_fast=True, max_length=MOST_STOPS)]
+Ids = Annotated[list[int], Field(fail_fast=True, max_length=MOST_IDS)]
+Word = Annotated[str, Field(max_length=256)]
+Words = Annotated[list[Word], Field(fail_fast=True, max_length=MOST_WORDS)]
+Biases = Annotated[dict[str, float], few(MOST_IDS)]
 GENERATION = (
     "temperature", "top_p", "top_k", "min_p", "typical_p", "repetition_penalty", "no_repeat_ngram_size",
     "length_penalty", "num_beams",
@@ -41,6 +61,15 @@ class Body(BaseModel):
     }
     """Fields that change the text and are not supported -> what to use instead."""
     DEFAULTS: ClassVar[Mapping[str, Any]] = {"best_of": 1, "length_penalty": 1.0, "num_beams": 1}
+
+    LARGE: ClassVar[tuple[str, ...]] = ()
+    """Fields that hold prompts."""
+
+    def forget(self) -> None:
+        """Drop the prompts: an answer may take minutes, and only its translation reads them."""
+        for name in self.LARGE:
+            setattr(self, name, "")
+        (self.model_extra or {}).clear()
 
     def check_extra(self) -> None:
         """Raise ApiError 400 for a field that would change the text and is not supported."""
@@ -70,7 +99,7 @@ class Prediction(BaseModel):
     """Text that the answer will probably contain (OpenAI's Predicted Outputs)."""
 
     type: Literal["content"] = "content"
-    content: str | list[dict[str, Any]]
+    content: str | Messages
 
     @property
     def text(self) -> str:
@@ -94,13 +123,13 @@ class Sampled(Body):
     )
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
-    logit_bias: dict[str, float] | None = None
+    logit_bias: Biases | None = None
     seed: int | None = None
-    stop: str | list[str] | None = None
-    stop_token_ids: list[int] | None = None
+    stop: str | Stops | None = None
+    stop_token_ids: Ids | None = None
     ignore_eos: bool | None = None
     min_tokens: int | None = None
-    bad_words: list[str] | None = None
+    bad_words: Words | None = None
     skip_special_tokens: bool | None = None
     language: str | None = None
     priority: int | None = None
@@ -159,6 +188,11 @@ def speculation(chosen: Speculative | None, suffix: str | None, has_prediction: 
         nodes = None if chosen.nodes == "auto" else chosen.nodes
         if chosen.rule and chosen.guarantee:
             raise InvalidRequest("cannot use 'rule' with 'guarantee': both choose the rule. Give one")
+        if ":" in (chosen.budget or ""):
+            raise InvalidRequest(
+                f"cannot use budget {chosen.budget!r} in a request: it names a file of the server. "
+                f"Use one of {', '.join(BUDGETS)}"
+            )
         given = {"nodes": nodes, "budget": chosen.budget, "rule": chosen.rule or chosen.guarantee}
         if chosen.method and suffix and chosen.method != suffix:
             raise InvalidRequest(

@@ -13,7 +13,7 @@ from foreword.errors import InvalidRequest
 from foreword.server.answer import Answer, Call, Choice, Shown
 from foreword.server.dialects.common import new_id, rounds, speculation, timings
 from foreword.server.dialects.constraints import constraint
-from foreword.server.dialects.fields import Body, Speculative, texts
+from foreword.server.dialects.fields import Body, Messages, Speculative, Stops, Tools, texts
 from foreword.server.dialects.translate import Chat, Translator
 from foreword.server.errors import ApiError
 from foreword.server.output import Reasoning, Text, ToolArguments, ToolCall
@@ -28,9 +28,9 @@ class CountBody(Body):
     """A conversation."""
 
     model: str | None = None
-    messages: list[dict[str, Any]] = Field(min_length=1)
-    system: str | list[dict[str, Any]] | None = None
-    tools: list[dict[str, Any]] | None = None
+    messages: Messages = Field(min_length=1)
+    system: str | Messages | None = None
+    tools: Tools | None = None
     tool_choice: dict[str, Any] | None = None
     thinking: dict[str, Any] | None = None
 
@@ -43,7 +43,7 @@ class MessagesBody(CountBody):
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
-    stop_sequences: list[str] | None = None
+    stop_sequences: Stops | None = None
     seed: int | None = None
     speculative: Speculative | None = None
     prediction: None = None
@@ -63,7 +63,7 @@ class MessagesDialect:
     """How an answer is written as a message: a list of content blocks."""
 
     def __init__(self, body: MessagesBody, translator: Translator) -> None:
-        self._body, self._tokenizer = body, translator.tokenizer
+        self._tokenizer = translator.tokenizer
         self._id = new_id("msg_")
         self._open: Shown | None = None
         """First event of the open block."""

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
+from typing import Annotated, Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from fastapi.responses import Response, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from foreword import __version__
 from foreword.draft import names
-from foreword.errors import InvalidRequest, check_unicode
+from foreword.errors import InvalidRequest
+from foreword.requests import Requests
+from foreword.server.body import content, parsed, takes
+from foreword.server.dialects.fields import Messages
 from foreword.server.errors import ApiError
+from foreword.server.limits import MOST_ITEMS
+from foreword.server.reply import Computed
 from foreword.server.service import Service
 from foreword.server.wire import Json, event
 
@@ -23,7 +29,7 @@ class TokenizeBody(BaseModel):
 
     model: str | None = None
     prompt: str | None = None
-    messages: list[dict[str, Any]] | None = None
+    messages: Messages | None = None
     add_special_tokens: bool = True
     return_token_strs: bool = False
 
@@ -34,7 +40,7 @@ class DetokenizeBody(BaseModel):
     model_config = ConfigDict(extra="allow")
 
     model: str | None = None
-    tokens: list[int] = Field(max_length=2**20)
+    tokens: Annotated[list[int], Field(fail_fast=True, max_length=MOST_ITEMS)]
 
 
 class LoadBody(BaseModel):
@@ -80,33 +86,26 @@ def _add_models(router: APIRouter, service: Service) -> None:
         service.resolve(name)
         return described(name)
 
-    @router.post("/load_model", tags=["models"])
-    async def load_model(body: LoadBody) -> Response:
+    @router.post("/load_model", tags=["models"], openapi_extra=takes(LoadBody))
+    async def load_model(request: Request) -> Response:
         """Say that the model is loaded, as `transformers chat` asks before it starts."""
+        given = await content(request)
+        body = await service.texts.run(request.state.tenant, len(given), lambda _: parsed(given, LoadBody))
         name, _ = service.resolve(body.model)
         ready = event({"status": "ready", "model": name, "cached": True})
         return StreamingResponse(iter([ready]), media_type="text/event-stream")
 
 
 def _add_tokens(router: APIRouter, service: Service) -> None:
-    @router.post("/tokenize", tags=["tokens"])
-    async def tokenize(body: TokenizeBody) -> dict[str, Any]:
+    @router.post("/tokenize", tags=["tokens"], openapi_extra=takes(TokenizeBody))
+    async def tokenize(request: Request) -> Response:
         """Return the token ids of a text or a chat."""
-        if (body.prompt is None) == (body.messages is None):
-            raise InvalidRequest("cannot tokenize: give either 'prompt' or 'messages'")
-        tokens = await service.in_texts(_tokens, service, body)
-        result: dict[str, Any] = {"tokens": tokens, "count": len(tokens), "max_model_len": service.context}
-        if body.return_token_strs:
-            result["token_strs"] = service.tokenizer.convert_ids_to_tokens(tokens)
-        return result
+        return Computed(service, await content(request), TokenizeBody, partial(_tokens, service.context))
 
-    @router.post("/detokenize", tags=["tokens"])
-    async def detokenize(body: DetokenizeBody) -> dict[str, str]:
+    @router.post("/detokenize", tags=["tokens"], openapi_extra=takes(DetokenizeBody))
+    async def detokenize(request: Request) -> Response:
         """Return the text of token ids."""
-        vocabulary = service.llm.target.vocab
-        if any(not 0 <= token < vocabulary for token in body.tokens):
-            raise InvalidRequest(f"cannot detokenize: token ids must be in [0, {vocabulary})")
-        return {"prompt": await service.in_texts(service.tokenizer.decode, body.tokens)}
+        return Computed(service, await content(request), DetokenizeBody, partial(_text, service.llm.target.vocab))
 
 
 def _add_state(router: APIRouter, service: Service) -> None:
@@ -137,8 +136,20 @@ def _add_state(router: APIRouter, service: Service) -> None:
         return Response(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-def _tokens(service: Service, body: TokenizeBody) -> list[int]:
+def _tokens(context: int, body: TokenizeBody, requests: Requests) -> dict[str, Any]:
+    if (body.prompt is None) == (body.messages is None):
+        raise InvalidRequest("cannot tokenize: give either 'prompt' or 'messages'")
     if body.messages is not None:
-        return service.requests.render(body.messages)
-    prompt = check_unicode("prompt", body.prompt or "")
-    return list(service.tokenizer(prompt, add_special_tokens=body.add_special_tokens)["input_ids"])
+        tokens = requests.render(body.messages)
+    else:
+        tokens = requests.ids(body.prompt or "", special=body.add_special_tokens)
+    result: dict[str, Any] = {"tokens": tokens, "count": len(tokens), "max_model_len": context}
+    if body.return_token_strs:
+        result["token_strs"] = requests.tokenizer.convert_ids_to_tokens(tokens)
+    return result
+
+
+def _text(vocabulary: int, body: DetokenizeBody, requests: Requests) -> dict[str, Any]:
+    if any(not 0 <= token < vocabulary for token in body.tokens):
+        raise InvalidRequest(f"cannot detokenize: token ids must be in [0, {vocabulary})")
+    return {"prompt": requests.tokenizer.decode(body.tokens)}

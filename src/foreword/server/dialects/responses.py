@@ -9,7 +9,7 @@ from foreword.errors import InvalidRequest
 from foreword.server.answer import Answer, Call, Choice, Shown
 from foreword.server.dialects.common import new_id, rounds, speculation, timings
 from foreword.server.dialects.constraints import constraint
-from foreword.server.dialects.fields import Sampled
+from foreword.server.dialects.fields import Messages, Sampled, Tools
 from foreword.server.dialects.response_items import Item, choice_of, conversation_of, items_of, next_item
 from foreword.server.dialects.response_tools import declared, echoed
 from foreword.server.dialects.translate import Chat, Translator
@@ -22,11 +22,11 @@ from foreword.types import Delta
 class ResponsesBody(Sampled):
     """A request for a response."""
 
-    input: str | list[dict[str, Any]]
+    input: str | Messages
     instructions: str | None = None
     max_output_tokens: int | None = None
     stream: bool | None = None
-    tools: list[dict[str, Any]] | None = None
+    tools: Tools | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     previous_response_id: str | None = None
@@ -38,6 +38,7 @@ class ResponsesBody(Sampled):
     metadata: dict[str, Any] | None = None
     user: str | None = None
 
+    LARGE: ClassVar[tuple[str, ...]] = ("input",)
     ECHOED: ClassVar[tuple[str, ...]] = (
         "instructions",
         "max_output_tokens",

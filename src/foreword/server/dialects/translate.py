@@ -12,6 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 from foreword.chats import functions_of
 from foreword.chats.templates import named_roles, template_of
 from foreword.errors import ContextExceeded, InvalidRequest
+from foreword.requests import Requests
 from foreword.server.answer import Call
 from foreword.server.dialects.fields import Prediction, Speculative, build, speculation
 from foreword.server.errors import ApiError
@@ -74,11 +75,13 @@ class Chat:
 
 
 class Translator:
-    """Translator of one request of one tenant. Runs in the thread of texts."""
+    """Translator of one request of one tenant. Runs in a thread of texts."""
 
-    def __init__(self, service: Service, tenant: str) -> None:
-        self._service, self._tenant = service, tenant
-        self.tokenizer, self.name = service.tokenizer, service.name
+    def __init__(self, service: Service, tenant: str, requests: Requests) -> None:
+        """`requests`: the builder of requests of the thread that translates."""
+        self._service, self._tenant, self.requests = service, tenant, requests
+        self.tokenizer: Any = requests.tokenizer
+        self.name = service.name
         self.dtype = str(service.llm.target.dtype).removeprefix("torch.")
 
     def chat(
@@ -109,7 +112,7 @@ class Translator:
                 raise InvalidRequest(
                     f"cannot read message {number}: there is no role {role!r}. Use one of {', '.join(sorted(known))}"
                 )
-        return self._service.requests.render(chat.messages, self._tools(chat), chat.options or None)
+        return self.requests.render(chat.messages, self._tools(chat), chat.options or None)
 
     @staticmethod
     def _tools(chat: Chat) -> List[dict[str, Any]] | None:
@@ -177,7 +180,7 @@ class Translator:
         # A longer answer could not be given either way, and clients ask for their usual model's limit.
         limit = min(max_tokens or room, room)
         own = {**sampling, "max_tokens": limit, "tenant": self._tenant, **drafting}
-        params = build(body.sampling(**own))
+        _, params = self.requests.read(prompts[0], build(body.sampling(**own)))
         return Call(
             prompts=prompts,
             params=params,

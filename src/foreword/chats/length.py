@@ -1,0 +1,64 @@
+"""Provides the check that refuses a text by its characters, before a tokenizer reads all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from foreword.errors import ContextExceeded
+
+LEAST_LONGEST = 32
+"""Characters. A tokenizer may read a longer word as one unknown token, so its longest token is no bound below this."""
+SAMPLED = 8
+"""Characters for each token of the context that are tokenized alone, of a text of twice as many."""
+MARGIN = 1.125
+"""Tokens of the sample over the context, from which on the text is refused: its end may join with what follows."""
+
+
+@dataclass(frozen=True)
+class TextLimit:
+    """The longest text that a context can hold."""
+
+    context: int
+    """Tokens of the longest prompt."""
+    pieces: Callable[[], dict[str, int]]
+    """Return the vocabulary: the text of each token."""
+    tokenize: Callable[[str], list[int]]
+
+    @cached_property
+    def longest(self) -> int:
+        """Characters of the longest token."""
+        return max(LEAST_LONGEST, *map(len, self.pieces()))
+
+    @property
+    def unchecked(self) -> int:
+        """Characters. A text that is no longer is tokenized at once."""
+        return 2 * SAMPLED * self.context
+
+    def check(self, text: str) -> None:
+        """Raise ContextExceeded for a text that cannot fit the context."""
+        if len(text) <= self.unchecked:
+            return
+        if len(text) > self.longest * self.context:
+            raise self._too_long(text, f"at least {len(text) // self.longest} tokens")
+        sample = len(self.tokenize(text[: SAMPLED * self.context]))
+        if sample > MARGIN * self.context:
+            raise self._too_long(text, f"more than {sample} tokens")
+
+    def _too_long(self, text: str, size: str) -> ContextExceeded:
+        return ContextExceeded(
+            f"cannot run this request: the prompt has {size} in {len(text)} characters, "
+            f"and the context holds {self.context}. Shorten it"
+        )
+
+
+def characters(value: object) -> int:
+    """Return the characters of all strings in a message, or in a list of messages."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, Mapping):
+        return sum(map(characters, value.values()))
+    if isinstance(value, list | tuple):
+        return sum(map(characters, value))
+    return 0

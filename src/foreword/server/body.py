@@ -1,0 +1,127 @@
+"""Provides bodies: read within limits of time and size, then parsed and checked in a thread of texts."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from fastapi import Request
+from pydantic import BaseModel, BeforeValidator, ValidationError
+from starlette.requests import ClientDisconnect
+
+from foreword.errors import InvalidRequest
+from foreword.server.errors import ApiError
+from foreword.server.limits import MOST_ITEMS
+
+READ_SECONDS = 120.0
+"""Seconds. A body has to arrive within this time: 16 MiB at 1.1 Mbit a second."""
+REFERENCE = "#/components/schemas/{model}"
+B = TypeVar("B", bound=BaseModel)
+
+
+def few(most: int) -> BeforeValidator:
+    """Return the check that an object has at most `most` members, made before they are looked at."""
+
+    def check(given: object) -> object:
+        if isinstance(given, dict) and len(given) > most:
+            raise ValueError(f"it has {len(given)} members, and the limit is {most}")
+        return given
+
+    return BeforeValidator(check)
+
+
+async def content(request: Request) -> bytes:
+    """Return the bytes of a body. Raises ApiError for one that is no JSON by its type, or arrives too slowly."""
+    kind = request.headers.get("content-type")
+    name = (kind or "").partition(";")[0].strip().lower()
+    if name != "application/json" and not name.endswith("+json"):
+        # a page of another origin may send other types without asking (CORS), and none at all
+        raise ApiError(
+            400,
+            f"cannot read the body: its content-type is {kind!r}. Send application/json",
+        )
+    read = bytearray()
+    try:
+        async with asyncio.timeout(READ_SECONDS):
+            async for chunk in request.stream():
+                read += chunk
+    except TimeoutError:
+        raise ApiError(
+            408,
+            f"cannot read the body: it did not arrive in {READ_SECONDS:g} s. Send it again",
+        ) from None
+    except ClientDisconnect:
+        raise ApiError(400, "cannot read the body: the client left") from None
+    return bytes(read)
+
+
+def parsed(body: bytes, kind: type[B]) -> B:
+    """Return a body of a kind. Raises ApiError 400 that names the first fault and its field."""
+    try:
+        return kind.model_validate(_json(body))
+    except ValidationError as error:
+        raise _unreadable(error) from None
+
+
+def items(body: bytes) -> int:
+    """Return the most values that a JSON text can hold, without parsing it."""
+    return 1 + sum(body.count(mark) for mark in (b",", b"[", b"{"))
+
+
+def _json(body: bytes) -> Any:
+    count = items(body)
+    if count > MOST_ITEMS:
+        raise ApiError(
+            413,
+            f"cannot read the body: it may hold {count} values, and the limit is {MOST_ITEMS}. Send fewer",
+        )
+    try:
+        return json.loads(body)
+    except json.JSONDecodeError as error:
+        raise ApiError(
+            400,
+            f"cannot read the body: it is not JSON at character {error.pos}: {error.msg}",
+        ) from None
+    except (ValueError, RecursionError):  # no UTF-8, digits without end, or lists in lists in lists
+        raise ApiError(
+            400,
+            "cannot read the body: it is not JSON that can be parsed. Send one JSON object",
+        ) from None
+
+
+def _unreadable(error: ValidationError) -> ApiError:
+    """Return the first fault of a body as an error that names its field."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    where = ".".join(str(part) for part in first["loc"] if not _is_type(str(part)))
+    if isinstance(cause := first.get("ctx", {}).get("error"), InvalidRequest):
+        return ApiError(400, str(cause), param=where or None)
+    subject = f"cannot read {where!r}" if where else "cannot read the body"
+    return ApiError(400, f"{subject}: {first['msg']}", param=where or None)
+
+
+def _is_type(part: str) -> bool:
+    """Return whether a part of a place in pydantic's errors is a type, not a field."""
+    kinds = ("function-", "list[", "dict[", "literal[", "constrained-")
+    return part in ("str", "int", "float", "bool", "list", "dict") or part.startswith(kinds)
+
+
+# ---- the description
+
+
+def takes(kind: type[BaseModel]) -> dict[str, Any]:
+    """Return the entry of a route's OpenAPI description that says which body it takes."""
+    reference = {"$ref": REFERENCE.format(model=kind.__name__)}
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": reference}}}}
+
+
+def with_bodies(describe: Callable[[], dict[str, Any]], kinds: tuple[type[BaseModel], ...]) -> dict[str, Any]:
+    """Return an OpenAPI description with the schemas of bodies, which routes read themselves."""
+    schema = describe()
+    known = schema.setdefault("components", {}).setdefault("schemas", {})
+    for kind in kinds:
+        own = kind.model_json_schema(ref_template=REFERENCE)
+        known |= own.pop("$defs", {})
+        known[kind.__name__] = own
+    return schema
