@@ -14,7 +14,8 @@ from typing import cast
 
 from foreword.errors import InvalidRequest
 from foreword.llm import LLM
-from foreword.prompts import Prompt, has_images, listed, per_prompt
+from foreword.prompts import Prompt, listed, per_prompt
+from foreword.requests import has_texts
 from foreword.types import Completion, Delta, SamplingParams, Sequence, TokenLogprob
 
 Event = tuple[Sequence | None, Delta | BaseException | None]
@@ -168,7 +169,7 @@ class AsyncLLM:
         """Tokenize texts, and compile what an answer must follow, in another thread, so that rounds go on meanwhile."""
         if isinstance(params, SamplingParams) and params.structured:
             await asyncio.to_thread(self.llm.compile, params)
-        if not _has_texts(prompt, params):
+        if not has_texts(prompt, params):
             return prompt, params
         read, params = await asyncio.to_thread(self.llm.read, prompt, params)
         return cast("list[int]", read), params
@@ -287,9 +288,3 @@ def _resolve(
         settle = partial(future.set_exception, error)
     with suppress(RuntimeError):  # the loop has ended, so no caller waits
         loop.call_soon_threadsafe(lambda: None if future.done() else settle())
-
-
-def _has_texts(prompt: object, params: object) -> bool:
-    """Return whether a tokenizer has to read something of a request."""
-    texts = (params.bad_words, isinstance(params.prediction, str)) if isinstance(params, SamplingParams) else ()
-    return isinstance(prompt, str) or has_images(prompt) or any(texts)

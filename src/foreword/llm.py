@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from collections.abc import Sequence as List
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from threading import Lock, RLock
 
@@ -23,7 +23,7 @@ from foreword.model import Tokenizer, load_tokenizer, need_tokenizer
 from foreword.model.loading.given import Given, GivenTokenizer, check_given, opened
 from foreword.model.weights import save
 from foreword.prompts import Prompt, listed, per_prompt
-from foreword.requests import Request, Requests, completed
+from foreword.requests import Request, Requests, completed, has_texts
 from foreword.scheduler import Scheduler
 from foreword.scoring import score
 from foreword.speculator import Speculator
@@ -274,7 +274,7 @@ class LLM(Transcribes):
 
     def read(self, prompt: Prompt | SpeechPrompt, params: SamplingParams | None) -> Request:
         """Return a request with its texts as token ids, for `prepare`. Holds up no round."""
-        with self._reading() as requests:
+        with self._reading(lock=has_texts(prompt, params)) as requests:
             return requests.read(prompt, params)
 
     def compile(self, params: SamplingParams | None) -> None:
@@ -296,21 +296,24 @@ class LLM(Transcribes):
             )
 
     @contextmanager
-    def _reading(self) -> Iterator[Requests]:
+    def _reading(self, *, lock: bool = True) -> Iterator[Requests]:
         """Hold what reads texts. Raises InvalidRequest in a forked process, or after `close`."""
         self.check_process()
-        with self._text_lock:
-            if self._closed:
-                raise InvalidRequest("cannot use this LLM: it was closed. Create another one")
+        with self._text_lock if lock else nullcontext():
+            self._check_open()
             yield self._requests
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise InvalidRequest("cannot use this LLM: it was closed. Create another one")
 
     @contextmanager
     def _locked(self, *, closed: bool = False) -> Iterator[None]:
         """Hold the lock. Raises InvalidRequest in a forked process, or after `close` unless `closed` is set."""
         self.check_process()
         with self._lock:
-            if self._closed and not closed:
-                raise InvalidRequest("cannot use this LLM: it was closed. Create another one")
+            if not closed:
+                self._check_open()
             yield
 
     def completion(self, sequence: Sequence, deltas: List[Delta]) -> Completion:

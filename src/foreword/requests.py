@@ -293,6 +293,15 @@ class Requests:
         return tuple(dict.fromkeys(tuple(word) for word in ids if word))
 
 
+def has_texts(prompt: object, params: object) -> bool:
+    """Return whether a tokenizer has to read something of a request."""
+    if isinstance(prompt, str) or has_images(prompt):
+        return True
+    if not isinstance(params, SamplingParams):
+        return False
+    return bool(params.bad_words or (params.prediction and isinstance(params.prediction, str)))
+
+
 def completed(sequence: Sequence, deltas: List[Delta], method: str) -> Completion:
     """Return the completion of a sequence that was drafted by `method`, from all its deltas."""
     logprobs = [logprob for delta in deltas for logprob in delta.logprobs]

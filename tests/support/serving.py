@@ -9,11 +9,9 @@ from threading import Event, Thread
 from typing import Any
 
 import httpx2 as httpx
-import uvicorn
 
 from foreword import LLM
-from foreword.server.app import build_app
-from foreword.server.run import bound
+from foreword.server.run import HttpServer, bound
 from foreword.server.service import Service
 from foreword.server.settings import Settings
 
@@ -25,6 +23,7 @@ class Running:
     service: Service
     url: str
     http: httpx.Client
+    server: HttpServer
 
     def post(self, path: str, **body: Any) -> Any:
         """Return the JSON of a request that succeeds."""
@@ -33,30 +32,21 @@ class Running:
         return response.json()
 
 
-class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.up = Event()
-
-    async def startup(self, sockets: Any = None) -> None:
-        await super().startup(sockets)
-        self.up.set()
-
-
 @contextmanager
-def running(llm: LLM, **settings: Any) -> Iterator[Running]:
+def running(llm: LLM, *, connections: int = 1000, **settings: Any) -> Iterator[Running]:
     """Run a server in a thread; port 0 takes a free one."""
     service = Service(llm, Settings(port=0, **settings), bundled=True)
     listener = bound(service.settings)
     host, port = listener.getsockname()
-    server = _Server(uvicorn.Config(build_app(service), log_config=None, access_log=False))
+    up = Event()
+    server = HttpServer(service, connections, up.set)
     thread = Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
     try:
-        assert server.up.wait(60)
+        assert up.wait(60)
         url = f"http://{host}:{port}"
         with httpx.Client(base_url=url, timeout=120) as http:
-            yield Running(service, url, http)
+            yield Running(service, url, http, server)
     finally:
         server.should_exit = True
         thread.join()

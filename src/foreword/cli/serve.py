@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +12,7 @@ import typer
 
 from foreword.cli.common import early, options, render, runtime
 from foreword.cli.common.bundles import BackendLoading, Drafting, bundled
-from foreword.errors import InvalidRequest
+from foreword.errors import InvalidRequest, words
 
 if TYPE_CHECKING:
     from foreword.server.settings import Settings
@@ -51,6 +52,7 @@ AllowedHost = Annotated[
     list[str] | None, _option("--allowed-host", help="Host name accepted on loopback, as of a tunnel. Repeatable.")
 ]
 Drain = Annotated[float, _option("--drain", help="Seconds for running answers to finish after SIGTERM.", min=1)]
+PrivateMetrics = Annotated[bool, _option("--private-metrics", help="Ask for an API key at /metrics too.")]
 LogJson = Annotated[bool, _option("--log-json", help="Log lines as JSON.")]
 LogPrompts = Annotated[bool, _option("--log-prompts", help="Prompts and answers in the log.")]
 
@@ -73,6 +75,7 @@ class Serving:
     cors_origin: Origin = None
     allowed_host: AllowedHost = None
     drain: Drain = 30.0
+    private_metrics: PrivateMetrics = False
     log_json: LogJson = False
     log_prompts: LogPrompts = False
 
@@ -86,15 +89,16 @@ class Serving:
             name=self.served_model_name,
             keys=hashed(_keys(self.api_key_file)),
             queue=self.queue,
-            body=int(self.max_body * MEBIBYTE),
+            body=int(_number("--max-body", self.max_body) * MEBIBYTE),
             context=self.max_model_len,
             concurrent=self.max_per_key,
-            rate=self.rate,
+            rate=None if self.rate is None else _number("--rate", self.rate),
             tool_format=self.tool_format,
             reasoning=self.reasoning_tags,
             origins=tuple(self.cors_origin or ()),
             hosts=tuple(name.lower() for name in self.allowed_host or ()),
-            drain=self.drain,
+            drain=_number("--drain", self.drain),
+            private_metrics=self.private_metrics,
             log_json=self.log_json,
             log_prompts=self.log_prompts,
         )
@@ -146,11 +150,23 @@ def _serve(model: str | None, settings: Settings, keywords: dict[str, Any], *, q
     serve(service, listener, ready, quiet=quiet)
 
 
+def _number(option: str, value: float) -> float:
+    """Return a number. Raises InvalidRequest for infinity, and for what is no number."""
+    if not isfinite(value):
+        raise InvalidRequest(f"cannot use {option} {value}: it must be a number. Give another")
+    return value
+
+
 def _keys(file: Path | None) -> list[str]:
     """Return the API keys of the file and of the environment. Raises InvalidRequest for an empty file."""
     keys = [key.strip() for key in os.environ.get(KEYS, "").split(",") if key.strip()]
     if file is not None:
-        lines = (line.strip() for line in file.read_text(encoding="utf-8").splitlines())
+        try:
+            text = file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else words(error)
+            raise InvalidRequest(f"cannot read keys from {file}: {reason}. Give a text file, one key a line") from error
+        lines = (line.strip() for line in text.splitlines())
         found = [line for line in lines if line and not line.startswith("#")]
         if not found:
             raise InvalidRequest(f"cannot read keys from {file}: it is empty. Write one key a line")

@@ -127,15 +127,26 @@ class Answer:
     """The choices of one request: iterating yields (choice, events, delta) as rounds commit."""
 
     def __init__(
-        self, call: Call, job: Job, request_id: str, arrived: float, end: Callable[[Sequence], None], llm: LLM
+        self,
+        call: Call,
+        job: Job,
+        request_id: str,
+        arrived: float,
+        end: Callable[[Sequence], None],
+        llm: LLM,
+        *,
+        hidden: Callable[[str], str] = str,
     ) -> None:
-        """`arrived`: perf_counter() when the request came. `end` ends a sequence early. `llm` made the answer."""
+        """`arrived`: perf_counter() when the request came. `end` ends a sequence early. `llm` made the answer.
+
+        `hidden` returns a text without the folders of this machine.
+        """
         self.call, self.request_id, self.arrived = call, request_id, arrived
         self.created = int(time())
         self.choices = [Choice(number, sequence, call.parser()) for number, sequence in enumerate(job.sequences)]
         self.scores: list[list[TokenLogprob | None]] = []
         """Of each prompt, where the request asked for them."""
-        self._job, self._end, self._llm = job, end, llm
+        self._job, self._end, self._llm, self._hidden = job, end, llm, hidden
 
     async def __aiter__(self) -> AsyncIterator[tuple[Choice, list[Shown], Delta]]:
         by_id = {choice.sequence.id: choice for choice in self.choices}
@@ -160,6 +171,13 @@ class Answer:
     def prompt_of(self, choice: Choice) -> int:
         """Return the number of the choice's prompt."""
         return choice.index // self.call.params.n
+
+    @property
+    def drafting_failed(self) -> str | None:
+        """Return why the answer was not drafted, if its drafter failed."""
+        reasons = (choice.sequence.undrafted for choice in self.choices)
+        failed = next(filter(None, reasons), None)
+        return failed and self._hidden(failed)
 
     @property
     def prompt_tokens(self) -> int:

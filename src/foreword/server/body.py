@@ -26,7 +26,7 @@ def few(most: int) -> BeforeValidator:
 
     def check(given: object) -> object:
         if isinstance(given, dict) and len(given) > most:
-            raise ValueError(f"it has {len(given)} members, and the limit is {most}")
+            raise ValueError(f"it has {len(given)} members, and the limit is {most}. Send fewer")
         return given
 
     return BeforeValidator(check)
@@ -93,12 +93,17 @@ def _json(body: bytes) -> Any:
 
 def _unreadable(error: ValidationError) -> ApiError:
     """Return the first fault of a body as an error that names its field."""
-    first = error.errors(include_url=False, include_input=False)[0]
+    faults = error.errors(include_url=False, include_input=False)
+    # of a field that takes a text or a list, the fault of the list says more
+    first = next((fault for fault in faults if fault["type"] == "too_long"), faults[0])
     where = ".".join(str(part) for part in first["loc"] if not _is_type(str(part)))
-    if isinstance(cause := first.get("ctx", {}).get("error"), InvalidRequest):
+    context, reason = first.get("ctx", {}), first["msg"].removeprefix("Value error, ")
+    if isinstance(cause := context.get("error"), InvalidRequest):
         return ApiError(400, str(cause), param=where or None)
+    if first["type"] == "too_long":
+        reason = f"it has {context['actual_length']} items, and the limit is {context['max_length']}. Send fewer"
     subject = f"cannot read {where!r}" if where else "cannot read the body"
-    return ApiError(400, f"{subject}: {first['msg']}", param=where or None)
+    return ApiError(400, f"{subject}: {reason}", param=where or None)
 
 
 def _is_type(part: str) -> bool:

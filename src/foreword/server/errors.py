@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from foreword.errors import ContextExceeded, ForewordError, InvalidRequest, UnknownMethod, named
@@ -56,10 +57,20 @@ class ApiError(ForewordError):
         return {"error": {"message": str(self), "type": openai, "param": self.param, "code": self.code}}
 
 
-def as_api_error(error: BaseException) -> ApiError:
-    """Return an exception as an ApiError: what the request did wrong is 400, everything else 500."""
+def as_api_error(error: BaseException, shown: Callable[[str], str] = str) -> ApiError:
+    """Return an exception as an ApiError: what the request did wrong is 400, everything else 500.
+
+    `shown` returns a message as clients may read it.
+    """
     if isinstance(error, ApiError):
-        return error
+        return ApiError(
+            error.status,
+            shown(str(error)),
+            param=error.param,
+            code=error.code,
+            retry_after=error.retry_after,
+        )
     if isinstance(error, InvalidRequest | UnknownMethod):
-        return ApiError(400, str(error), code=CONTEXT if isinstance(error, ContextExceeded) else None)
-    return ApiError(500, f"cannot finish this request: {named(error)}. Send it again", code="internal_error")
+        return ApiError(400, shown(str(error)), code=CONTEXT if isinstance(error, ContextExceeded) else None)
+    message = shown(f"cannot finish this request: {named(error)}. Send it again")
+    return ApiError(500, message, code="internal_error")

@@ -5,12 +5,13 @@ from __future__ import annotations
 import hmac
 import re
 import secrets
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from http import HTTPStatus
 from time import perf_counter
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from foreword.server.errors import ApiError
@@ -21,6 +22,11 @@ from foreword.server.wire import Json
 
 OPEN = ("/", "/health", "/ready", "/version", "/metrics")
 """Paths that probes, scrapers and browsers read without a key. The page holds no data; what it asks for needs one."""
+HEADERS = 100
+"""Headers of a request."""
+HEAD_BYTES = 32 * 2**10
+"""Bytes of their names and values."""
+METRICS = "/metrics"
 PAGE = "/page/"
 """Beginning of the paths of the page's files."""
 VISIBLE = re.compile(r"[\x21-\x7e]{1,128}")
@@ -52,10 +58,11 @@ class Gate:
         async def receive_counted() -> Message:
             nonlocal length
             message = await receive()
-            length += len(message.get("body", b""))
+            size = len(message.get("body", b""))
+            length += size
             if length > self.settings.body:
-                error = _too_large(self.settings.body)
-                raise HTTPException(error.status, str(error))  # FastAPI passes this kind on while it reads a body
+                raise _too_large(self.settings.body)
+            count(size)
             return message
 
         async def send_with_id(message: Message) -> None:
@@ -67,19 +74,35 @@ class Gate:
 
         try:
             self._check(scope, headers)
-        except ApiError as error:
+            with self._place(scope["path"]) as count:
+                await self.app(scope, receive_counted, send_with_id)
+        except ApiError as error:  # before the application was called: it answers its own
             body = error.body(scope["path"], request_id)
             await Json(body, error.status, error.headers)(scope, receive, send_with_id)
-        else:
-            await self.app(scope, receive_counted, send_with_id)
         finally:
             fields = scope["state"].get("log", {})
             self.log.request(request_id, scope["method"], scope["path"], status, perf_counter() - began, fields)
 
+    @property
+    def _open(self) -> tuple[str, ...]:
+        """Paths that need no key."""
+        return tuple(path for path in OPEN if not (path == METRICS and self.settings.private_metrics))
+
+    def _place(self, path: str) -> AbstractContextManager[Callable[[int], None]]:
+        """Return the place of a request among all; probes need none, so that they see a server that is busy."""
+        return nullcontext(lambda _: None) if path in OPEN else self.limits.request()
+
     def _check(self, scope: Scope, headers: Headers) -> None:
-        """Raise ApiError for a host, a key or a rate that is not allowed."""
+        """Raise ApiError for a head, a host, a key or a rate that is not allowed."""
+        lengths = [len(name) + len(value) for name, value in headers.raw]
+        if sum(lengths) > HEAD_BYTES or len(lengths) > HEADERS:
+            raise ApiError(
+                HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
+                f"cannot read {len(lengths)} headers of {sum(lengths)} bytes: the limits are {HEADERS} and "
+                f"{HEAD_BYTES}. Send fewer",
+            )
         self._check_host(headers)
-        if scope["path"] in OPEN or scope["path"].startswith(PAGE) or scope["method"] == "OPTIONS":
+        if scope["path"] in self._open or scope["path"].startswith(PAGE) or scope["method"] == "OPTIONS":
             return
         length = headers.get("content-length", "")
         if length.isdecimal() and int(length) > self.settings.body:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import monotonic
@@ -11,7 +11,7 @@ from time import monotonic
 from foreword.server.errors import ApiError
 
 MINUTE = 60.0
-MOST_ITEMS = 2**20
+MOST_ITEMS = 2**19
 """Values in a JSON body. A thread parses so many in a tenth of a second; no other Python runs meanwhile."""
 MOST_KEYS = 4096
 """Keys. Token buckets kept at a time; full ones are dropped first."""
@@ -26,6 +26,14 @@ class Limits:
     rate: float | None
     active: int = 0
     """Answers that run or wait."""
+    requests: int = 4096
+    """Most requests that are read, answered or written at a time."""
+    bytes: int = 2**28
+    """Most bytes of bodies of all these requests."""
+    _open: int = 0
+    """Requests that are read, answered or written."""
+    _held: int = 0
+    """Bytes of their bodies."""
     _of_key: Counter[str] = field(default_factory=Counter)
     _buckets: dict[str, tuple[float, float]] = field(default_factory=dict)
     """Key -> (requests left, time of the last one)."""
@@ -59,6 +67,30 @@ class Limits:
             if not self._of_key[key]:
                 del self._of_key[key]
 
+    @contextmanager
+    def request(self) -> Iterator[Callable[[int], None]]:
+        """Hold a place for one request; yield a function that counts bytes of its body.
+
+        Both raise ApiError 429 when there are too many.
+        """
+        held = 0
+
+        def read(count: int) -> None:
+            nonlocal held
+            if self._held + count > self.bytes:
+                raise _overloaded("the bodies of other requests fill the memory for them")
+            self._held += count
+            held += count
+
+        if self._open >= self.requests:
+            raise _overloaded(f"{self._open} others are served")
+        self._open += 1
+        try:
+            yield read
+        finally:
+            self._open -= 1
+            self._held -= held
+
     def count(self, key: str) -> None:
         """Count one request. Raises ApiError 429 beyond the rate."""
         if self.rate is None:
@@ -76,3 +108,12 @@ class Limits:
         if len(self._buckets) >= MOST_KEYS and key not in self._buckets:
             del self._buckets[max(self._buckets, key=lambda one: self._buckets[one][0])]
         self._buckets[key] = (left - 1, now)
+
+
+def _overloaded(reason: str) -> ApiError:
+    return ApiError(
+        429,
+        f"cannot read this request: {reason}. Try again later",
+        code="overloaded",
+        retry_after=1,
+    )

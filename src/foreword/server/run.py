@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import logging
 import socket
 import sys
 from collections.abc import Callable
+from math import inf
+from time import monotonic
 from types import FrameType
 
 import uvicorn
 
 from foreword.errors import InvalidRequest
 from foreword.server.app import build_app
+from foreword.server.connections import BACKLOG, QUEUE, connection_class, most_connections, quiet_accept_errors
 from foreword.server.log import NAME
 from foreword.server.service import Service
 from foreword.server.settings import Settings
+
+LAST_SECONDS = 5
+"""Seconds. Time for connections to read the end of their answers, after the time for draining."""
 
 
 def serve(
@@ -26,17 +33,9 @@ def serve(
     `quiet`: log only warnings and errors.
     """
     _log_to_stderr(logging.WARNING if quiet else logging.INFO)
-    config = uvicorn.Config(
-        build_app(service),
-        log_config=None,
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        timeout_graceful_shutdown=max(1, round(service.settings.drain)),
-    )
     gc.collect()
     gc.freeze()  # models and modules stay: without this, a full collection stops every stream for 0.15 s
-    _Server(config, service, started).run(sockets=[listener])
+    HttpServer(service, most_connections(), started).run(sockets=[listener])
 
 
 def bound(settings: Settings) -> socket.socket:
@@ -68,19 +67,56 @@ def _log_to_stderr(level: int) -> None:
         logger.setLevel(level)
 
 
-class _Server(uvicorn.Server):
-    """uvicorn's server; on the first signal it stops admission, then waits for running answers."""
+class HttpServer(uvicorn.Server):
+    """uvicorn's server. After the first signal it refuses new answers, and ends when the running ones have."""
 
-    def __init__(self, config: uvicorn.Config, service: Service, started: Callable[[], None]) -> None:
+    def __init__(self, service: Service, connections: int, started: Callable[[], None]) -> None:
+        """`connections`: most connections with a request. `started` is called when requests are accepted."""
+        service.limits.requests = connections
+        config = uvicorn.Config(
+            build_app(service),
+            http=connection_class(connections),
+            ws="none",
+            loop="asyncio",
+            backlog=BACKLOG,
+            log_config=None,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=LAST_SECONDS,
+        )
         super().__init__(config)
         self._service, self._started = service, started
+        self._signal: tuple[int, FrameType | None] | None = None
+        """The first signal, until the running answers have ended."""
+        self._deadline = inf
+        """monotonic() at which answers that still run are cut."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        quiet_accept_errors(asyncio.get_running_loop(), self._service.log)
         await super().startup(sockets)
+        for one in sockets or ():
+            one.listen(QUEUE)  # uvicorn gives the system as short a queue as it gives asyncio
         self._started()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        if not self._service.draining:
-            self._service.draining = True
-            self._service.log.event("draining", answers=self._service.limits.active)
-        super().handle_exit(sig, frame)
+        """Begin to drain at the first signal; end at the second."""
+        if self._service.draining:
+            self._signal = None
+            self._service.stopped.set()
+            super().handle_exit(sig, frame)
+            return
+        self._service.draining = True
+        self._signal = sig, frame
+        self._deadline = monotonic() + self._service.settings.drain
+        self._service.log.event("draining", answers=self._service.limits.active)
+
+    async def on_tick(self, counter: int) -> bool:
+        """End the server once no answer runs, or their time is over."""
+        if self._signal is not None:
+            if monotonic() >= self._deadline:
+                self._service.stopped.set()
+            if self._service.stopped.is_set() or not self._service.limits.active:
+                super().handle_exit(*self._signal)
+                self._signal = None
+        return await super().on_tick(counter)

@@ -24,6 +24,7 @@ from foreword.server.errors import ApiError, as_api_error
 from foreword.server.limits import Limits
 from foreword.server.log import NAME, Log
 from foreword.server.metrics import Metrics
+from foreword.server.private import PrivatePaths
 from foreword.server.settings import Settings
 from foreword.server.texts import Texts
 
@@ -43,6 +44,7 @@ class Service:
         self.limits = Limits(settings.queue, settings.concurrent, settings.rate)
         self.name = settings.name or (BUNDLED if bundled else PurePath(llm.target.name).name)
         self.metrics = Metrics(llm, self.name, self.limits)
+        self.paths = PrivatePaths(llm.target.name)
         self.draining = False
         """Whether new requests are refused, as the server stops."""
         self.stopped = asyncio.Event()
@@ -115,7 +117,9 @@ class Service:
         prompts = call.prompts if call.generates else []
         with self.limits.place(state["tenant"], max(1, len(prompts) * call.params.n)):
             async with self.engine.submit([(prompt, call.params) for prompt in prompts]) as job:
-                answer = Answer(call, job, state["request_id"], arrived, self.engine.end, self.llm)
+                answer = Answer(
+                    call, job, state["request_id"], arrived, self.engine.end, self.llm, hidden=self.paths.hidden
+                )
                 if call.scored is not None:
                     answer.scores = [await self.engine.score(prompt, call.scored) for prompt in call.prompts]
                 try:
@@ -137,7 +141,7 @@ class Service:
 
     def reported(self, error: Exception, request_id: str) -> ApiError:
         """Return an exception as an error of the API; one that is a fault of ours is logged with its traceback."""
-        failure = as_api_error(error)
+        failure = as_api_error(error, self.paths.hidden)
         if failure.status >= 500 and not isinstance(error, ForewordError):
             logging.getLogger(NAME).error("request %s failed", request_id, exc_info=error)
         return failure

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import ipaddress
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -12,6 +13,9 @@ from foreword.errors import InvalidRequest
 MEBIBYTE = 2**20
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 """Host headers that a server on loopback accepts: a web page under another name must not reach it."""
+
+HOST = re.compile(r"[\w.-]{1,253}|\[?[0-9a-fA-F:.]*:[0-9a-fA-F:.%\w]*\]?")
+"""A host name, or an IPv4 or IPv6 address."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,10 +48,19 @@ class Settings:
     """Host names in requests that are accepted, beside those of loopback; a server elsewhere accepts all."""
     drain: float = 30.0
     """Seconds. On SIGTERM, running answers get this long to finish."""
+    private_metrics: bool = False
+    """Whether /metrics needs an API key too."""
     log_json: bool = False
     log_prompts: bool = False
 
     def __post_init__(self) -> None:
+        for option, hosts in (("host", (self.host,)), ("allowed-host", self.hosts)):
+            for host in hosts:
+                if not HOST.fullmatch(host):
+                    raise InvalidRequest(
+                        f"cannot use '--{option}' {host!r}: it is not a host name or an address. "
+                        "Write one as example.org, 127.0.0.1 or [::1], without a port"
+                    )
         if not self.keys and not is_loopback(self.host):
             raise InvalidRequest(
                 f"cannot bind to {self.host} without an API key: every machine that reaches it could send requests. "

@@ -26,7 +26,6 @@ def speculation(answer: Answer) -> dict[str, Any]:
     drafted, accepted = sum(one.drafted for one in stats), sum(one.accepted for one in stats)
     rounds, tokens = sum(one.rounds for one in stats), sum(one.tokens for one in stats)
     off = [why_off(choice) for choice in answer.choices if not choice.sequence.stats.drafted]
-    failed = next((one.sequence.undrafted for one in answer.choices if one.sequence.undrafted), None)
     histogram = [sum(counts) for counts in _columns([one.accepted_counts for one in stats])]
     return {
         "method": answer.call.method,
@@ -40,7 +39,9 @@ def speculation(answer: Answer) -> dict[str, Any]:
         "tokens_per_pass": round(tokens / rounds, 4) if rounds else None,
         "acceptance_histogram": histogram,
         "undrafted_rounds": dict(sum((Counter(one.undrafted) for one in stats), Counter[str]())),
-        "off": {"reason": off[0], "text": failed or REASONS.get(cast("Reason", off[0]), "")} if off else None,
+        "off": {"reason": off[0], "text": answer.drafting_failed or REASONS.get(cast("Reason", off[0]), "")}
+        if off
+        else None,
     }
 
 

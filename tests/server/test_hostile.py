@@ -1,0 +1,319 @@
+"""One client cannot stop the others: bounds of bodies, of texts, of connections, and what a client may name."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack
+from threading import Event
+from typing import Any
+
+import httpx2 as httpx
+import pytest
+from pydantic import BaseModel, ValidationError
+
+from foreword import LLM, AsyncLLM, SamplingParams
+from foreword.errors import ContextExceeded
+from foreword.requests import Requests
+from foreword.server import connections
+from foreword.server.app import BODIES
+from foreword.server.body import parsed
+from foreword.server.dialects.chat import ChatBody
+from foreword.server.errors import ApiError
+from foreword.server.limits import MOST_ITEMS
+from foreword.server.private import PrivatePaths
+from foreword.server.texts import LONG, Texts
+from serving import Running
+
+Serving = Callable[..., AbstractContextManager[Running]]
+CHAT = "/v1/chat/completions"
+ASK: dict[str, Any] = {"messages": [{"role": "user", "content": "Define the word river."}], "max_tokens": 3, "seed": 1}
+LIST_FIELDS = [
+    (kind, field.validation_alias if isinstance(field.validation_alias, str) else name)
+    for kind in BODIES
+    for name, field in kind.model_fields.items()
+    if "list[" in str(field.annotation)
+]
+
+
+# ---- bodies
+
+
+@pytest.mark.parametrize(("kind", "name"), LIST_FIELDS, ids=lambda one: getattr(one, "__name__", one))
+def test_the_check_of_a_list_ends_at_its_first_fault(kind: type[BaseModel], name: str) -> None:
+    """An error for each item of a list cost 1.2 GiB for 1.9 MiB of zeros."""
+    wrong = [{"a": [object()]}] if name == "prompt" else [object()]
+    with pytest.raises(ValidationError) as caught:
+        kind.model_validate({name: wrong * 1000})
+    assert sum(fault["loc"][0] == name for fault in caught.value.errors()) <= 8
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"messages": [{}] * 20_000}, "cannot read 'messages': it has 20000 items, and the limit is 16384"),
+        ({"stop": ["x"] * 300}, "cannot read 'stop': it has 300 items, and the limit is 256"),
+        ({"stop_token_ids": [5] * 5000}, "cannot read 'stop_token_ids': it has 5000 items, and the limit is 4096"),
+        ({"bad_words": ["x"] * 1100}, "cannot read 'bad_words': it has 1100 items, and the limit is 1024"),
+        ({"tools": [{}] * 1100}, "cannot read 'tools': it has 1100 items, and the limit is 1024"),
+        ({"logit_bias": {str(one): 1 for one in range(5000)}}, "it has 5000 members, and the limit is 4096"),
+        ({"bad_words": ["x" * 300]}, "at most 256 characters"),
+    ],
+)
+def test_a_list_that_is_too_long_is_refused_in_words(server: Running, fields: dict[str, Any], words: str) -> None:
+    response = server.http.post(CHAT, json=ASK | fields)
+    assert response.status_code == 400
+    assert words in response.json()["error"]["message"]
+
+
+def test_a_body_of_too_many_values_is_refused_before_it_is_parsed() -> None:
+    body = b'{"messages": [' + b"{}," * MOST_ITEMS  # no JSON: a parser would say so
+    with pytest.raises(ApiError, match=f"the limit is {MOST_ITEMS}") as caught:
+        parsed(body, ChatBody)
+    assert caught.value.status == 413
+
+
+def test_bodies_together_are_bounded(serving: Serving) -> None:
+    with serving() as server:
+        server.service.limits.bytes = 1000
+        small, large = json.dumps(ASK), json.dumps(ASK | {"metadata": {"x": "x" * 2000}})
+        headers = {"content-type": "application/json"}
+        assert server.http.post(CHAT, content=large, headers=headers).status_code == 429
+        assert [server.http.post(CHAT, content=small, headers=headers).status_code for _ in range(9)] == [200] * 9
+
+
+@pytest.mark.parametrize("kind", [None, "text/plain", "multipart/form-data"])
+def test_a_body_of_another_type_is_refused(server: Running, kind: str | None) -> None:
+    headers = {} if kind is None else {"content-type": kind}
+    response = server.http.post(CHAT, content=json.dumps(ASK).encode(), headers=headers)
+    assert response.status_code == 400
+    assert "Send application/json" in response.json()["error"]["message"]
+
+
+# ---- texts
+
+
+@pytest.fixture
+def held(server: Running) -> Iterator[Callable[[int], None]]:
+    """Return a function that keeps the thread for bodies of a size busy until the test ends."""
+    release = Event()
+
+    def hold(size: int) -> None:
+        begun = Event()
+
+        def work() -> None:
+            begun.set()
+            release.wait(60)
+
+        server.service.texts._threads[size >= LONG].submit(work)
+        assert begun.wait(60)
+
+    yield hold
+    release.set()
+
+
+def test_a_long_text_is_not_in_front_of_short_ones(server: Running, held: Callable[[int], None]) -> None:
+    held(LONG)
+    assert server.post(CHAT, **ASK)["usage"]["completion_tokens"] == 3
+    assert server.http.get("/health").status_code == 200
+
+
+def test_work_is_dropped_when_its_client_leaves(server: Running, held: Callable[[int], None]) -> None:
+    held(LONG)
+    large = ASK | {"metadata": {"x": "x" * LONG}}
+    with httpx.Client(base_url=server.url) as other, pytest.raises(httpx.ReadTimeout):
+        other.post(CHAT, json=large, timeout=httpx.Timeout(5, read=0.2))
+    while 'foreword:clients_left_total{model_name="foreword-family"} 1.0' not in server.http.get("/metrics").text:
+        pass  # the test's own timeout ends it otherwise
+    assert server.service.limits._open == 0
+
+
+def test_a_call_that_was_cancelled_is_never_made(llm: LLM) -> None:
+    texts, called, release = Texts(lambda: Requests(llm.target, llm.tokenizer)), list[str](), Event()
+
+    async def run() -> None:
+        first = asyncio.create_task(texts.run("a", 1, lambda _: release.wait(60)))
+        others = [asyncio.create_task(texts.run(name, 1, lambda _: called.append("dropped"))) for name in "abc"]
+        await asyncio.sleep(0)
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        release.set()
+        await first
+        await texts.run("d", 1, lambda _: called.append("kept"))
+
+    asyncio.run(run())
+    texts.close()
+    assert called == ["kept"]
+
+
+def test_tenants_take_turns(llm: LLM) -> None:
+    """One that sends many texts has one of them in front of another tenant's."""
+    texts, order = Texts(lambda: Requests(llm.target, llm.tokenizer)), list[str]()
+
+    async def run() -> None:
+        calls = [texts.run(name, 1, lambda _, name=name: order.append(name)) for name in "aaaaab"]
+        await asyncio.gather(*calls)
+
+    asyncio.run(run())
+    texts.close()
+    assert order.index("b") <= 1
+
+
+def test_texts_are_tokenized_beside_the_rounds(llm: LLM) -> None:
+    """A stream goes on while the words of another request are read."""
+    words = SamplingParams(bad_words=["river", "water"], prediction="The river rose.", max_tokens=3, seed=1)
+
+    async def run() -> tuple[str, str]:
+        async with AsyncLLM(llm) as engine:
+            with llm._text_lock:  # held as by a tokenizer that takes long
+                slow = asyncio.create_task(engine.generate("The river", words))
+                stream = engine.stream(llm.tokenizer("The miller")["input_ids"], SamplingParams(max_tokens=30, seed=2))
+                text = "".join([delta.text async for delta in stream])
+                assert not slow.done()
+            return text, (await slow)[0].text
+
+    streamed, answered = asyncio.run(run())
+    assert streamed == llm.generate("The miller", SamplingParams(max_tokens=30, seed=2))[0].text
+    assert answered == llm.generate("The river", words)[0].text
+
+
+class Counting:
+    """A tokenizer that counts the characters it reads."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer, self.read = tokenizer, 0
+
+    def __call__(self, text: str, **options: Any) -> Any:
+        self.read += len(text)
+        return self._tokenizer(text, **options)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tokenizer, name)
+
+
+@pytest.mark.parametrize(("text", "most"), [("lorem ipsum " * 20_000, 0), ("a" * 20_000, 9000)])
+def test_a_text_that_cannot_fit_is_hardly_tokenized(unchecked: None, llm: LLM, text: str, most: int) -> None:
+    tokenizer = Counting(llm.tokenizer)
+    with pytest.raises(ContextExceeded, match=f"tokens in {len(text)} characters, and the context holds 1023"):
+        Requests(llm.target, tokenizer).ids(text)  # pyright: ignore[reportArgumentType]
+    assert tokenizer.read <= most
+    messages = [{"role": "user", "content": text}]
+    with pytest.raises(ContextExceeded, match="the context holds 1023"):
+        llm.render(messages)
+
+
+# ---- connections
+
+
+def connected(server: Running, sent: bytes = b"") -> socket.socket:
+    """Return a connection that has sent some bytes of a request."""
+    host, port = server.url.removeprefix("http://").split(":")
+    connection = socket.create_connection((host, int(port)), timeout=60)
+    connection.sendall(sent)
+    return connection
+
+
+def test_idle_connections_make_room(serving: Serving) -> None:
+    with serving(connections=2) as server, ExitStack() as opened:
+        idle = [opened.enter_context(connected(server)) for _ in range(60)]
+        assert httpx.get(f"{server.url}/health").status_code == 200
+        assert len(server.server.server_state.connections) <= 2 + connections.PROBES + 1
+        assert idle[0].recv(1) == b""  # the oldest was closed
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /health HTTP/1.1\r\nhost: loc", b"GET /health HTTP/1.1\r\n\r\nGET"])
+def test_a_connection_that_does_not_ask_is_closed(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
+    monkeypatch.setattr(connections, "ASK_SECONDS", 0.05)
+    with serving() as server, connected(server, sent) as connection:
+        while connection.recv(1000):
+            pass  # the test's own timeout ends it otherwise
+
+
+def test_a_server_full_of_requests_says_that_it_is_alive(serving: Serving, llm: LLM) -> None:
+    body = json.dumps(ASK)
+    head = f"POST {CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {len(body)}"
+    with serving(connections=2) as server, ExitStack() as opened:
+        opened.enter_context(llm._lock)  # no round runs, so no answer ends
+        for _ in range(2):
+            opened.enter_context(connected(server, f"{head}\r\n\r\n{body}".encode()))
+        while server.service.limits._open < 2:
+            assert httpx.get(f"{server.url}/health").status_code == 200
+        refused = httpx.post(f"{server.url}{CHAT}", json=ASK)
+        assert refused.status_code == 429
+        assert refused.json()["error"]["message"].startswith("cannot read this request: 2 others are served")
+        assert httpx.get(f"{server.url}/health").status_code == 200
+
+
+@pytest.mark.parametrize("headers", [{f"x-{number}": "a" for number in range(120)}, {"x-long": "a" * 40_000}])
+def test_too_many_headers_are_431(server: Running, headers: dict[str, str]) -> None:
+    response = httpx.get(f"{server.url}/health", headers=headers)
+    assert response.status_code == 431
+    assert "the limits are 100 and 32768" in response.json()["error"]["message"]
+
+
+# ---- the end
+
+
+def test_a_stream_cut_by_draining_ends_with_an_error(serving: Serving, llm: LLM) -> None:
+    body = {"prompt": "The", "max_tokens": 1000, "stream": True, "ignore_eos": True}
+    with serving(drain=0.5) as server, server.http.stream("POST", "/v1/completions", json=body) as stream:
+        lines = stream.iter_lines()
+        next(lines)
+        with llm._lock:  # no round runs, so the answer cannot end by itself
+            server.server.handle_exit(signal.SIGTERM, None)
+            assert httpx.get(f"{server.url}/ready").status_code == 503
+            assert httpx.get(f"{server.url}/health").status_code == 200
+            assert httpx.post(f"{server.url}{CHAT}", json=ASK).status_code == 503
+            rest = [line for line in lines if line]
+    assert "the server stops" in rest[-2]
+    assert rest[-1] == "data: [DONE]"
+
+
+# ---- what is named
+
+
+def test_no_path_of_a_request_is_opened(server: Running) -> None:
+    for budget in ("acceptance:/etc", "acceptance:/nowhere"):
+        response = server.http.post(CHAT, json=ASK | {"speculative": {"budget": budget}})
+        assert response.status_code == 400
+        assert response.json()["error"]["message"].startswith(f"cannot use budget '{budget}' in a request: it names")
+
+
+def test_answers_name_no_folder_of_the_server(server: Running) -> None:
+    """No body needs one; the error of a template is one that does."""
+    folder = server.service.llm.target.name
+    assert folder.startswith("/")
+    for path, body in (
+        (CHAT, ASK | {"messages": [{"role": "user", "content": [{"type": "image", "image": "x"}]}]}),
+        (CHAT, ASK | {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "/etc/passwd"}]}]}),
+        ("/v1/completions", {"prompt": "x", "language": "fr"}),
+        ("/v1/completions", {"prompt": "x", "max_tokens": 2, "speculative": {"method": "retrieval"}}),
+    ):
+        response = server.http.post(path, json=body)
+        assert response.status_code == 400
+        assert folder not in response.text
+        assert "/foreword/" not in response.text
+
+
+def test_paths_become_names() -> None:
+    paths = PrivatePaths("/data/models/mine")
+    shown = paths.hidden(
+        "cannot load '/data/models/mine': /data/models/draft/config.json. See /v1/models, /data/modelsx"
+    )
+    assert shown == "cannot load 'mine': config.json. See /v1/models, /data/modelsx"
+
+
+def test_metrics_can_be_private(serving: Serving) -> None:
+    from foreword.server.settings import hashed
+
+    for private, status in ((False, 200), (True, 401)):
+        with serving(keys=hashed(["secret"]), private_metrics=private) as server:
+            assert server.http.get("/metrics").status_code == status
+            assert server.http.get("/metrics", headers={"x-api-key": "secret"}).status_code == 200
+            assert server.http.get("/health").status_code == 200
