@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import httpx2 as httpx
@@ -18,11 +19,10 @@ COMMAND = [sys.executable, "-m", "foreword", "serve", "--port", "0"]
 
 
 @contextmanager
-def process(*options: str, **environment: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A server process and its address."""
-    with subprocess.Popen(
-        [*COMMAND, *options], stderr=subprocess.PIPE, text=True, env={**os.environ, **environment}
-    ) as server:
+def process(*options: str, before: str = "true", **environment: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A server process and its address. `before`: what its shell does before it becomes the server."""
+    command = ["sh", "-c", f'{before}; exec "$@"', "sh", *COMMAND, *options]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, **environment}) as server:
         try:
             lines = iter(server.stderr or ())
             address = next(match[0] for line in lines if (match := re.search(r"http://[\d.]+:\d+", line)))
@@ -68,6 +68,13 @@ def test_keys_come_from_the_environment_and_a_file(tmp_path: Path) -> None:
         (["--method", "magic"], "magic"),
         (["--tool-format", "magic"], "magic"),
         (["/no/such/model"], "no such folder"),
+        (["--max-body", "inf"], "cannot use --max-body inf: it must be a number"),
+        (["--rate", "inf"], "cannot use --rate inf: it must be a number"),
+        (["--drain", "inf"], "cannot use --drain inf: it must be a number"),
+        (["--host", "two words"], "it is not a host name or an address"),
+        (["--allowed-host", "http://x"], "it is not a host name or an address"),
+        (["--api-key-file", "/tmp"], "cannot read keys from /tmp: "),
+        (["--api-key-file", sys.executable], "it is not UTF-8"),
     ],
 )
 def test_bad_options_are_refused_before_a_model_loads(options: list[str], reason: str) -> None:
@@ -75,6 +82,26 @@ def test_bad_options_are_refused_before_a_model_loads(options: list[str], reason
     assert done.returncode in (1, 2)
     assert reason in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr
+
+
+def test_more_connections_than_descriptors_leave_a_server_that_answers() -> None:
+    """Idle ones, then streams that are dropped; the log stays short, and the server ends when it is told to."""
+    ask = b'{"prompt": "The", "max_tokens": 200, "ignore_eos": true, "stream": true}'
+    head = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    with process(before="ulimit -n 128") as (server, url):
+        host, port = url.removeprefix("http://").split(":")
+        for sent in (b"", head + b"content-length: %d\r\n\r\n" % len(ask) + ask):
+            with ExitStack() as opened:
+                for _ in range(200):
+                    connection = opened.enter_context(socket.create_connection((host, int(port)), timeout=60))
+                    with suppress(ConnectionError):  # refused, as it may be
+                        connection.sendall(sent)
+                assert httpx.get(f"{url}/health", timeout=60).status_code == 200
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(60) == -signal.SIGTERM
+        log = (server.stderr or sys.stderr).read()
+    assert "Traceback" not in log
+    assert len(log) < 100_000
 
 
 def test_a_port_in_use_is_refused() -> None:

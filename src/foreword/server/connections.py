@@ -22,8 +22,8 @@ LEAST = 8
 """Connections. So many are served however low the limit of descriptors is."""
 MOST = 4096
 """Connections, where the system sets no lower limit."""
-BACKLOG = 32
-"""Connections accepted in one turn of the event loop; fewer than SPARE, as they are counted after it."""
+BACKLOG = 8
+"""Connections accepted in one turn of the event loop. Those of about four turns are open before one is closed."""
 QUEUE = 1024
 """Connections that wait in the system to be accepted."""
 SILENT_SECONDS = 60.0
