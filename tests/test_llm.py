@@ -419,6 +419,20 @@ def test_the_family_is_driven_the_best_way():
     assert llm().target.mode is Mode.TREE
 
 
+def test_default_dtype_of_the_process_changes_no_text():
+    """transformers changes it while another thread loads a model, and a buffer given to C must not follow."""
+    penalised = dict(presence_penalty=0.5, repetition_penalty=1.2, top_p=0.9)
+    choices = (dict(method="eagle"), dict(rule="rejection"), dict(rule="rejection", method="none"), {})
+    every = [SamplingParams(seed=2, max_tokens=8, **choice, **penalised) for choice in choices]
+    want = [llm().generate(PROMPT, params)[0].tokens for params in every]
+    torch.set_default_dtype(torch.float64)
+    try:
+        found = [llm().generate(PROMPT, params)[0].tokens for params in every]
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert found == want
+
+
 # ---- a request that chooses for itself
 
 

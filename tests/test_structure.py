@@ -112,6 +112,19 @@ def test_files_and_functions_are_small(path):
 
 
 @pytest.mark.parametrize("path", FILES, ids=where)
+def test_buffers_name_their_dtype(path):
+    """The default dtype is the process's, and changes while another thread loads a model: C would write beyond them."""
+    if path.relative_to(SOURCE).parts[0] in ("train", "bench", "tune"):
+        return
+    calls = [node for node in ast.walk(syntax(path)) if isinstance(node, ast.Call)]
+    creating = [call for call in calls if ast.unparse(call.func) in ("torch.empty", "torch.zeros", "torch.ones")]
+    without = [call for call in creating if all(keyword.arg != "dtype" for keyword in call.keywords)]
+    assert [
+        ast.unparse(call) for call in without if call.args and ast.unparse(call.args[0]) not in ("0", "shape")
+    ] == []
+
+
+@pytest.mark.parametrize("path", FILES, ids=where)
 def test_nothing_is_left_to_do_and_only_the_command_line_prints(path):
     unfinished = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
     assert [line for line in lines(path) if unfinished.search(line)] == []

@@ -188,7 +188,7 @@ def centred(norm: nn.Module) -> bool:
 def scales(norm: Any) -> Float[Tensor, "*size"]:
     """Return the scale of a norm, float32. Some norms store it minus 1, some have none."""
     if getattr(norm, "weight", None) is None:
-        return torch.ones(norm.normalized_shape)
+        return torch.ones(norm.normalized_shape, dtype=torch.float32)
     return norm.weight.detach().float() + type(norm).__name__.startswith(AROUND_ONE)
 
 

@@ -164,7 +164,7 @@ class CacheBackend(CapturesHiddenStates):
         else:
             options = {"use_cache": True, self._keyword: _copied(cache)}
         ids = torch.tensor([tokens], device=self._device)
-        no_states = nullcontext(lambda: torch.empty(size, 0))
+        no_states = nullcontext(lambda: torch.empty(size, 0, dtype=torch.float32))
         seen = self._shown(state.images, start + size - len(tokens), start + size)
         with all_threads(), seen, listening(self._model, layers) if layers else no_states as captured:
             output = self._model(**self._ids(ids), **state.inputs, **options)

@@ -164,7 +164,9 @@ def probe_source(model: PreTrainedModel) -> List[int] | Features:
         vocab = config.get_text_config().vocab_size
         return torch.randint(vocab // 8, vocab, (SOURCE,), generator=noise).tolist()
     if model not in _PROBES:
-        _PROBES[model] = Features(torch.rand(config.num_mel_bins, 2 * config.max_source_positions, generator=noise))
+        _PROBES[model] = Features(
+            torch.rand(config.num_mel_bins, 2 * config.max_source_positions, generator=noise, dtype=torch.float32)
+        )
     return _PROBES[model]
 
 

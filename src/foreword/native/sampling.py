@@ -52,7 +52,7 @@ def gumbel(
     lib, rows = library(), len(seeds)
     if lib is None:
         return None
-    noise = torch.empty(rows, vocab)
+    noise = torch.empty(rows, vocab, dtype=torch.float32)
     columns = [(c_int64 * rows)(*column) for column in (seeds, positions, streams, rounds)]
     lib.foreword_gumbel(*columns, rows, vocab, noise.data_ptr())
     return noise
@@ -114,6 +114,6 @@ def best(
     lib, rows = library(), rows.contiguous()
     if lib is None:
         return None
-    values, ids = torch.empty(len(rows), most), torch.empty(len(rows), most, dtype=torch.int64)
+    values, ids = torch.empty(len(rows), most, dtype=torch.float32), torch.empty(len(rows), most, dtype=torch.int64)
     lib.foreword_best(rows.data_ptr(), *rows.shape, most, values.data_ptr(), ids.data_ptr())
     return values, ids

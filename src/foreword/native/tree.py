@@ -108,14 +108,14 @@ class NativeTreeGrower:
         self._library, self._model = library, model
         library.foreword_grow.argtypes = _ARGUMENTS
         self._nodes: tuple[ctypes.Array[Any], ...] = ()
-        self._logits = self._scratch = torch.empty(0, 0)
+        self._logits = self._scratch = torch.empty(0, 0, dtype=torch.float32)
 
     def room(self, rows: int) -> Float[Tensor, "rows vocab"]:
         """Return the buffer for the logits of `rows` rows, valid until the next tree."""
         if self._logits.shape[0] < rows:
             vocab = self._model.vocab
-            self._logits = torch.empty(rows, vocab)
-            self._scratch = torch.empty(vocab + forward.LANES)  # C writes whole vectors
+            self._logits = torch.empty(rows, vocab, dtype=torch.float32)
+            self._scratch = torch.empty(vocab + forward.LANES, dtype=torch.float32)  # C writes whole vectors
         return self._logits
 
     def grow(

@@ -46,11 +46,11 @@ class Workspace:
             if m.experts:
                 wide = max(wide, m.experts.contents.count + LANES)  # router logits, in whole panels
             self._tensors = (
-                torch.empty(self._rows, m.hidden),
-                torch.empty(self._rows, wide),
-                torch.empty(QUERIES * self._threads, self._longest),
+                torch.empty(self._rows, m.hidden, dtype=torch.float32),
+                torch.empty(self._rows, wide, dtype=torch.float32),
+                torch.empty(QUERIES * self._threads, self._longest, dtype=torch.float32),
                 torch.empty(self._rows, inner + m.intermediate, dtype=forward.factor()),
-                torch.empty(self._rows),
+                torch.empty(self._rows, dtype=torch.float32),
             )
             if m.experts:
                 self._make_room(m, m.experts.contents)
@@ -67,13 +67,13 @@ class Workspace:
         self._routing_tensors = (
             torch.empty(places, dtype=torch.int32),
             torch.empty(places, dtype=torch.int32),
-            torch.empty(places),
+            torch.empty(places, dtype=torch.float32),
             torch.empty(places, dtype=torch.int32),
             torch.empty(experts.count + experts.shared + 1, dtype=torch.int64),
             torch.empty(places, model.hidden, dtype=forward.factor()),
             torch.empty(places, experts.inner, dtype=forward.factor()),
-            torch.empty(places, model.hidden),
-            torch.empty(places),
+            torch.empty(places, model.hidden, dtype=torch.float32),
+            torch.empty(places, dtype=torch.float32),
         )
         self.routing = ctypes.pointer(forward.Routing(*(tensor.data_ptr() for tensor in self._routing_tensors)))
 
@@ -83,7 +83,7 @@ def multiplied(
 ) -> Float[Tensor, "rows outputs"]:
     """Multiply rows by one packed matrix, the head of a model without layers: bfloat16 inputs, float32 outputs."""
     rows, given = len(given), given.float().contiguous()
-    products = torch.empty(rows, lm_head.vocab)
+    products = torch.empty(rows, lm_head.vocab, dtype=torch.float32)
     keep = (c_int64 * rows)(*range(rows))
     _, *places = scratch.fit(rows, threads, 1)
     call = forward.Forward(

@@ -93,7 +93,7 @@ def _after_paths(scores: Logits, sequence: Sequence, paths: Paths) -> Logits:
         scores = scores.index_copy(1, ids, penalised)
     if params.presence_penalty or params.frequency_penalty:
         ids, counts = _counts(scores, sequence.tokens[sequence.prompt :], paths)
-        penalised = scores[:, ids] - params.frequency_penalty * counts - params.presence_penalty * (counts > 0)
+        penalised = scores[:, ids] - params.frequency_penalty * counts - params.presence_penalty * (counts > 0).float()
         scores = scores.index_copy(1, ids, penalised)
     if params.bad_word_ids or sequence.produced < params.min_tokens:
         scores = scores.masked_fill(_forbidden(scores, sequence, paths), FORBIDDEN)
@@ -112,7 +112,7 @@ def _counts(scores: Logits, tokens: list[int], paths: Paths) -> tuple[Int[Tensor
     rows, drafted = torch.tensor(cells, dtype=torch.int64).view(-1, 2).T.contiguous()
     ids = torch.cat([generated, drafted]).unique()
     counts = torch.bincount(torch.searchsorted(ids, generated), minlength=len(ids)).float().repeat(len(paths), 1)
-    counts.index_put_((rows, torch.searchsorted(ids, drafted)), torch.ones(len(rows)), accumulate=True)
+    counts.index_put_((rows, torch.searchsorted(ids, drafted)), counts.new_ones(len(rows)), accumulate=True)
     return ids.to(scores.device), counts.to(scores.device)
 
 

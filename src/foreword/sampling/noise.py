@@ -121,7 +121,7 @@ class GumbelBuffer:
     def __init__(self, seed: int, vocab: int, *, device: torch.device | str | None = None) -> None:
         self._seed, self._vocab, self._device = seed, vocab, device
         self._ahead = max(4, _AHEAD_BYTES // (4 * vocab))
-        self._rows = torch.empty(4 * self._ahead, vocab, device=device)
+        self._rows = torch.empty(4 * self._ahead, vocab, device=device, dtype=torch.float32)
         self._first = self._end = 0  # positions first to end - 1 are in the buffer
 
     def rows(self, start: int, count: int) -> Float[Tensor, "count vocab"]:
@@ -141,7 +141,7 @@ class GumbelBuffer:
         if self._end - self._first + more > self._rows.shape[0]:
             kept = self._rows[start - self._first : self._end - self._first].clone()
             if kept.shape[0] + more > self._rows.shape[0]:
-                self._rows = torch.empty(2 * (kept.shape[0] + more), self._vocab, device=self._device)
+                self._rows = kept.new_empty(2 * (kept.shape[0] + more), self._vocab)
             self._rows[: kept.shape[0]] = kept
             self._first = start
         at = self._end - self._first

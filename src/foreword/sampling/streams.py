@@ -57,7 +57,7 @@ class NoiseStreams:
             return Noise(
                 None, self._uniform(sequences, draft, Stream.ACCEPT), self._uniform(sequences, draft, Stream.BONUS)
             )
-        unused = torch.zeros(len(sequences), draft.nodes + 1, device=self._device)
+        unused = torch.zeros(len(sequences), draft.nodes + 1, device=self._device, dtype=torch.float32)
         if all(sequence.params.greedy for sequence in sequences):
             return Noise(None, unused, unused)
         rows = [self._target(sequence, at, draft.nodes + 1) for sequence, at in zip(sequences, depths, strict=True)]
@@ -70,7 +70,7 @@ class NoiseStreams:
     def _target(self, sequence: Sequence, depths: list[int], width: int) -> Float[Tensor, "column vocab"]:
         """Return the target's Gumbel noise of the draws at `depths`, padded to `width` rows."""
         if sequence.params.greedy:
-            return torch.zeros(width, self._vocab, device=self._device)
+            return torch.zeros(width, self._vocab, device=self._device, dtype=torch.float32)
         rows = self._buffer(sequence).rows(len(sequence.tokens), max(depths) + 1)
         return rows if depths == list(range(width)) else rows[depths + [0] * (width - len(depths))]
 

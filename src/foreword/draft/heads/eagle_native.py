@@ -88,7 +88,7 @@ class NativeHead(Kernel):
         states = [self._before(read) for read in reads]
         pointers = [state.data_ptr() + row * state.stride(0) * 4 for state, taken in states for row in taken]
         given = (c_void_p * len(pointers))(*pointers)
-        hidden = torch.empty(forward.rows + beyond, self._model.hidden)
+        hidden = torch.empty(forward.rows + beyond, self._model.hidden, dtype=torch.float32)
         self._hidden = hidden[: forward.rows]
         self._alive += [states, given, hidden]
         forward.given, forward.hidden_states = ctypes.addressof(given), hidden.data_ptr()

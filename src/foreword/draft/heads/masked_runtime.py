@@ -200,7 +200,7 @@ class NativeLayers(Kernel):
 
     def hidden_states(self, requests: List[BlockRequest]) -> Float[Tensor, "requests block hidden"]:
         """Return the normed hidden states of every row of these blocks."""
-        hidden = torch.empty(len(requests), self._block, self._model.hidden)
+        hidden = torch.empty(len(requests), self._block, self._model.hidden, dtype=torch.float32)
         reads = [Read(one.id, self._lengths[one.id], [one.anchor, *self._masks], keep=0) for one in requests]
         call = self._prepare(reads, hidden[:0])
         for span in call.span[: call.spans]:

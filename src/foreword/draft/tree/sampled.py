@@ -77,9 +77,7 @@ class SampledTree:
         tree.tokens |= zip(children, tokens.tolist(), strict=True)
         if self._batch.draws.wants_probs:
             # Chosen siblings each have a one-hot distribution: none could have been another token.
-            one_hot = torch.zeros(len(tokens), len(distribution), device=distribution.device).scatter_(
-                1, tokens[:, None], 1.0
-            )
+            one_hot = distribution.new_zeros(len(tokens), len(distribution)).scatter_(1, tokens[:, None], 1.0)
             distributions = one_hot if sequence.params.greedy else probs(distribution[None]).expand(len(tokens), -1)
             tree.distributions |= zip(children, distributions, strict=True)
         return children
@@ -102,7 +100,9 @@ class SampledTree:
         distributions = [[tree.distributions[node] for node in sorted(tree.distributions)] for tree in self._rows]
         if not any(distributions):
             return Draft(trees)
-        probs = torch.zeros(len(trees), max(map(len, distributions)), len(next(filter(None, distributions))[0]))
+        probs = torch.zeros(
+            len(trees), max(map(len, distributions)), len(next(filter(None, distributions))[0]), dtype=torch.float32
+        )
         for row, drawn in enumerate(distributions):
             for place, distribution in enumerate(drawn):
                 probs[row, place] = distribution

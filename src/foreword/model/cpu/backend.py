@@ -139,9 +139,9 @@ class CpuBackend(ImageKernel):
     def read_hidden(
         self, reads: List[Read], layers: List[int]
     ) -> tuple[Float[Tensor, "kept vocab"], Float[Tensor, "rows features"]]:
-        logits = torch.empty(sum(read.keep for read in reads), self._model.vocab)
+        logits = torch.empty(sum(read.keep for read in reads), self._model.vocab, dtype=torch.float32)
         forward = self._prepare(reads, logits)
-        states = torch.empty(forward.rows, len(layers) * self._model.hidden)
+        states = torch.empty(forward.rows, len(layers) * self._model.hidden, dtype=torch.float32)
         numbers = (c_int64 * len(layers))(*layers)
         forward.hidden_layer_count, forward.hidden_layers = len(layers), ctypes.addressof(numbers)
         forward.hidden_states = states.data_ptr()
@@ -218,7 +218,7 @@ class CpuBackend(ImageKernel):
 
 def _embed_scale(embeddings: Any) -> float:
     """Return the factor that the model multiplies embeddings by, rounded as the model rounds it."""
-    return float(getattr(embeddings, "embed_scale", torch.ones(())).to(embeddings.weight.dtype))
+    return float(getattr(embeddings, "embed_scale", torch.ones((), dtype=torch.float32)).to(embeddings.weight.dtype))
 
 
 def turns_of(model: PreTrainedModel) -> List[Rotary | None]:

@@ -80,7 +80,9 @@ class ImageKernel(Kernel):
             places = images.positions[-3:, images.start : images.stop]
             places = places[:, None] if len(places) > 1 else places
             for rotary in filter(None, dict.fromkeys(self._turns)):
-                angles[rotary] = tuple(table.float().flatten(0, -2) for table in rotary(torch.zeros(1), places))
+                angles[rotary] = tuple(
+                    table.float().flatten(0, -2) for table in rotary(torch.zeros(1, dtype=torch.float32), places)
+                )
         reach = {kind: ends + torch.tensor([0, 1]) for kind, ends in images.reach.items()}
         self._images[id] = Seen(images, layers, angles, positions, reach, shift)
 

@@ -76,7 +76,7 @@ class Kernel(Paged[Rows]):
             self._library.foreword_move(byref(self._model), self.pool.addresses.buffer_info()[0], held, place)
 
     def read(self, reads: List[Read]) -> Float[Tensor, "kept vocab"]:
-        logits = torch.empty(sum(read.keep for read in reads), self._model.vocab)
+        logits = torch.empty(sum(read.keep for read in reads), self._model.vocab, dtype=torch.float32)
         forward = self._prepare(reads, logits)
         self._library.foreword_forward(byref(self._model), byref(forward), self._threads)
         self._note(reads)

@@ -78,7 +78,7 @@ def vectors(layer: Any) -> dict[str, Float[Tensor, "*size"]]:
 
 
 def _bias(linear: Any) -> Float[Tensor, "outputs"]:
-    return torch.zeros(architectures.shape(linear)[0]) if linear.bias is None else linear.bias
+    return torch.zeros(architectures.shape(linear)[0], dtype=torch.float32) if linear.bias is None else linear.bias
 
 
 def around(model: PreTrainedModel) -> dict[str, Float[Tensor, "size"]]:

@@ -99,7 +99,7 @@ class RecurrentBackend(CpuBackend):
         states = _states(model)
         self._sizes, self._count = _sizes(states[0]), len(states)
         self._memories: dict[int, Memory] = {}
-        self._copies = torch.empty(0)  # of states, for draft tokens
+        self._copies = torch.empty(0, dtype=torch.float32)  # of states, for draft tokens
         super().__init__(model, owned=owned)
         self.pool.prefixes.recurrent = True
 
@@ -165,7 +165,7 @@ class RecurrentBackend(CpuBackend):
         forward = super()._prepare(reads, logits, rows=rows, beyond=beyond)
         forward.room = (nodes + 1) * self._sizes.key_dim * self._sizes.dim
         if self._copies.numel() < self._threads * forward.room:
-            self._copies = torch.empty(self._threads * forward.room)
+            self._copies = torch.empty(self._threads * forward.room, dtype=torch.float32)
         forward.states = self._copies.data_ptr()
         return forward
 

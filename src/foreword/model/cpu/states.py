@@ -25,7 +25,7 @@ class Memory:
 
     def __init__(self, sizes: Recurrence, layers: int) -> None:
         self._sizes, self._layers = sizes, layers
-        self._held = torch.zeros(layers, sizes.heads, sizes.key_dim, sizes.dim)
+        self._held = torch.zeros(layers, sizes.heads, sizes.key_dim, sizes.dim, dtype=torch.float32)
         self._tail = torch.zeros(layers, sizes.taps - 1, sizes.channels, dtype=torch.bfloat16)
         self.state = State(held=self._held.data_ptr(), tail=self._tail.data_ptr())
         self.tokens: list[int] = []
@@ -95,7 +95,7 @@ class Memory:
         """Reallocate `slots` slots, copying those of the tokens before `end`."""
         sizes, state = self._sizes, self.state
         size = sizes.key_dim + sizes.dim + LANES
-        taken = torch.zeros(self._layers, slots, sizes.heads, size)
+        taken = torch.zeros(self._layers, slots, sizes.heads, size, dtype=torch.float32)
         inputs = torch.zeros(self._layers, slots, sizes.channels, dtype=torch.bfloat16)
         for position in range(state.folded, end):
             old, new = position % state.slots, position % slots

@@ -181,4 +181,4 @@ def _eager(
         scores = torch.cat([scores, extras.sinks.float()[None, :, :, None]], dim=-1)
     weights = scores.softmax(dim=-1)[..., : key.shape[2]].to(value.dtype)
     parts = (w @ v for w, v in zip(weights.split(KEYS, dim=-1), value.split(KEYS, dim=-2), strict=True))
-    return sum((part.float() for part in parts), torch.zeros(())).to(value.dtype)
+    return sum((part.float() for part in parts), torch.zeros((), dtype=torch.float32)).to(value.dtype)

@@ -87,7 +87,7 @@ def lm_head_weight(model: PreTrainedModel) -> Float[Tensor, "vocab hidden"] | No
     weight = head.weight.float()
     if not getattr(model.config, "is_encoder_decoder", False):
         return weight
-    rows = torch.tensor([[1.0], [0.0]], device=weight.device).expand(2, weight.shape[1])
+    rows = torch.tensor([[1.0], [0.0]], dtype=torch.float32, device=weight.device).expand(2, weight.shape[1])
     unscaled, (scores, bias) = weight.sum(1), apply_lm_head(model, rows).float()
     return weight * ((scores - bias) @ unscaled / unscaled.square().sum())
 

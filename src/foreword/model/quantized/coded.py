@@ -153,4 +153,4 @@ def _widened(one: Coded, group: int) -> Coded:
 
 
 def _zeros(one: Coded) -> Scales:
-    return Scales(torch.zeros(len(one.codes), one.groups))
+    return Scales(torch.zeros(len(one.codes), one.groups, dtype=torch.float32))

@@ -19,7 +19,7 @@ def coded(blocks: UInt8[Tensor, "outputs groups bytes"], scales: UInt8[Tensor, "
     """Return the matrix of one expert, exactly: levels are twice the numbers, scales half the powers of two."""
     codes = torch.stack([blocks & 15, blocks >> 4], dim=-1).flatten(1)
     levels = torch.tensor([*HALVES, *(-level for level in HALVES)], dtype=torch.int8)
-    scale = torch.ldexp(torch.ones(scales.shape), scales.int() - 128)
+    scale = torch.ldexp(torch.ones(scales.shape, dtype=torch.float32), scales.int() - 128)
     return Coded(codes, levels, Scales(scale), None, BLOCK)
 
 
