@@ -375,6 +375,37 @@ def test_a_position_where_nothing_is_allowed_is_an_error_that_says_so():
         finish(engine(target()), requests(processors=(nothing,)))
 
 
+@pytest.mark.parametrize("rule", ["match", "rejection"])
+def test_error_of_one_request_leaves_others_their_round(rule):
+    """The failed one gets its error; every other one its tokens of that very round."""
+
+    broken = []
+
+    def breaks(tokens, scores):
+        if broken:
+            raise RuntimeError("this processor is broken")
+        return scores
+
+    loop = engine(target(), drafter("lm"), 3, rule=rule)
+    params = [SamplingParams(temperature=0, max_tokens=16, ignore_eos=True, processors=p) for p in ((), (breaks,), ())]
+    several = [Request(prompt, one) for prompt, one in zip(prompts()[:3], params, strict=True)]
+    first, failing, last = (one.sequence(loop.target.eos) for one in several)
+    for sequence in (first, failing, last):
+        loop.add(sequence)
+    loop.step()
+    before = [first.produced, last.produced]
+    broken.append(True)
+    with pytest.raises(RuntimeError, match="this processor is broken"):
+        loop.step()
+    assert (first.produced > before[0], last.produced > before[1]) == (True, True)
+    assert (failing.finish_reason, first.finish_reason, last.finish_reason) == ("abort", None, None)
+    assert isinstance(failing.error, RuntimeError)
+    while not loop.idle:
+        loop.step()
+    for sequence, answer in ((first, truth()[0]), (last, truth()[2])):
+        assert sequence.tokens[sequence.prompt :] == answer.tokens[:16]
+
+
 @pytest.mark.sample(5)
 @pytest.mark.parametrize("rule", ["match", "rejection", "block"])
 @pytest.mark.parametrize("drafter_name", ["lm", "wrong", "tree"])

@@ -43,7 +43,7 @@ class Engine:
 
     def speculator(self, drafter: Drafter, rule: Rule, budget: DraftBudget) -> Speculator:
         """Return a speculator for this target. Raises ModelError if the target cannot serve the drafter."""
-        return Speculator(self.target, drafter, rule, budget, self.abort)
+        return Speculator(self.target, drafter, rule, budget)
 
     def add(self, sequence: Sequence, speculator: Speculator | None = None) -> None:
         """Queue a sequence, with its own speculator or the default one."""
@@ -217,11 +217,11 @@ class Engine:
     def _commit(self, sub_batch: SubBatch, logits: list[Tensor]) -> list[Delta]:
         """Commit the verdict, sequence by sequence. A failure ends only the sequence it belongs to."""
         before, deltas = perf_counter(), []
-        rows = zip(
-            sub_batch.batch.sequences, sub_batch.verdict.kept, sub_batch.verdict.said(sub_batch.draft), strict=True
-        )
-        for row, (sequence, path, emitted) in enumerate(rows):
+        several = sub_batch.batch.sequences, sub_batch.verdict.kept, sub_batch.verdict.said(sub_batch.draft)
+        for row, (sequence, path, emitted) in enumerate(zip(*several, strict=True)):
             try:
+                if sequence.error is not None:  # its own parameters failed
+                    raise sequence.error
                 deltas.append(self._append(sequence, sub_batch, row, logits[row], path, sequence.with_end(emitted)))
             except BaseException as error:  # noqa: BLE001 - interrupts too: the other sequences must keep their tokens
                 sequence.finish_reason = "abort"

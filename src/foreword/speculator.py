@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from collections.abc import Sequence as List
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -72,15 +72,13 @@ class Speculator:
     and each pause give a RuntimeWarning; `Sequence.undrafted` keeps the reason.
     """
 
-    def __init__(
-        self, target: Model, drafter: Drafter, rule: Rule, budget: DraftBudget, give_up: Callable[[Sequence], None]
-    ) -> None:
+    def __init__(self, target: Model, drafter: Drafter, rule: Rule, budget: DraftBudget) -> None:
         """Raises ModelError if the drafter reads hidden states that the target does not expose."""
         if drafter.hidden_layers:
             target.check_hidden_states(drafter.hidden_layers)
         self.target, self.drafter, self.rule, self.budget = target, drafter, rule, budget
         self.draws = NoiseStreams(target.vocab, shared=rule.shares_noise, lists=rule.lists, device=target.device)
-        self._verifier = Verifier(rule, self.draws, give_up)
+        self._verifier = Verifier(rule, self.draws)
         self.failed: str | None = None
         """The last error of the drafter."""
         self._faults = self._clean = self._paused = 0

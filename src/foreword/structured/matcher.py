@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as List
+from contextlib import contextmanager
+from time import thread_time
 from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Bool, Int, UInt8
 from torch import Tensor
 
+from foreword.errors import InvalidRequest
 from foreword.types import DraftTree
 
 if TYPE_CHECKING:
@@ -18,6 +22,12 @@ _BITS = (torch.arange(256)[:, None] >> torch.arange(8) & 1).bool()
 """Bits of each byte, lowest first."""
 FEW = 32
 """Tokens. Most that may begin a forced text: one for each of its prefixes that is a token."""
+RESERVE, EARNED = 1.0, 0.1
+"""Seconds of processor time. Most that one answer's masks may take at once, and what each round adds to it.
+
+A usual mask takes less than 1 ms, but those of an ambiguous grammar grow with the cube of the text, and all requests
+wait for them.
+"""
 
 
 class AnswerGrammar:
@@ -25,6 +35,8 @@ class AnswerGrammar:
 
     The end of the text is a token of its own for the grammar, one id beyond the vocabulary. Where it may come, the
     request's end-of-text tokens may.
+
+    An error ends this answer alone: `allowed` raises it, which verification calls for one answer at a time.
     """
 
     def __init__(self, matcher: GrammarMatcher, pieces: List[bytes], ends: frozenset[int], prompt: int) -> None:
@@ -35,15 +47,25 @@ class AnswerGrammar:
         self._matcher, self._pieces, self._ends = matcher, pieces, ends
         self._end = len(pieces)
         self._bits = torch.zeros(1, self._end // 32 + 1, dtype=torch.int32)
-        self._only_end = self._bits.view(torch.uint8).clone()
-        self._only_end[0, self._end // 8] = 1 << self._end % 8
+        self._padding = _packed(range(self._end + 1, 32 * self._bits.shape[1]), self._bits)
+        """Bits beyond the end of the text, which xgrammar may set."""
+        self._only_end = _packed([self._end], self._bits).view(torch.uint8)
         self._read = prompt
         """Committed tokens that the matcher has read, and the prompt."""
         self._path: list[int] = []
         """Draft tokens that it has read after them."""
+        self._reserve = RESERVE
+        """Seconds of processor time left."""
+        self._error: Exception | None = None
+        """An error while drafting."""
 
     def allowed(self, tokens: list[int], paths: list[list[int]]) -> Bool[Tensor, "rows vocab"]:
-        """Return the tokens that may follow each path; none after a refused one, all after the end of the text."""
+        """Return the tokens that may follow each path; none after a refused one, all after the end of the text.
+
+        Raises InvalidRequest if the masks take too long.
+        """
+        if self._error is not None:
+            raise self._error
         bits = torch.zeros(len(paths), self._bits.shape[1], dtype=torch.int32)
         over = []
         for row, path in enumerate(paths):
@@ -52,7 +74,7 @@ class AnswerGrammar:
             if self._matcher.is_terminated():
                 over.append(row)
             else:
-                self._matcher.fill_next_token_bitmask(bits, row)
+                self._fill(bits, row)
         unpacked = _unpacked(bits)
         allowed, may_end = unpacked[:, : self._end], unpacked[:, self._end]
         for token in self._ends:
@@ -64,9 +86,10 @@ class AnswerGrammar:
     def accepted(self, tokens: list[int], tree: DraftTree) -> list[int]:
         """Return the nodes of a draft tree whose whole path the grammar accepts, parents first."""
         kept, paths = {-1}, tree.paths
-        for node, parent in enumerate(tree.parents):
-            if parent in kept and self._move(tokens, paths[node + 1]):
-                kept.add(node)
+        with self._drafting():
+            for node, parent in enumerate(tree.parents):
+                if parent in kept and self._drafts and self._move(tokens, paths[node + 1]):
+                    kept.add(node)
         return sorted(kept - {-1})
 
     def forced(self, tokens: list[int], path: list[int], most: int) -> list[int]:
@@ -76,15 +99,15 @@ class AnswerGrammar:
         `find_jump_forward_string`, never returns from a grammar that forces an endless text.
         """
         span: list[int] = []
-        if not self._move(tokens, path):
-            return span
-        while len(span) < most and not self._matcher.is_terminated():
-            choices = self._choices()
-            longest = max(choices, key=lambda token: len(self._pieces[token]), default=-1)
-            if longest < 0 or not all(self._pieces[longest].startswith(self._pieces[token]) for token in choices):
-                break
-            self._step(longest)
-            span.append(longest)
+        with self._drafting():
+            moved = self._drafts and self._move(tokens, path)
+            while moved and self._drafts and len(span) < most and not self._matcher.is_terminated():
+                choices = self._choices()
+                longest = max(choices, key=lambda token: len(self._pieces[token]), default=-1)
+                if longest < 0 or not all(self._pieces[longest].startswith(self._pieces[token]) for token in choices):
+                    break
+                self._step(longest)
+                span.append(longest)
         return span
 
     def finished(self, tokens: list[int]) -> bool:
@@ -92,6 +115,19 @@ class AnswerGrammar:
         if not self._move(tokens, []) or not self._matcher.is_completed():
             return False
         return torch.equal(self._next_bytes(), self._only_end)
+
+    @contextmanager
+    def _drafting(self) -> Iterator[None]:
+        """Keep an error for `allowed`: here it would be of all answers that are drafted together."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - an error of a library ends this answer alone
+            self._error = error
+
+    @property
+    def _drafts(self) -> bool:
+        """Whether drafts have time left: the last half is for what the answer itself needs."""
+        return self._reserve > RESERVE / 2
 
     def _choices(self) -> list[int]:
         """Return the tokens that may come next; none if they are too many for a forced text, or the text may end."""
@@ -102,8 +138,26 @@ class AnswerGrammar:
         return [] if self._end in choices else choices
 
     def _next_bytes(self) -> UInt8[Tensor, "1 bytes"]:
-        self._matcher.fill_next_token_bitmask(self._bits)
+        self._fill(self._bits)
         return self._bits.view(torch.uint8)
+
+    def _fill(self, bits: Int[Tensor, "rows words"], row: int = 0) -> None:
+        """Set the bits of the tokens that may come next."""
+        with self._charged():
+            self._matcher.fill_next_token_bitmask(bits, row)
+        bits[row] &= ~self._padding[0]
+
+    @contextmanager
+    def _charged(self) -> Iterator[None]:
+        """Take the processor time from the reserve; raise InvalidRequest once it is used up."""
+        before = thread_time()
+        yield
+        self._reserve -= thread_time() - before
+        if self._reserve < 0:
+            raise InvalidRequest(
+                "cannot go on with this answer: what it must follow takes too long to compute at every token. Give a "
+                "grammar with fewer ways to read one text"
+            )
 
     def _move(self, tokens: list[int], path: List[int]) -> bool:
         """Move the matcher to the end of `path`, after all committed tokens; return False if it refuses the path."""
@@ -112,6 +166,7 @@ class AnswerGrammar:
             for token in tokens[self._read :]:
                 self._accept(token)
             self._read = len(tokens)
+            self._reserve = min(self._reserve + EARNED, RESERVE)
         shared = 0
         while shared < min(len(path), len(self._path)) and path[shared] == self._path[shared]:
             shared += 1
@@ -132,8 +187,17 @@ class AnswerGrammar:
 
     def _accept(self, token: int) -> bool:
         if self._pieces[token]:
-            return self._matcher.accept_token(token)
+            with self._charged():
+                return self._matcher.accept_token(token)
         return token in self._ends and self._matcher.accept_token(self._end)
+
+
+def _packed(ids: Iterable[int], like: Int[Tensor, "rows words"]) -> Int[Tensor, "rows words"]:
+    """Return one row of bits with those of `ids` set."""
+    bits = torch.zeros_like(like[:1]).view(torch.uint8)
+    for token in ids:
+        bits[0, token // 8] |= 1 << token % 8
+    return bits.view(like.dtype)
 
 
 def _unpacked(bits: Int[Tensor, "rows words"]) -> Bool[Tensor, "rows ids"]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -12,7 +11,7 @@ from torch import Tensor
 from foreword.sampling.draw import choose, one_hot, walk
 from foreword.sampling.logits import Columns, weights_or_invalid
 from foreword.sampling.streams import NoiseStreams
-from foreword.types import Batch, Draft, SamplingParams, Sequence, Verdict
+from foreword.types import Batch, Draft, SamplingParams, Verdict
 from foreword.verify import Follow, Rule
 
 Logits = list[Float[Tensor, "_ vocab"]]
@@ -34,10 +33,10 @@ class Distributions:
 
 
 class Verifier:
-    """Applies one rule. Calls `give_up` with a sequence whose own parameters fail, before raising the error."""
+    """Applies one rule. An error of a sequence's own parameters goes to `Sequence.error`; the others go on."""
 
-    def __init__(self, rule: Rule, draws: NoiseStreams, give_up: Callable[[Sequence], None]) -> None:
-        self._rule, self._draws, self._give_up = rule, draws, give_up
+    def __init__(self, rule: Rule, draws: NoiseStreams) -> None:
+        self._rule, self._draws = rule, draws
 
     def verify(self, batch: Batch, draft: Draft, distributions: Distributions) -> Verdict:
         """Return the accepted nodes and the target's next token of each sequence."""
@@ -79,9 +78,9 @@ class Verifier:
             paths = draft.trees[row].paths if sequence.params.reads_path else None
             try:
                 distribution, columns = weights_or_invalid(logits[row], sequence, paths)
-            except Exception:  # the other sequences continue in the engine's next step
-                self._give_up(sequence)
-                raise
+            except Exception as error:  # noqa: BLE001 - of this sequence alone; the engine ends it at its commit
+                sequence.error = error
+                distribution, columns = torch.zeros_like(logits[row], dtype=torch.float32), frozenset()
             rows.append(distribution)
             invalid.append(columns)
         return Distributions(rows, unscaled, invalid)
