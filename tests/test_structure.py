@@ -37,7 +37,7 @@ draft/tree/sampled draft/tree/shapes verify/block verify/kseq verify/residual ve
 verify/without_replacement budget/learned budget/stopping model/architectures model/cpu model/cuda model/head_layers
 model/loading model/pool/dynamic_rope model/pool/hooks model/pool/positions model/pool/seq2seq model/probe/excerpt
 model/quantized model/seq2seq model/shared_encoder model/skip model/view model/vision model/weights sampling/filters
-types/round types/speech
+types/method types/round types/speech
 """.split()
 """What serves one method, rule, budget or kind of model, is only faster, or only reports: not part of the core."""
 MOST_FILES = 20

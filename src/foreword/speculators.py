@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import cast
 
 from foreword.budget import DraftBudget, FixedBudget, Measure, policy
-from foreword.draft import MODEL, PLAIN, WITH_DRAFT, MethodSpec, check_seq2seq, usual
+from foreword.draft import MODEL, PLAIN, WITH_DRAFT, MethodSpec, check_seq2seq, spelled, usual
 from foreword.draft import method as find_method
 from foreword.draft.base import Drafter, Source
 from foreword.draft.cross_vocab.pairing import load_with_fallback
-from foreword.draft.ensemble.recipe import Sources, shipped
+from foreword.draft.ensemble.recipe import Loader, Sources, shipped
 from foreword.draft.online.learner import Learning, taught
 from foreword.engine import Engine
 from foreword.errors import InvalidRequest, VocabularyMismatch
 from foreword.model import Mode, Model, Tokenizer, check_decoder_only, measure
+from foreword.shared import Shared
 from foreword.speculator import Speculator
 from foreword.types import SamplingParams
 from foreword.verify import Rule
@@ -24,6 +26,8 @@ from foreword.verify import rule as find_rule
 
 Decides = Callable[[Measure], DraftBudget]
 """Creates a budget policy from a function that measures the target's forwards."""
+UNUSED = 16
+"""Speculators that no request uses and that stay in memory, with their drafters and what they have learnt."""
 
 
 class Speculators:
@@ -48,12 +52,17 @@ class Speculators:
         self._target, self._tokenizer, self._sources = target, tokenizer, sources
         self._method, self._rule, self._decides = method, rule, decides
         self._bundled = bundled
-        self._drafters: dict[str, Drafter] = {}
-        self._cache: dict[tuple[object, ...], Speculator] = {}
+        self._members: Shared[Drafter] = Shared()
+        """By name and source, for ensembles and alone."""
+        self._drafters: Shared[Drafter] = Shared()
+        """By method. Speculators hold them."""
+        self._speculators: Shared[Speculator] = Shared(UNUSED)
+        self._loading = ThreadPoolExecutor(1, "foreword-loading")
+        """One thread, so that no drafter is loaded twice; rounds go on meanwhile."""
 
     def usual(self, how: Learning | None, *, anyhow: bool) -> tuple[Drafter, Rule, DraftBudget]:
         """Return the defaults of requests. `anyhow`: the method is not explicit, so a fallback may replace it."""
-        drafter = self._drafters[self._method] = self._load(self._method, how, anyhow=anyhow)
+        drafter = self._drafters.get(self._method, partial(self._load, self._method, how, anyhow=anyhow))
         return drafter, self._rule_for(self._method, self._rule), self._width(self._method, self._decides)
 
     def for_request(self, engine: Engine, params: SamplingParams) -> Speculator:
@@ -64,15 +73,27 @@ class Speculators:
         key = (params.method, params.rule, params.budget, params.nodes)
         if key in ((None, None, None, None), (self._method, None, None, None)):
             return engine.usual  # one budget for both, so that it learns from all of them
-        if key not in self._cache:
-            method, decides = params.method or self._method, self._decides
-            if params.budget is not None or params.nodes is not None:
-                decides = policy(params.budget, params.nodes)
-            rule, budget = self._rule_for(method, params.rule or self._rule), self._width(method, decides)
-            if method not in self._drafters:
-                self._drafters[method] = self._load(method, None, anyhow=False)
-            self._cache[key] = engine.speculator(self._drafters[method], rule, budget)
-        return self._cache[key]
+        return self._speculators.get(key, lambda: engine.speculator(self.load(params).result(), *self._chosen(params)))
+
+    def load(self, params: SamplingParams) -> Future[Drafter]:
+        """Return the drafter of a request, loaded in another thread if it is not in memory. Thread-safe.
+
+        Raises UnknownMethod for an unknown name and InvalidRequest if the drafter cannot be created.
+        """
+        method = params.method or self._method
+        found, loaded = self._drafters.find(method), Future[Drafter]()
+        if found is not None:
+            loaded.set_result(found)
+            return loaded
+        self._rule_for(method, params.rule or self._rule)  # refuse wrong names before a model is loaded
+        make = partial(self._load, method, None, anyhow=False)
+        return self._loading.submit(self._drafters.get, method, make)
+
+    def _chosen(self, params: SamplingParams) -> tuple[Rule, DraftBudget]:
+        method, decides = params.method or self._method, self._decides
+        if params.budget is not None or params.nodes is not None:
+            decides = policy(params.budget, params.nodes)
+        return self._rule_for(method, params.rule or self._rule), self._width(method, decides)
 
     def _rule_for(self, method: str, rule: str) -> Rule:
         return find_rule(rule, draws=find_method(method).draws, trees=self._target.mode is Mode.TREE)
@@ -87,7 +108,10 @@ class Speculators:
             check_seq2seq(name, self._target.name)
         if how is not None:
             check_decoder_only(self._target, "learn from answers")
-        load = partial(load_with_fallback, kind) if anyhow else kind.load
+        loader = Loader(name, kind, Shared())  # what learns is shared with no other method
+        if how is None:
+            loader = Loader(name, kind, self._members, partial(taught, target=self._target, settings=None))
+        load = partial(load_with_fallback, loader) if anyhow else loader.load
         try:
             source = cast("Source", self._source(name, kind))
             return taught(load(source, self._target, self._tokenizer), self._target, how)
@@ -122,6 +146,7 @@ def source_of(sources: Sources, name: str, kind: type[Drafter] | MethodSpec) -> 
         return sources
     for one in sources:
         find_method(one)
+    sources = {spelled(one): source for one, source in sources.items()}
     if isinstance(kind, MethodSpec):
         members = [member for member, _ in kind.parts]
         return {name: source for name, source in sources.items() if name in members} or None
@@ -137,3 +162,12 @@ def check_source(source: Sources, name: str, kind: type[Drafter] | MethodSpec) -
     """Raise InvalidRequest where a method needs a source and there is none."""
     if kind.needs and source is None:
         raise InvalidRequest(f"cannot use method {name!r}: it needs {kind.takes}. Give draft='folder or hub id'")
+
+
+def described(engine: Engine, method: str) -> str:
+    """Return an LLM in one line: its target, its defaults, and how the target runs."""
+    target = engine.target
+    about = f"method={method!r}, rule={engine.rule.name!r}, budget={type(engine.budget).__name__}"
+    forms = "".join(f", {name}={form!r}" for name, form in target.forms.items())
+    kind = f"dtype='{target.dtype}'".replace("torch.", "") + forms
+    return f"LLM({target.name!r}, {about}, {kind}, device='{target.device}', backend={target.capability.backend!r})"

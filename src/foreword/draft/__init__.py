@@ -13,6 +13,7 @@ from foreword.draft.ensemble.base import EnsembleDrafter
 from foreword.draft.ensemble.recipe import MethodSpec
 from foreword.errors import InvalidRequest, UnknownMethod, named
 from foreword.model.loading.checkpoint import kinds
+from foreword.types.method import spelled
 
 METHODS: dict[str, str] = {
     "none": "foreword.draft.none:NoDrafter",
@@ -66,7 +67,8 @@ def method(name: str) -> type[Drafter] | MethodSpec:
     """
     if not isinstance(name, str) or not name.strip():
         raise InvalidRequest(f"cannot use method={name!r}: it is no name. Methods: {', '.join(names())}")
-    match = re.fullmatch(r"\s*([\w-]+)\s*(?:\((.*)\))?\s*", name)
+    name = spelled(name)
+    match = re.fullmatch(r"([\w-]+)(?:\((.*)\))?", name)
     if match is None:
         raise InvalidRequest(
             f"cannot read the method {name!r}: it is no name. Write one, or an ensemble: name(one, two)"
@@ -147,4 +149,4 @@ def _arguments(inside: str) -> list[str]:
     return [argument.strip() for argument in arguments]
 
 
-__all__ = ["HEAD", "METHODS", "MODEL", "Drafter", "MethodSpec", "installed", "method", "names", "package"]
+__all__ = ["HEAD", "METHODS", "MODEL", "Drafter", "MethodSpec", "installed", "method", "names", "package", "spelled"]

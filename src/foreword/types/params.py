@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from foreword.errors import InvalidRequest, check_unicode
 from foreword.types import constraint
+from foreword.types.method import spelled
 
 if TYPE_CHECKING:  # the command line checks its options before it loads torch
     from jaxtyping import Float, Int
@@ -217,6 +218,10 @@ def _name(name: str, value: Any) -> str | None:
     return value
 
 
+def _method(name: str, value: Any) -> str | None:
+    return None if _name(name, value) is None else spelled(value)
+
+
 def _text_or_ids(name: str, value: Any) -> str | tuple[int, ...]:
     return check_unicode(name, value) if isinstance(value, str) else _ids(name, value)
 
@@ -282,7 +287,7 @@ _CHECKS: dict[str, Check] = {
     "language": _text,
     "tenant": _text,
     "priority": whole(-(2**31), 2**31, "[-2**31, 2**31]"),
-    "method": _name,
+    "method": _method,
     "rule": _name,
     "budget": _name,
     "nodes": whole(0, NODES, optional=True),

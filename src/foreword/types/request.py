@@ -110,6 +110,8 @@ class Sequence:
     """The error that ended this sequence, e.g. of its own logits processor."""
     undrafted: str | None = None
     """Why drafting was turned off for this sequence; None while it is on."""
+    speculator: object = None
+    """What drafts for it: in memory as long as the sequence is."""
     unread: deque[Delta] = field(default_factory=deque)
     """Committed deltas that the caller has not read yet."""
     stats: Stats = field(default_factory=Stats)

@@ -362,7 +362,7 @@ def test_what_is_hoped_of_a_part_gives_way_to_what_it_does():
 def test_a_recipe_is_read_from_its_name():
     recipe = method(" fuse( ngram , cascade(suffix,lm) ) ")
     assert isinstance(recipe, MethodSpec)
-    assert (recipe.kind, [name for name, _ in recipe.parts]) == (FusedDrafter, ["ngram", "cascade(suffix,lm)"])
+    assert (recipe.kind, [name for name, _ in recipe.parts]) == (FusedDrafter, ["ngram", "cascade(suffix, lm)"])
     assert recipe.needs
     made = recipe.load(draft(), target(), tokenizer())
     assert isinstance(made, FusedDrafter)

@@ -1,9 +1,10 @@
-"""The spec of an ensemble, written like a call, whose members are loaded one by one; names no method."""
+"""The spec of an ensemble, written like a call, and the loading of methods that share members; names no method."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -12,6 +13,7 @@ from foreword.draft.base import MODEL, Drafter, Source
 from foreword.draft.ensemble.base import EnsembleDrafter
 from foreword.errors import InvalidRequest
 from foreword.model import Model, Tokenizer
+from foreword.shared import Shared
 
 Sources = Source | Mapping[str, Source]
 """One source, or one per member by its name."""
@@ -64,14 +66,17 @@ class MethodSpec:
     def learns(self) -> bool:
         return any(part.learns for _, part in self.parts)
 
-    def load(self, source: Sources, target: Model, tokenizer: Tokenizer | None) -> Drafter:
+    def load(
+        self, source: Sources, target: Model, tokenizer: Tokenizer | None, loader: Loader | None = None
+    ) -> Drafter:
         """Load every member. One source goes to the member that needs it; several are given by name.
 
-        Raises InvalidRequest if a name is no member's, or no member takes the source; and what the members raise.
+        `loader` loads members as well; they are loaded for this ensemble alone without one. Raises InvalidRequest if a
+        name is no member's, or no member takes the source; and what the members raise.
         """
-        sources = self._shared(source)
-        members = [part.load(cast("Source", sources.get(name)), target, tokenizer) for name, part in self.parts]
-        return self.kind(members)
+        sources, loader = self._shared(source), loader or Loader("", self, Shared())
+        loaders = [(name, replace(loader, name=name, kind=part)) for name, part in self.parts]
+        return self.kind([one.load(cast("Source", sources.get(name)), target, tokenizer) for name, one in loaders])
 
     @property
     def _by_need(self) -> list[tuple[str, type[Drafter] | MethodSpec]]:
@@ -92,3 +97,29 @@ class MethodSpec:
         if not takers:
             raise InvalidRequest(f"cannot use draft: none of {', '.join(names)} takes a source. Leave draft=None")
         return {takers[0]: source}
+
+
+@dataclass(frozen=True, slots=True)
+class Loader:
+    """Loads one method. A drafter in memory, alone or as the member of an ensemble, is not loaded again.
+
+    Its state is kept by sequence, and each sequence has one method, so several methods can draft with it.
+    """
+
+    name: str
+    kind: type[Drafter] | MethodSpec
+    shared: Shared[Drafter]
+    """Drafters in memory, by name and source."""
+    finish: Callable[[Drafter], Drafter] = lambda drafter: drafter
+    """Called with a drafter that was loaded, before its first use."""
+
+    def load(self, source: Source, target: Model, tokenizer: Tokenizer | None) -> Drafter:
+        """Return the drafter of the method. Raises what the method's own `load` raises."""
+        if isinstance(self.kind, MethodSpec):
+            return self.kind.load(source, target, tokenizer, self)
+        key = (self.name, str(source) if isinstance(source, str | Path) else id(source))
+        return self.shared.get(key, partial(self._loaded, source, target, tokenizer))
+
+    def _loaded(self, source: Source, target: Model, tokenizer: Tokenizer | None) -> Drafter:
+        assert not isinstance(self.kind, MethodSpec)
+        return self.finish(self.kind.load(source, target, tokenizer))

@@ -1,0 +1,45 @@
+"""Objects that take long to make and much memory: each exists once, and is freed some time after its last use."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar
+from weakref import WeakValueDictionary
+
+Held = TypeVar("Held")
+
+
+class Shared(Generic[Held]):
+    """Objects by key: those in use, and of the others the ones used last.
+
+    An object that a request still uses is found again even after others took its place, so that it exists once.
+    """
+
+    def __init__(self, unused: int = 0, size: Callable[[Held], int] = lambda _: 1) -> None:
+        """`unused`: sum of the sizes of the objects kept for later that nothing else holds."""
+        self._unused, self._size = unused, size
+        self._alive: WeakValueDictionary[Hashable, Held] = WeakValueDictionary()
+        self._last: OrderedDict[Hashable, Held] = OrderedDict()
+        self._held = 0
+
+    def __len__(self) -> int:
+        return len(self._alive)
+
+    def find(self, key: Hashable) -> Held | None:
+        """Return the object of a key, or None. Thread-safe."""
+        return self._alive.get(key)
+
+    def get(self, key: Hashable, make: Callable[[], Held]) -> Held:
+        """Return the object of a key; make it if there is none. Raises what `make` raises."""
+        found = self._alive.get(key)
+        if found is None:
+            found = self._alive[key] = make()
+        if key not in self._last:
+            self._held += self._size(found)
+        self._last[key] = found
+        self._last.move_to_end(key)
+        while self._held > self._unused:
+            _, oldest = self._last.popitem(last=False)
+            self._held -= self._size(oldest)
+        return found
