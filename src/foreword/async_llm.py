@@ -109,8 +109,10 @@ class AsyncLLM:
             self._named[id] = job
         try:
             requests = [await self._read(prompt, params) for prompt, params in requests]
+            held = [await self._ready(params) for _, params in requests]
             self._call_in_thread(partial(self._start, job, requests), starts=True)
             await job.started()
+            del held  # the sequences have it
             yield job
         finally:
             self._named.pop(id or "", None)
@@ -166,13 +168,20 @@ class AsyncLLM:
         await self.close()
 
     async def _read(self, prompt: Prompt, params: SamplingParams | None) -> tuple[Prompt, SamplingParams | None]:
-        """Tokenize texts, and compile what an answer must follow, in another thread, so that rounds go on meanwhile."""
-        if isinstance(params, SamplingParams) and params.structured:
-            await asyncio.to_thread(self.llm.compile, params)
+        """Tokenize the texts of a request in another thread, so that rounds go on meanwhile."""
         if not has_texts(prompt, params):
             return prompt, params
         read, params = await asyncio.to_thread(self.llm.read, prompt, params)
         return cast("list[int]", read), params
+
+    async def _ready(self, params: SamplingParams | None) -> tuple[object, ...]:
+        """Compile what an answer must follow and load what drafts for it, beside the rounds; hold the result."""
+        if not isinstance(params, SamplingParams):
+            return ()
+        compiling = self.llm.compiling(params)
+        grammar = compiling and await asyncio.wrap_future(compiling)
+        loading = self.llm.load(params)
+        return grammar, loading and await asyncio.wrap_future(loading)
 
     # ---- the thread
 

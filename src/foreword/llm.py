@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from collections.abc import Sequence as List
+from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from threading import Lock, RLock
@@ -12,7 +13,7 @@ from threading import Lock, RLock
 from foreword import bundled
 from foreword.budget import DraftBudget, policy
 from foreword.chats import Message, Options, Tool, image_reader
-from foreword.draft import MODEL, WITH_DRAFT
+from foreword.draft import MODEL, WITH_DRAFT, Drafter, spelled
 from foreword.draft import method as find_method
 from foreword.draft.ensemble.recipe import Sources, shipped
 from foreword.draft.online.learner import Learning, OnlineLearner, teaching
@@ -27,7 +28,7 @@ from foreword.requests import Request, Requests, completed, has_texts
 from foreword.scheduler import Scheduler
 from foreword.scoring import score
 from foreword.speculator import Speculator
-from foreword.speculators import Speculators, check_source, default_method, source_of
+from foreword.speculators import Speculators, check_source, default_method, described, source_of
 from foreword.speech.transcribe import Transcribes
 from foreword.types import Completion, Delta, SamplingParams, Sequence, SpeechPrompt, TokenLogprob
 from foreword.types.params import NODES, whole
@@ -89,7 +90,7 @@ class LLM(Transcribes):
         how = dict(dtype=dtype, device=device, backend=backend, trust_remote_code=trust_remote_code) | forms
         check_given(target, draft, tokenizer, **how)
         self.method = default_method(draft) if method is None else method
-        drafter = find_method(self.method)
+        drafter, self.method = find_method(self.method), spelled(self.method)
         source = source_of(draft, self.method, drafter)
         if not is_bundled:
             check_source(source, self.method, drafter)
@@ -161,13 +162,7 @@ class LLM(Transcribes):
         self.close()
 
     def __repr__(self) -> str:
-        if self._closed:
-            return "<LLM, closed>"
-        target, engine = self.target, self.engine
-        about = f"method={self.method!r}, rule={engine.rule.name!r}, budget={type(engine.budget).__name__}"
-        forms = "".join(f", {name}={form!r}" for name, form in target.forms.items())
-        kind = f"dtype='{target.dtype}'".replace("torch.", "") + forms
-        return f"LLM({target.name!r}, {about}, {kind}, device='{target.device}', backend={target.capability.backend!r})"
+        return "<LLM, closed>" if self._closed else described(self.engine, self.method)
 
     def save_draft(self, folder: str | Path) -> None:
         """Save the trained draft model as a checkpoint for `draft=`; the folder appears complete or not at all.
@@ -247,12 +242,9 @@ class LLM(Transcribes):
         with self._locked():
             try:
                 self.engine.step()
-            except Exception as error:
-                failed = [one for one in self._running.values() if one.finish_reason == "abort"]
-                if not failed:
+            except Exception:
+                if not any(one.error for one in self._running.values()):
                     raise
-                for sequence in failed:
-                    sequence.error = sequence.error or error
 
     def forget(self, sequence: Sequence) -> None:
         """Release a sequence; abort it if it still runs."""
@@ -265,11 +257,16 @@ class LLM(Transcribes):
 
     def prepare(self, prompt: Prompt | SpeechPrompt, params: SamplingParams | None) -> list[Sequence]:
         """Return `params.n` sequences for a prompt. Raises InvalidRequest if the request cannot be served."""
-        self.compile(params)
+        if not self._closed:
+            self._requests.compile(params)
         request = self.read(prompt, params)
         with self._locked():  # images run the model
             sequences = self._requests.sequences(*request)
-            self.speculator(sequences[0].params)
+        loading = self.load(sequences[0].params)
+        _drafter = loading and loading.result()
+        with self._locked():
+            for sequence in sequences:
+                sequence.speculator = self.speculator(sequence.params)
         return sequences
 
     def read(self, prompt: Prompt | SpeechPrompt, params: SamplingParams | None) -> Request:
@@ -277,10 +274,13 @@ class LLM(Transcribes):
         with self._reading(lock=has_texts(prompt, params)) as requests:
             return requests.read(prompt, params)
 
-    def compile(self, params: SamplingParams | None) -> None:
-        """Compile what an answer must follow, if anything, for `prepare`. May take seconds; holds up no round."""
-        if not self._closed:
-            self._requests.compile(params)
+    def load(self, params: SamplingParams) -> Future[Drafter] | None:
+        """Return the drafter of such requests, which is loaded beside the rounds if need be; None once closed."""
+        return None if self._closed else self._speculators.load(params)
+
+    def compiling(self, params: SamplingParams) -> Future[object] | None:
+        """Return what such answers must follow, compiled beside the rounds; None if they are free, or once closed."""
+        return None if self._closed or not params.structured else self._requests.compiling(params)
 
     @property
     def forked(self) -> bool:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as List
+from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from itertools import count
-from typing import Any
+from typing import Any, cast
 
 from foreword.chats import (
     Message,
@@ -65,6 +66,10 @@ class Requests:
         """Compile what an answer must follow, if anything, and cache it. Thread-safe. Raises InvalidRequest."""
         if isinstance(params, SamplingParams):
             self._grammars.compiled(params)
+
+    def compiling(self, params: SamplingParams) -> Future[object]:
+        """Compile what such answers must follow, within bounds, in a process that cancelling the future ends."""
+        return cast("Future[object]", self._grammars.submit(params))
 
     def read(self, prompt: Prompt | SpeechPrompt, params: SamplingParams | None) -> Request:
         """Return a request with its texts as token ids: the prompt, the prediction and the bad words.

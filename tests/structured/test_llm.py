@@ -3,12 +3,16 @@
 import asyncio
 import json
 import re
-from threading import Thread
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
+import pair
 from foreword import LLM, AsyncLLM, SamplingParams
 from foreword.errors import InvalidRequest
+from foreword.structured import matcher
 
 SCHEMA = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
 TAG = {
@@ -43,11 +47,9 @@ def test_structural_tag_is_followed(llm):
 
 
 def test_grammar_is_compiled_while_another_thread_runs_a_round(llm):
-    with llm._lock:  # as a round holds it
-        compiling = Thread(target=llm.compile, args=(SamplingParams(json_schema=SCHEMA),))
-        compiling.start()
-        compiling.join(timeout=60)
-        assert not compiling.is_alive()
+    with llm._lock, ThreadPoolExecutor(1) as other:  # as a round holds it
+        compiling = other.submit(llm.compiling, SamplingParams(json_schema=SCHEMA)).result(60)
+        assert compiling.result(60) is not None
 
 
 def test_asyncio_gives_the_same_answers_and_refusals(llm):
@@ -71,3 +73,52 @@ def test_asyncio_gives_the_same_answers_and_refusals(llm):
 def test_special_tokens_in_text_do_not_end_it(llm):
     (answer,) = llm.generate("x", SamplingParams(regex=r"<\|end\|>[ab]", seed=1, max_tokens=24))
     assert answer.text in ("<|end|>a", "<|end|>b")
+
+
+# ---- an error of one answer
+
+
+def of_bytes() -> PreTrainedTokenizerFast:
+    """A tokenizer whose tokens are the bytes, and an end of the text."""
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    made = Tokenizer(models.BPE({letter: number for number, letter in enumerate([*letters, "<end>"])}, []))
+    made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=made, eos_token="<end>")
+
+
+async def beside(llm: LLM, params: SamplingParams, free: SamplingParams) -> list[str | BaseException]:
+    """Return the texts, or the errors, of a request that follows something and of a free one beside it."""
+    async with AsyncLLM(llm) as shared:
+
+        async def text(own: SamplingParams) -> str:
+            return "".join([delta.text async for delta in shared.stream("One day", own)])
+
+        return await asyncio.gather(text(params), text(free), return_exceptions=True)
+
+
+@pytest.mark.parametrize("regex", ["(ab|[^a]){40}", "[^a]{3}"])
+def test_vocabulary_that_does_not_fill_the_mask(regex):
+    """Bits beyond it were taken for tokens: IndexError for all requests, and answers that never end."""
+    llm = LLM(pair.llama(), tokenizer=of_bytes(), nodes=4, method="ngram")
+    free = SamplingParams(temperature=0.8, seed=1, max_tokens=24, ignore_eos=True)
+    params = SamplingParams(regex=regex, seed=2, max_tokens=24)
+    followed, other = asyncio.run(beside(llm, params, free))
+    assert other == llm.generate("One day", free)[0].text
+    assert isinstance(followed, str)
+    assert re.fullmatch(regex.replace("{40}", "*"), followed)
+
+
+@pytest.mark.parametrize("rule", ["match", "rejection"])
+def test_grammar_that_takes_too_long_ends_its_request_alone(llm, monkeypatch, rule):
+    ambiguous = "root ::= [a-z] | root root | root root root"
+    params = SamplingParams(grammar=ambiguous, seed=1, max_tokens=64, ignore_eos=True, rule=rule)
+    free = SamplingParams(temperature=0.8, seed=1, max_tokens=24, ignore_eos=True, rule=rule)
+    assert llm.compiling(params).result(60)
+    monkeypatch.setattr(matcher, "RESERVE", 0.02)
+    monkeypatch.setattr(matcher, "EARNED", 0.0)
+    failed, other = asyncio.run(beside(llm, params, free))
+    assert isinstance(failed, InvalidRequest)
+    assert "takes too long to compute" in str(failed)
+    assert other == llm.generate("One day", free)[0].text
+    assert llm.engine.idle
+    assert llm.engine.failed is None

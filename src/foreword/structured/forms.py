@@ -1,0 +1,69 @@
+"""Compilation of one schema, expression or grammar for one vocabulary. Imports no tokenizer."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence as List
+from typing import TYPE_CHECKING
+
+from foreword.errors import InvalidRequest, words
+from foreword.structured.matcher import AnswerGrammar
+from foreword.structured.schema import check_regex, check_schema
+
+if TYPE_CHECKING:
+    from xgrammar import CompiledGrammar
+
+JSON_OBJECT = '{"type": "object"}'
+_SOURCE = re.compile(r"^\[[\d:]+\] \S+: ?(?:Check failed: .*? is false: )?")
+"""Time and place that xgrammar puts before a message."""
+
+
+class Vocabulary:
+    """The tokens that a grammar may allow, and xgrammar's compiler for them.
+
+    The end of the text is a token of its own, one beyond the vocabulary.
+    """
+
+    def __init__(self, pieces: List[bytes], *, spaced: bool) -> None:
+        """`pieces`: bytes of each token id, none for tokens that are no text.  `spaced`: texts begin with a space."""
+        from xgrammar import GrammarCompiler, TokenizerInfo, VocabType
+
+        self.pieces, self.spaced, end = list(pieces), spaced, len(pieces)
+        self.info = TokenizerInfo(
+            [*self.pieces, b""], VocabType.RAW, vocab_size=end + 1, stop_token_ids=[end], add_prefix_space=spaced
+        )
+        self._compiler = GrammarCompiler(self.info, cache_enabled=False)
+
+    def compiled(self, name: str, text: str) -> CompiledGrammar:
+        """Return a form, compiled. Raises InvalidRequest if it is invalid, or if no text follows it."""
+        try:
+            grammar = self._compiled(name, text)
+        except InvalidRequest:
+            raise
+        except (RuntimeError, ValueError, TypeError, MemoryError) as error:
+            reason = words(RuntimeError(_SOURCE.sub("", str(error))))
+            raise InvalidRequest(f"cannot follow this {name}: {reason}. Correct it") from error
+        start = self.answer(grammar, frozenset(), 0)
+        if start.finished([]) or not start.allowed([], [[]]).any():
+            raise InvalidRequest(f"cannot follow this {name}: no text follows it, or only the empty one. Allow more")
+        return grammar
+
+    def answer(self, grammar: CompiledGrammar, ends: frozenset[int], prompt: int) -> AnswerGrammar:
+        """Return the state of one answer after a prompt of `prompt` tokens, which tokens in `ends` may end."""
+        from xgrammar import GrammarMatcher
+
+        return AnswerGrammar(GrammarMatcher(grammar), self.pieces, ends, prompt)
+
+    def _compiled(self, name: str, text: str) -> CompiledGrammar:
+        if name == "json_schema":
+            check_schema(json.loads(text))
+            return self._compiler.compile_json_schema(text, any_whitespace=False)
+        if name == "json_object":
+            return self._compiler.compile_json_schema(JSON_OBJECT, any_whitespace=False)
+        if name == "regex":
+            check_regex(text)
+            return self._compiler.compile_regex(text)
+        if name == "grammar":
+            return self._compiler.compile_grammar(text)
+        return self._compiler.compile_structural_tag(text)

@@ -1,0 +1,153 @@
+"""Compilations of many tenants: one at a time for each, in turns, ended by leaving and by time; no mask differs."""
+
+import asyncio
+import gc
+import random
+from concurrent.futures import CancelledError, Future
+from functools import cache
+
+import pytest
+
+from foreword import LLM, AsyncLLM, SamplingParams
+from foreword.errors import InvalidRequest
+from foreword.structured import queue, worker
+from foreword.structured.compiler import Grammars
+from foreword.structured.forms import Vocabulary
+from running import target, tokenizer
+
+FORMS = [
+    dict(json_schema={"type": "object", "properties": {"é": {"enum": [10, 11]}, "b": {"type": "string"}}}),
+    dict(json_object=True),
+    dict(regex="(ab|c{2,3}|é)+x"),
+    dict(grammar='root ::= "x" | "y" root'),
+    dict(structural_tag={"type": "structural_tag", "format": {"type": "const_string", "value": "<call>"}}),
+]
+
+
+@cache
+def made() -> Grammars:
+    return Grammars(tokenizer(), target().vocab, target().eos)
+
+
+def endless(number: int) -> str:
+    """An expression of 12 kB that takes minutes to compile."""
+    letters = random.Random(number).choices("abcdefghij", k=3000)
+    return "".join(f"({letter}?)" for letter in letters)
+
+
+def submitted(regex: str, tenant: str) -> Future:
+    return made().submit(SamplingParams(regex=regex, tenant=tenant))
+
+
+def small(tenant: str) -> None:
+    """Wait for a compilation of this tenant; it takes its place after all others were given up."""
+    assert submitted(f"[a-{random.choice('klmnop')}]{{{random.randrange(10**6)}}}", tenant).result(120)
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: next(iter(form)))
+def test_grammar_of_another_process_has_the_same_masks(form):
+    params = SamplingParams(**form)
+    far = made().submit(params).result(120)
+    near = Grammars(tokenizer(), target().vocab, target().eos)
+    grammar = near.compiled(params)
+    assert grammar is not None
+    answers = [near.answer(grammar, params, 0), made().answer(far, params, 0)]
+    rng, text = random.Random(1), []
+    for _ in range(12):
+        first, second = (answer.allowed(text, [[]])[0] for answer in answers)
+        assert first.equal(second)
+        assert len({answer.finished(text) for answer in answers}) == 1
+        text = [*text, rng.choice(first.nonzero()[:, 0].tolist())]
+        if text[-1] in target().eos or answers[0].finished(text):
+            break
+
+
+@pytest.mark.parametrize(
+    ("wanted", "reason"),
+    [
+        (dict(regex="("), "The parenthesis is not closed"),
+        (dict(regex="a{0}"), "only the empty one"),
+        (dict(json_schema={"not": {}}), "'not' is not supported"),
+    ],
+)
+def test_refusals_of_another_process_are_the_same(wanted, reason):
+    with pytest.raises(InvalidRequest, match=reason) as far:
+        made().submit(SamplingParams(**wanted)).result(120)
+    with pytest.raises(InvalidRequest) as near:
+        made().compiled(SamplingParams(**wanted))
+    assert str(far.value) == str(near.value)
+
+
+def test_tenant_has_one_place_and_what_is_left_ends():
+    """Six expressions that take minutes hold up no other tenant, nor their own once the client has gone."""
+    long = [submitted(endless(number), "one") for number in range(6)]
+    small("other")
+    waiting = made()._queue
+    assert [job.tenant for job in waiting._running] == ["one"]
+    assert len(waiting._waiting) == 5
+    assert not any(future.done() for future in long)
+    assert all(future.cancel() for future in long)
+    assert waiting._waiting == []
+    small("one")
+    assert all(worker.alive for worker in waiting._workers)
+    assert len(waiting._workers) <= queue.WORKERS
+
+
+def test_shortest_form_of_a_tenant_is_first_and_the_same_form_is_compiled_once():
+    long = [submitted(endless(7), "one"), submitted(endless(8), "one"), submitted(endless(8), "one")]
+    short = submitted("[a-c]{3}", "one")
+    assert len(made()._queue._waiting) + len(made()._queue._running) == 3
+    assert long[1].cancel()
+    assert len(made()._queue._waiting) + len(made()._queue._running) == 3, "another caller waits for it"
+    assert long[0].cancel()
+    assert short.result(120)
+    assert not long[2].done()
+    long[2].cancel()
+    small("one")
+
+
+def test_compilation_that_takes_too_long_is_refused(monkeypatch):
+    small("one")
+    monkeypatch.setattr(queue, "LIMIT", 0.2)
+    with pytest.raises(InvalidRequest, match=r"cannot follow this regex: compiling it takes more than 0.2 seconds"):
+        submitted(endless(9), "one").result(120)
+    monkeypatch.undo()
+    small("one")
+
+
+def test_grammar_that_is_large_once_compiled_is_refused(monkeypatch):
+    monkeypatch.setattr(worker, "LARGEST", 1000)
+    vocabulary = Vocabulary([bytes([number]) for number in range(256)], spaced=False)
+    assert worker._answer(vocabulary, "regex", "a")[0]
+    assert worker._answer(vocabulary, "regex", "|".join(map(str, range(1000)))) == (
+        False,
+        "cannot follow this regex: compiled it is too large. Use one with fewer parts",
+    )
+
+
+def test_process_ends_with_the_grammars():
+    made = Grammars(tokenizer(), target().vocab, target().eos)
+    assert made.submit(SamplingParams(regex="a")).result(120)
+    (process,) = [one._process for one in made._queue._workers]
+    del made
+    gc.collect()
+    assert process.poll() is not None
+
+
+def test_cancelled_request_ends_its_compilation_and_no_other_request():
+    llm = LLM(nodes=4)
+    free = SamplingParams(temperature=0.8, seed=1, max_tokens=24, ignore_eos=True)
+    wanted = SamplingParams(regex="[a-d]{4}", seed=1, max_tokens=24)
+
+    async def work() -> list[str]:
+        async with AsyncLLM(llm) as shared:
+            leaving = asyncio.create_task(shared.generate("One day", SamplingParams(regex=endless(1))))
+            texts = [(await shared.generate("One day", free))[0].text]
+            assert not leaving.done()
+            leaving.cancel()
+            with pytest.raises((CancelledError, asyncio.CancelledError)):
+                await leaving
+            return [*texts, (await shared.generate("One day", wanted))[0].text]
+
+    assert asyncio.run(work()) == [llm.generate("One day", one)[0].text for one in (free, wanted)]
+    assert llm._requests._grammars._queue._waiting == []
