@@ -15,7 +15,7 @@ from foreword.budget import DraftBudget, policy
 from foreword.chats import Message, Options, Tool, image_reader
 from foreword.draft import MODEL, WITH_DRAFT, Drafter, spelled
 from foreword.draft import method as find_method
-from foreword.draft.ensemble.recipe import Sources, shipped
+from foreword.draft.ensemble.recipe import Sources
 from foreword.draft.online.learner import Learning, OnlineLearner, teaching
 from foreword.draft.online.trainer import Progress
 from foreword.engine import Engine
@@ -41,7 +41,8 @@ class LLM(Transcribes):
     >>> llm = LLM()                                              # the bundled models
     >>> llm.generate("The capital of France is", SamplingParams(temperature=0, max_tokens=16))[0].text
 
-    target, draft: folder, hub id, GGUF file or model in memory. A draft in memory may be modified, a target is not.
+    target, draft: folder, hub id, GGUF file or model in memory, which stays unchanged. One that cannot be loaded is an
+        error; only the bundled draft model, if nothing names it, is done without (`Completion.undrafted` says why).
     method: drafting method (`foreword methods` lists them); "none" decodes plainly. By default that of the draft: a
         head's own, a lookup without one, and for another tokenizer one that maps its tokens, unless it is "lm".
     rule: verification rule. "match" gives the same text as plain decoding with the same seed, the others the same
@@ -83,14 +84,13 @@ class LLM(Transcribes):
         whole(1, optional=True)("cache_tokens", cache_tokens)
         make_budget = policy(budget, whole(0, NODES, optional=True)("nodes", nodes))
         is_bundled = target is None
-        if target is None:
-            target = bundled.target()
-            draft = shipped(find_method(method or WITH_DRAFT), method or WITH_DRAFT) if draft is None else draft
+        target = bundled.target() if target is None else target
         forms = dict(weights=weights, kv=kv, offload_folder=offload_folder)
         how = dict(dtype=dtype, device=device, backend=backend, trust_remote_code=trust_remote_code) | forms
         check_given(target, draft, tokenizer, **how)
-        self.method = default_method(draft) if method is None else method
-        drafter, self.method = find_method(self.method), spelled(self.method)
+        default = WITH_DRAFT if is_bundled and draft is None else default_method(draft)
+        self.method = spelled(default if method is None else method)
+        drafter = find_method(self.method)
         source = source_of(draft, self.method, drafter)
         if not is_bundled:
             check_source(source, self.method, drafter)

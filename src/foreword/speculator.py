@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterator
 from collections.abc import Sequence as List
@@ -79,11 +80,10 @@ class Speculator:
         self.target, self.drafter, self.rule, self.budget = target, drafter, rule, budget
         self.draws = NoiseStreams(target.vocab, shared=rule.shares_noise, lists=rule.lists, device=target.device)
         self._verifier = Verifier(rule, self.draws)
-        self.failed: str | None = None
+        self.failed: str | None = drafter.missing
         """The last error of the drafter."""
-        self._faults = self._clean = self._paused = 0
-        self._pause = PAUSE
-        self._warned = False
+        self._faults, self._clean, self._paused = 0, 0, math.inf if self.failed else 0
+        self._pause, self._warned = PAUSE, False
         self._empty: dict[int, Draft] = {}
 
     def begin(self, scheduled: List[ScheduledSequence]) -> list[SubBatch]:

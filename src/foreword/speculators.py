@@ -14,11 +14,13 @@ from foreword.draft import method as find_method
 from foreword.draft.base import Drafter, Source
 from foreword.draft.cross_vocab.pairing import load_with_fallback
 from foreword.draft.ensemble.recipe import Loader, Sources, shipped
+from foreword.draft.none import NoDrafter
 from foreword.draft.online.learner import Learning, taught
 from foreword.engine import Engine
-from foreword.errors import InvalidRequest, VocabularyMismatch
+from foreword.errors import ForewordError, InvalidRequest, ModelError, VocabularyMismatch, words
 from foreword.model import Mode, Model, Tokenizer, check_decoder_only, measure
 from foreword.shared import Shared
+from foreword.model.loading.given import learner
 from foreword.speculator import Speculator
 from foreword.types import SamplingParams
 from foreword.verify import Rule
@@ -102,7 +104,10 @@ class Speculators:
         return FixedBudget(0) if method == PLAIN else decides(partial(measure, self._target))
 
     def _load(self, name: str, how: Learning | None, *, anyhow: bool) -> Drafter:
-        """Load a drafter. If loading fails, warn and decode plainly: a missing drafter costs only speed."""
+        """Load a drafter. One that the caller named must load; without any other, requests decode plainly.
+
+        Those are the default one, and one that a request names: a missing drafter costs a request only speed.
+        """
         kind = find_method(name)
         if self._target.seq2seq is not None:
             check_seq2seq(name, self._target.name)
@@ -113,13 +118,18 @@ class Speculators:
             loader = Loader(name, kind, self._members, partial(taught, target=self._target, settings=None))
         load = partial(load_with_fallback, loader) if anyhow else loader.load
         try:
-            source = cast("Source", self._source(name, kind))
+            source = self._source(name, kind)
+            source = cast("Source", source if how is None else learner(source))
             return taught(load(source, self._target, self._tokenizer), self._target, how)
         except (InvalidRequest, VocabularyMismatch):
             raise  # a wrong request must fail, not only warn
-        except Exception as error:  # noqa: BLE001 - the target works without a drafter
+        except Exception as error:
+            if name == self._method and not (anyhow and self._sources is None):
+                if isinstance(error, ForewordError):
+                    raise
+                raise ModelError(f"cannot load method {name!r}: {words(error)}. Name another, or 'none'") from error
             warnings.warn(f"cannot load the drafter, so decoding runs without drafting: {error}", stacklevel=4)
-            return find_method(PLAIN).load(None, self._target, self._tokenizer)
+            return NoDrafter(str(error))
 
     def _source(self, name: str, kind: type[Drafter] | MethodSpec) -> Sources:
         """Return the source of a method. Raises InvalidRequest if it needs one and none was given."""

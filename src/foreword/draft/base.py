@@ -44,6 +44,9 @@ class Drafter(ABC):
     seq2seq: ClassVar[bool] = False
     """It can draft for an encoder-decoder."""
 
+    missing: str | None = None
+    """Why it stands in for a drafter that could not be loaded; `Sequence.undrafted` of every request."""
+
     hidden_layers: tuple[int, ...] = ()
     """The target's hidden states that it reads, numbered as in transformers: 0 = the embeddings, i = after i layers,
     the last one after the final norm. See `on_hidden_states`."""

@@ -14,5 +14,9 @@ class NoDrafter(Drafter):
     summary = "no draft tokens: plain decoding"
     proposes, seq2seq = False, True
 
+    def __init__(self, missing: str | None = None) -> None:
+        """`missing`: why another drafter, for which this one stands in, could not be loaded."""
+        self.missing = missing
+
     def propose(self, batch: Batch, nodes: List[int]) -> Draft:
         return chosen([[] for _ in nodes])

@@ -32,13 +32,15 @@ _ENCODER = ("num_mel_bins", "max_source_positions")
 def load_draft(source: str | Path | PreTrainedModel | Model, target: Model) -> Model:
     """Return a draft model for a target; a folder or hub id is loaded in the target's dtype, on its device.
 
-    If its encoder equals the target's, it shares that one. A decoder alone becomes an encoder-decoder with it; one in
-    memory is changed. Raises InvalidRequest for a decoder that does not fit the target's encoder.
+    A model of transformers in memory stays unchanged: a twin drafts. If the draft model's encoder equals the target's,
+    it shares that one; a decoder alone becomes an encoder-decoder with it. Raises InvalidRequest for a decoder that
+    does not fit the target's encoder.
     """
     if isinstance(source, Model):
         model = source
     elif isinstance(source, PreTrainedModel):
-        model = Model(with_encoder(source, target.hf) if is_decoder(source, target.hf) else source)
+        own = twin(source)
+        model = Model(with_encoder(own, target.hf) if is_decoder(own, target.hf) else own)
     else:
         trusted = target.trust_remote_code
         config = read_config(source, trust_remote_code=trusted, seq2seq=True)

@@ -118,20 +118,43 @@ def twin(model: PreTrainedModel) -> PreTrainedModel:
     return deepcopy(model, shared)
 
 
+def learner(sources: Any) -> Any:
+    """Return the source of a draft model that learns: models in memory are copied, weights and all.
+
+    Learning writes into the weights, which a twin shares with the caller's model. `sources` may map names to sources.
+    """
+    if isinstance(sources, Mapping):
+        return {name: learner(source) for name, source in sources.items()}
+    return deepcopy(sources) if isinstance(sources, PreTrainedModel) else sources
+
+
+def _attention(model: PreTrainedModel) -> list[tuple[Any, str | None]]:
+    """Return the config of every part of a model, each with its attention implementation."""
+    configs: dict[int, Any] = {}
+    found = [part.config for part in model.modules() if isinstance(part, PreTrainedModel)]
+    while found:
+        config = found.pop()
+        configs[id(config)] = config
+        parts = (getattr(config, name, None) for name in config.sub_configs)
+        found += [part for part in parts if part is not None and id(part) not in configs]
+    return [(config, config._attn_implementation_internal) for config in configs.values()]
+
+
 @contextmanager
 def borrow(hf: PreTrainedModel, known: Capability | None = None) -> Iterator[Model]:
     """Yield a Model over the caller's model, whose attention, layers and training modes are restored on exit.
 
     `known` is the capability of an earlier borrow of a model built the same way; it saves the probe.
     """
-    implementation = hf.config._attn_implementation or "eager"
+    implementations = _attention(hf)
     modes = [(module, module.training) for module in hf.modules()]
     swaps: list[Swap] = []
     try:
         yield Model(hf, known=known, swaps=swaps)
     finally:
         swap_out(swaps)
-        hf.set_attn_implementation(implementation)
+        for config, implementation in implementations:
+            config._attn_implementation_internal = implementation
         for module, training in modes:
             module.training = training
 
