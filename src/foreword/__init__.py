@@ -16,7 +16,7 @@ if TYPE_CHECKING:
         UnknownMethod,
         VocabularyMismatch,
     )
-    from foreword.hf import disable, enable, generate
+    from foreword.hf import disable, enable, generate, pure
     from foreword.llm import LLM
     from foreword.recording import Recording
     from foreword.speech.options import Segment, Transcript
@@ -40,6 +40,7 @@ _HOME = {
     "generate": "hf",
     "enable": "hf",
     "disable": "hf",
+    "pure": "hf",
     "ForewordError": "errors",
     "InvalidRequest": "errors",
     "UnknownMethod": "errors",
@@ -70,6 +71,7 @@ __all__ = [
     "disable",
     "enable",
     "generate",
+    "pure",
 ]
 
 

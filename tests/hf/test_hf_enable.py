@@ -29,7 +29,7 @@ import tiny_models
 from foreword import InvalidRequest
 from foreword.hf import borrowed
 from generating import GumbelBuffer, ids
-from strangers import NEAR
+from strangers import NEAR, TRANSLATED
 
 
 @pytest.fixture(autouse=True)
@@ -245,6 +245,50 @@ def test_a_call_that_is_served_has_the_text_of_plain_decoding(model, small, name
         assert again["streamer"].values == given["streamer"].values
 
 
+def thirds(input_ids, scores):
+    """Allow the tokens of one remainder by three, which the last token names: a function of the tokens."""
+    allowed = torch.arange(scores.shape[-1]) % 3 == (input_ids[:, -1:] + 1) % 3
+    return scores.masked_fill(~allowed, -torch.inf)
+
+
+class Says(LogitsProcessor):
+    is_pure = True
+
+    def __call__(self, input_ids, scores):
+        return thirds(input_ids, scores)
+
+
+@pytest.mark.parametrize("says", [lambda: foreword.pure(partial(thirds)), Says], ids=["pure", "attribute"])
+def test_processor_that_says_it_is_pure_is_drafted(model, small, says):
+    inputs = ids(11, 6) | {"stopping_criteria": [foreword.pure(Thirds())], "logits_processor": [says()]}
+    options = dict(max_new_tokens=12, do_sample=False, return_dict_in_generate=True, eos_token_id=7)
+    want = model.generate(**inputs, **options)
+    with foreword.enable():
+        got = model.generate(**inputs, **options, draft_model=small)
+    assert got.sequences.tolist() == want.sequences.tolist()
+    assert sum(row.accepted for row in got.stats) > 0
+
+
+def test_object_that_takes_no_attributes_cannot_be_marked_pure():
+    with pytest.raises(InvalidRequest, match="cannot mark __call__ as pure: it takes no attributes"):
+        foreword.pure(Says().__call__)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"draft_model": 3}, "'draft_model' must be a folder, a hub id or a language model of transformers, got 3"),
+        ({"draft_model": ""}, "'draft_model' must be a folder"),
+        ({"speculative_decoding": "yes"}, "cannot use speculative_decoding='yes': it must be True or False"),
+        ({"speculative_decoding": 1}, "cannot use speculative_decoding=1"),
+    ],
+)
+def test_wrong_value_of_an_argument_of_ours_is_refused(model, wrong, says):
+    with foreword.enable(), pytest.raises(InvalidRequest, match=says):
+        model.generate(**ids(11), max_new_tokens=4, **wrong)
+
+
 def test_a_temperature_beyond_ours_is_served(model, small):
     options = dict(max_new_tokens=8, do_sample=True, temperature=1000.0, return_dict_in_generate=True)
     with foreword.enable():
@@ -343,8 +387,7 @@ def test_a_draft_of_another_tokenizer_is_translated(shipped):
     options = dict(max_new_tokens=24, do_sample=False, return_dict_in_generate=True)
     want = target.generate(**inputs, **options)
     theirs = dict(tokenizer=tokenizer, assistant_tokenizer=NEAR.tokenizer())
-    says = r"the draft model has another tokenizer; method 'tli' translates its tokens"
-    with foreword.enable(), pytest.warns(UserWarning, match=says):
+    with foreword.enable(), pytest.warns(UserWarning, match=TRANSLATED):
         got = target.generate(**inputs, **options, assistant_model=foreign, **theirs)
     assert got.sequences.tolist() == want.sequences.tolist()
     assert got.stats[0].accepted > 0

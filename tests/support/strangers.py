@@ -53,6 +53,7 @@ class Foreign:
         return folder
 
 
+TRANSLATED = r"its draft tokens are translated: it has \d+ of the target's 8192 tokens, and fewer are accepted"
 NEAR, FAR = Foreign(one_in=40), Foreign(one_in=2)
 """Most of the text is in shared tokens; half of the tokens are missing."""
 

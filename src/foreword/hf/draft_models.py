@@ -81,9 +81,7 @@ class AssistantModel:
         pair = VocabularyPair(model, *translation)
         chosen = name or suited(pair, tokens)
         if name is None:
-            warnings.warn(
-                f"the draft model has another tokenizer; method {chosen!r} translates its tokens", stacklevel=2
-            )
+            warnings.warn(pair.notice, stacklevel=2)
         return cast("Callable[[VocabularyPair], Drafter]", find_method(chosen))(pair)
 
     def _translation(self, record: ModelRecord, size: int) -> Any:

@@ -17,6 +17,7 @@ import torch
 from transformers import GenerationConfig, GenerationMixin, PreTrainedModel, StoppingCriteriaList, StopStringCriteria
 from transformers.modeling_outputs import BaseModelOutput
 
+from foreword.errors import InvalidRequest
 from foreword.hf.borrowed import model_record
 from foreword.hf.draft_models import AssistantModel
 from foreword.hf.generation import generate, serve
@@ -25,6 +26,7 @@ from foreword.hf.loop import Speculation
 from foreword.hf.refusal import Refusal
 from foreword.hf.unsupported import Call, check_names
 from foreword.model import is_seq2seq
+from foreword.model.loading.given import check_model
 
 _GUARD = Lock()
 _OURS = ("speculative_decoding", "draft_model")
@@ -56,7 +58,7 @@ def enable() -> Enabled:
     `prompt_lookup_num_tokens=n`, and `speculative_decoding=True` with or without a draft model. With `tokenizer` and
     `assistant_tokenizer`, the draft model may have another tokenizer. All other calls run in transformers. So do
     calls that cannot be served exactly (beams, images, caches, custom processors …): they reach it unchanged, with a
-    warning that gives the reason.
+    warning that gives the reason. Custom processors that `foreword.pure` marks are served.
 
     >>> foreword.enable()
     >>> model.generate(**inputs, draft_model=small, max_new_tokens=64)
@@ -83,6 +85,7 @@ def _routed(original: Callable[..., Any]) -> Callable[..., Any]:
         own = inspect.signature(generate).parameters if kwargs.get("custom_generate") is generate else _OURS
         check_names(self, (name for name, value in kwargs.items() if value is not None), own)
         requested, small = (kwargs.pop(name, None) for name in _OURS)
+        _check_own(requested, small)
         given = dict(signature.bind(self, *args, **kwargs).arguments)
         given |= given.pop("kwargs", {})
         del given["self"]
@@ -104,6 +107,16 @@ def _routed(original: Callable[..., Any]) -> Callable[..., Any]:
 
     routed._before_foreword = original  # type: ignore[attr-defined]
     return routed
+
+
+def _check_own(requested: object, draft: object) -> None:
+    """Raise InvalidRequest for values of our own arguments that mean nothing."""
+    if not isinstance(requested, bool | None):
+        raise InvalidRequest(
+            f"cannot use speculative_decoding={requested!r}: it must be True or False. Give one, or leave it out"
+        )
+    if draft is not None:
+        check_model("draft_model", draft)
 
 
 def _setting(model: PreTrainedModel, given: dict[str, Any]) -> Setting:

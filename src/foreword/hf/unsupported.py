@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as List
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -61,6 +61,30 @@ _STATEFUL = (
 )
 
 
+PURE = "is_pure"
+"""Attribute of a processor or criterion whose answer for a row depends on that row's tokens and scores alone."""
+
+T = TypeVar("T")
+
+
+def pure(thing: T) -> T:
+    """Mark a processor or criterion, or its class, as a function of a row's tokens and scores, and return it.
+
+    Under `foreword.enable()`, calls with it are drafted: a draft token that is rejected must leave no trace in it.
+    The attribute `is_pure = True` says the same. Raises InvalidRequest for an object that takes no attributes.
+
+    >>> @foreword.pure
+    ... def no_digits(input_ids, scores): ...
+    """
+    try:
+        setattr(thing, PURE, True)
+    except (AttributeError, TypeError) as error:
+        raise InvalidRequest(
+            f"cannot mark {called(thing)} as pure: it takes no attributes. Put it into a function or a class"
+        ) from error
+    return thing
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
     """Arguments of one `generate` call that decide whether it can be served."""
@@ -103,9 +127,11 @@ class Call:
         if self.stops and not self.ends:
             reason = "without an end-of-text token, stopped rows continue until all have stopped"
             return Refusal("stopping_criteria", reason, "Set eos_token_id, or give one prompt")
-        custom = [criterion for criterion in self.criteria if not _is_transformers(criterion)]
+        custom = [criterion for criterion in self.criteria if not _is_known(criterion)]
         if custom and not self.explicit:
-            return Refusal(f"stopping_criteria {called(custom[0])}", "it may depend on several rows")
+            return Refusal(
+                f"stopping_criteria {called(custom[0])}", "it may depend on several rows (foreword.pure says otherwise)"
+            )
         return None
 
 
@@ -114,8 +140,9 @@ def called(thing: object) -> str:
     return getattr(thing, "__name__", None) or type(thing).__name__
 
 
-def _is_transformers(thing: object) -> bool:
-    return type(thing).__module__.startswith("transformers.")
+def _is_known(thing: object) -> bool:
+    """Return whether a processor or criterion is transformers' own, or says that it is pure."""
+    return getattr(thing, PURE, False) is True or type(thing).__module__.startswith("transformers.")
 
 
 def _model(model: PreTrainedModel) -> Refusal | None:
@@ -163,10 +190,9 @@ def _processor(processors: List[Any], explicit: bool) -> Refusal | None:
     for processor in processors:
         if isinstance(processor, _STATEFUL):
             return Refusal(called(processor), "it depends on more than the tokens before a position")
-        if not explicit and not _is_transformers(processor):
-            return Refusal(
-                f"logits_processor {called(processor)}", "it may depend on more than the tokens before a position"
-            )
+        if not explicit and not _is_known(processor):
+            reason = "it may depend on more than the tokens before a position (foreword.pure says otherwise)"
+            return Refusal(f"logits_processor {called(processor)}", reason)
     return None
 
 

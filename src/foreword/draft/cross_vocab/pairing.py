@@ -41,6 +41,15 @@ class VocabularyPair:
     draft: Vocabulary
     translation: TokenMap
 
+    @property
+    def notice(self) -> str:
+        """Return the warning that draft tokens are translated, and its cost."""
+        mapped = self.translation.to_draft >= 0
+        return (
+            f"the draft model has another tokenizer, so its draft tokens are translated: it has {int(mapped.sum())} of "
+            f"the target's {len(mapped)} tokens, and fewer are accepted than from one with the target's tokenizer"
+        )
+
 
 def load_pair(source: Source, target: Model, tokenizer: Tokenizer | None) -> VocabularyPair:
     """Load a draft model with its tokenizer and compare it with the target's.
@@ -65,21 +74,16 @@ def load_pair(source: Source, target: Model, tokenizer: Tokenizer | None) -> Voc
     return VocabularyPair(model, *vocabularies, TokenMap.between(*vocabularies))
 
 
-def pair(source: Source, target: Model, tokenizer: Tokenizer | None) -> Drafter:
-    """Return a drafter for models that do not share a tokenizer. Raises what `load_pair` raises."""
-    return CrossVocabularyDrafter(load_pair(source, target, tokenizer))
-
-
 def load_with_fallback(kind: Loads, source: Source, target: Model, tokenizer: Tokenizer | None) -> Drafter:
     """Return `kind.load(…)`, or a translating drafter, with a warning, if the vocabularies differ."""
     try:
         return kind.load(source, target, tokenizer)
-    except VocabularyMismatch as error:
+    except VocabularyMismatch:
         if not isinstance(source, str | Path):
             raise
-        drafter = pair(source, target, tokenizer)
-        warnings.warn(f"{error}. Its draft tokens will be translated, which lowers acceptance", stacklevel=4)
-        return drafter
+        pair = load_pair(source, target, tokenizer)
+        warnings.warn(pair.notice, stacklevel=4)
+        return CrossVocabularyDrafter(pair)
 
 
 class CrossVocabularyDrafter(Drafter):
