@@ -1,7 +1,9 @@
 """From files to a folder with a draft: it loads beside its target, guesses for it, and its report says how well."""
 
 import json
+import re
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -9,11 +11,13 @@ import torch
 
 from foreword import LLM, SamplingParams
 from foreword.errors import InvalidRequest
-from foreword.train.job import Job, eos, run
+from foreword.train.job import Job, eos, evaluated, run
 from foreword.train.registry import LmOptions
-from foreword.train.report.measure import Questions
+from foreword.train.report.measure import EACH, Questions
 from foreword.train.trainer import TrainingConfig
 from running import target, tokenizer
+
+pytestmark = pytest.mark.filterwarnings("ignore:.* records to train on are few")
 
 DEFINITIONS = {
     "river": "A large natural stream of water that flows to the sea",
@@ -31,10 +35,11 @@ DEFINITIONS = {
 def data(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("data") / "data.jsonl"
     with path.open("w") as file:
-        for word, meaning in DEFINITIONS.items():
-            chat = [{"role": "user", "content": f"Define the word {word}."}, {"role": "assistant", "content": meaning}]
+        for (word, meaning), again in product(DEFINITIONS.items(), ("", " again", " once more")):
+            ask = f"Define the word {word}{again}."
+            chat = [{"role": "user", "content": ask}, {"role": "assistant", "content": meaning}]
             file.write(json.dumps({"messages": chat, "source": "words"}) + "\n")
-            file.write(json.dumps({"text": f"{word.title()}: {meaning.lower()}.", "source": "notes"}) + "\n")
+            file.write(json.dumps({"text": f"{word.title()}{again}: {meaning.lower()}.", "source": "notes"}) + "\n")
     return path
 
 
@@ -51,7 +56,8 @@ def job(data: Path, out: Path, **changes) -> Job:
 def trained(data, tmp_path_factory):
     out = tmp_path_factory.mktemp("trained") / "draft"
     rows, notes = [], []
-    return out, run(job(data, out), watch=rows.append, note=notes.append), rows, notes
+    with pytest.warns(UserWarning, match="44 records to train on are few: with fewer than 100, a draft learns them by"):
+        return out, run(job(data, out), watch=rows.append, note=notes.append), rows, notes
 
 
 def test_acceptance_rises(trained):
@@ -69,7 +75,46 @@ def test_the_report_lies_beside_the_draft(trained):
     assert written["learnt"] == sum(row.tokens for row in rows)
     assert "# A drafter" in (out / "README.md").read_text()
     assert (out / "acceptance.png").read_bytes().startswith(b"\x89PNG")
-    assert notes[0] == "12 records to train on, 4 held out"
+    assert notes[0] == "44 records to train on, 4 held out"
+
+
+def test_measurement_is_announced_and_shows_progress(trained):
+    notes = trained[3]
+    assert notes[1] == "after the training, answers to at most 2 held-out prompts are measured"
+    said = (
+        r"measuring the draft: 2 held-out prompts, answers of up to 8 tokens, at temperatures 0 and 1: about \d+ s at"
+    )
+    assert re.match(said, notes[2])
+    assert re.fullmatch(r"2 of 4 answers, about \d+ s left", notes[3])
+    assert len(notes) == 4
+
+
+def test_at_most_a_tenth_is_held_out(data, tmp_path):
+    notes = []
+    recipe = TrainingConfig(steps=1, batch=1)
+    asked = job(data, tmp_path / "draft", held_out=256, recipe=recipe, questions=Questions(prompts=0))
+    run(asked, note=notes.append)
+    assert notes == ["44 records to train on, 4 held out"]
+
+
+def test_folder_in_use_is_refused_before_data_are_read(trained, tmp_path):
+    with pytest.raises(InvalidRequest, match="holds a training already"):
+        run(job(tmp_path / "nothing.jsonl", trained[0]))
+
+
+def test_evaluations_read_less_than_the_training():
+    sizes = [evaluated(TrainingConfig(steps=steps, batch=8, evaluate=100)) for steps in (1, 10, 30, 100, 1000)]
+    assert sizes == [4, 10, 30, 32, 32]
+
+
+def test_measurement_is_no_longer_than_the_training():
+    default = Questions()
+    temperatures = len(default.temperatures)
+    sizes = [default.after(trained) for trained in (0, 4_000, 40_000, 131_072, 10**9)]
+    assert [(one.prompts, one.tokens) for one in sizes] == [(4, 16), (4, 31), (19, 64), (64, 64), (64, 64)]
+    assert all(one.prompts * one.tokens * temperatures * EACH <= 40_000 for one in sizes[1:3])
+    chosen = Questions(prompts=30)
+    assert chosen.after(0) is chosen
 
 
 def test_the_draft_guesses_for_its_target_and_changes_no_word(trained):

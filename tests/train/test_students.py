@@ -13,6 +13,8 @@ from foreword.train.registry import TRAIN_OPTIONS, TrainOptions
 from foreword.train.report.measure import Questions
 from foreword.train.trainer import TrainingConfig
 
+pytestmark = pytest.mark.filterwarnings("ignore:.* records to train on are few")
+
 SMALL: dict[str, dict[str, int]] = {
     "lm": {"hidden": 64}, "eagle": {"unroll": 2, "draft_vocab": 100}, "dflash": {"layers": 1, "block": 4},
     "dspark": {"layers": 1, "block": 3, "rank": 4}, "medusa": {"heads": 2},
@@ -22,7 +24,7 @@ SMALL: dict[str, dict[str, int]] = {
 @pytest.fixture(scope="module")
 def data(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("data") / "data.jsonl"
-    lines = [{"text": f"{number} and {number} make {2 * number}, as everybody knows."} for number in range(16)]
+    lines = [{"text": f"{number} and {number} make {2 * number}, as everybody knows."} for number in range(48)]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return path
 

@@ -6,8 +6,11 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+from foreword.errors import InvalidRequest
 from foreword.files import atomic_fill, sync
 
+CHECKPOINTS = "checkpoints"
+"""Name of their folder in that of a training."""
 KEEP = 2
 """Checkpoints kept."""
 PREFIX, PARTIAL = "step-", ".partial-"
@@ -42,6 +45,14 @@ def save(folder: Path, step: int, write: Callable[[Path], None]) -> Path:
 def found(folder: Path) -> list[Path]:
     """Return the complete checkpoints of a folder, oldest first."""
     return sorted(folder.glob(f"{PREFIX}*"))
+
+
+def check_unused(training: Path, *, resume: bool) -> None:
+    """Raise InvalidRequest if a folder holds a training that is not to be resumed."""
+    if not resume and found(training / CHECKPOINTS):
+        raise InvalidRequest(
+            f"cannot start a training in {training}: it holds a training already. Resume it or choose another"
+        )
 
 
 def clean(folder: Path) -> None:

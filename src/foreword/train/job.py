@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
@@ -18,6 +19,7 @@ from foreword.files import atomic_fill, check_creatable
 from foreword.model import HFModel, Tokenizer, load_tokenizer
 from foreword.model.seq2seq import Seq2Seq, is_speech
 from foreword.native.cpu import fast_bfloat16
+from foreword.train.checkpoint import check_unused
 from foreword.train.data.packing import Encoder, Packer, Piece
 from foreword.train.data.pairs import PairEncoder
 from foreword.train.data.records import Record, read, split
@@ -32,8 +34,14 @@ from foreword.train.task import TrainContext
 from foreword.train.trainer import Trainer, TrainingConfig
 from foreword.types.params import whole
 
-HELD_OUT_BLOCKS = 32
-"""Blocks. Most held-out data that one evaluation reads."""
+MOST_BLOCKS, LEAST_BLOCKS = 32, 4
+"""Blocks. Most and least held-out data that one evaluation reads."""
+TRAINED_BLOCKS = 4
+"""Blocks trained on for each that an evaluation reads, so that a short run is not spent on evaluations."""
+HELD_OUT_SHARE = 10
+"""One record in so many is held out at most, so that a small file is trained on, not measured on."""
+FEW = 100
+"""Records. With fewer to train on, a draft learns them by heart and little of its target."""
 COUNTED = 20_000
 """Records. Sample for token counts, which select a reduced draft vocabulary."""
 
@@ -56,7 +64,7 @@ class Job:
     length: int = 512
     """Tokens in a block."""
     held_out: int = 256
-    """Records, about, kept for evaluation and not trained on."""
+    """Records, at most, kept for evaluation and not trained on; never more than a tenth of all."""
     device: str = "auto"
     trust_remote_code: bool = False
     """Allow code of the models' own folders to run."""
@@ -94,10 +102,11 @@ def run(
     whole(0)("held_out", job.held_out)
     criterion = loss(job.loss)
     check_creatable(job.out)
+    check_unused(job.out, resume=resume)
     records = read(list(job.data))
-    learnt, held_out = split(records, job.held_out, job.recipe.seed)
-    note(f"{len(learnt):,} records to train on, {len(held_out):,} held out")
+    learnt, held_out = split(records, min(job.held_out, len(records) // HELD_OUT_SHARE), job.recipe.seed)
     devices = _devices(job)
+    _announce(job, learnt, held_out, note, first=not devices.rank)
     fast = _fast(devices.device)
     source = bundled.target() if job.target is None else job.target
     trusted = job.trust_remote_code
@@ -120,7 +129,7 @@ def run(
         replace(job.recipe, bf16=fast if job.bf16 is None else job.bf16),
         folder=job.out,
         devices=devices,
-        held_out=Packer(encode, held_out, job.length).all(HELD_OUT_BLOCKS) if held_out else [],
+        held_out=Packer(encode, held_out, job.length).all(evaluated(job.recipe)) if held_out else [],
         settings=job.settings(records),
         watch=watch,
     )
@@ -129,10 +138,9 @@ def run(
         return None
     with atomic_fill(job.out):
         trainable.save(job.out)
-    note("measuring the draft on held-out prompts")
     prompts = [(record.source, encode.prompt(record)) for record in held_out]
     about = {"method": job.options.method, "parameters": trainable.parameters, "settings": trainer.settings}
-    return report(job.target, job.out, prompts, rows, questions=job.questions, trusted=trusted, **about)
+    return report(job.target, job.out, prompts, rows, questions=job.questions, trusted=trusted, note=note, **about)
 
 
 def eos(target: HFModel, tokenizer: Tokenizer) -> frozenset[int]:
@@ -142,6 +150,13 @@ def eos(target: HFModel, tokenizer: Tokenizer) -> frozenset[int]:
     return frozenset(map(int, ids if isinstance(ids, list) else [ids] if ids is not None else []))
 
 
+def evaluated(recipe: TrainingConfig) -> int:
+    """Return the held-out blocks that each evaluation of a training reads."""
+    evaluations = 2 + recipe.steps // recipe.evaluate  # before the first step, and after the last one
+    trained = recipe.steps * recipe.batch * recipe.accumulate
+    return min(MOST_BLOCKS, max(LEAST_BLOCKS, trained // TRAINED_BLOCKS // evaluations))
+
+
 def frequencies(pieces: Iterable[Piece], target: HFModel) -> Int[Tensor, "vocab"]:
     """Count how often each token is a training target in these pieces."""
     counts = torch.zeros(target.config.get_text_config().vocab_size, dtype=torch.int64)
@@ -149,6 +164,22 @@ def frequencies(pieces: Iterable[Piece], target: HFModel) -> Int[Tensor, "vocab"
         learnt = torch.tensor(piece.tokens)[torch.tensor(piece.learnt, dtype=torch.bool)]
         counts += learnt.bincount(minlength=len(counts))
     return counts
+
+
+def _announce(
+    job: Job, learnt: list[Record], held_out: list[Record], note: Callable[[str], None], *, first: bool
+) -> None:
+    """Say what is trained on and what is measured; the first process warns of few records."""
+    note(f"{len(learnt):,} records to train on, {len(held_out):,} held out")
+    answered = min(len(held_out), job.questions.most)
+    if answered:
+        note(f"after the training, answers to at most {answered} held-out prompts are measured")
+    if first and len(learnt) < FEW:
+        warnings.warn(
+            f"{len(learnt)} records to train on are few: with fewer than {FEW}, a draft learns them by heart and "
+            "predicts other text poorly. Add records",
+            stacklevel=3,
+        )
 
 
 def _fits(job: Job, target: HFModel) -> None:

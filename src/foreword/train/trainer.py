@@ -22,7 +22,6 @@ from foreword.train.log import Log, Row
 from foreword.train.optimizers import ADAMW, Optimizer, check_kind
 from foreword.types.params import whole
 
-CHECKPOINTS = "checkpoints"
 FLOOR = 0.1
 """Final learning rate, as a share of the peak."""
 
@@ -209,7 +208,7 @@ class Trainer:
     def _save(self, step: int) -> None:
         if self.devices.rank == 0:
             self.log.sync()
-            checkpoint.save(self.folder / CHECKPOINTS, step, lambda folder: self._write(folder, step))
+            checkpoint.save(self.folder / checkpoint.CHECKPOINTS, step, lambda folder: self._write(folder, step))
         self.devices.wait()
 
     def _write(self, folder: Path, step: int) -> None:
@@ -220,11 +219,8 @@ class Trainer:
 
     def _restore(self, resume: bool) -> int:
         """Restore the last checkpoint. Returns the steps done, -1 where there is none."""
-        saved = checkpoint.found(self.folder / CHECKPOINTS)
-        if saved and not resume:
-            raise InvalidRequest(
-                f"cannot start a training in {self.folder}: it holds a training already. Resume it or choose another"
-            )
+        checkpoint.check_unused(self.folder, resume=resume)
+        saved = checkpoint.found(self.folder / checkpoint.CHECKPOINTS)
         if not saved:
             self.log.begin(-1)
             return -1

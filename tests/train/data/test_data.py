@@ -89,6 +89,12 @@ def test_the_split_is_a_function_of_seed_and_contents():
     assert split(RECORDS, 20, seed=1)[1] != held_out
 
 
+def test_never_more_records_are_held_out_than_asked_for():
+    many = [Record(text=str(number), source=str(number // 2)) for number in range(100)]
+    assert len(split(many, 10)[1]) == 10
+    assert len(split([Record(text="same")] * 50 + [Record(text=str(n)) for n in range(50)], 10)[1]) <= 10
+
+
 def test_a_source_is_never_held_out_whole():
     learnt, held_out = split([Record(text=str(number), source="x") for number in range(3)], 50)
     assert (len(learnt), len(held_out)) == (1, 2)

@@ -33,6 +33,7 @@ FAMILIES = ["t5", "bart"]
 START = {"t5": [0], "bart": [2, 0]}
 STEPS = 3
 OPTIONS = {"medusa": MedusaOptions(heads=STEPS), "eagle": EagleOptions(unroll=STEPS, draft_vocab=200)}
+pytestmark = pytest.mark.filterwarnings("ignore:.* records to train on are few")
 WORDS = ("river", "bridge", "window", "candle", "garden", "ladder", "winter", "mirror", "letter", "summer")
 
 

@@ -70,7 +70,7 @@ def _shared(
         bool, typer.Option("--resume", help="Continuation from the last checkpoint.", rich_help_panel=RUN)
     ] = False,
     length: Annotated[int, _option(DATA, "Tokens per block of packed records.", least=2)] = 512,
-    held_out: Annotated[int, _option(DATA, "Number of held-out records, approximately.", least=0)] = 256,
+    held_out: Annotated[int, _option(DATA, "Held-out records, at most a tenth.", least=0)] = 256,
     loss: Annotated[
         str,
         _option(
@@ -93,7 +93,10 @@ def _shared(
     seed: Annotated[int, _option(OPTIMIZATION, "Training seed; same seed, same drafter.", least=0)] = 0,
     evaluate: Annotated[int, _option(RUN, "Steps between evaluations.", least=1)] = 100,
     save: Annotated[int, _option(RUN, "Steps between checkpoints.", least=1)] = 200,
-    prompts: Annotated[int, _option(RUN, "Number of held-out prompts for the report.", least=0)] = 64,
+    prompts: Annotated[
+        int | None,
+        _option(RUN, "Held-out prompts for the report. Default: up to 64, by training length.", least=0),
+    ] = None,
     bf16: Annotated[
         bool | None,
         typer.Option("--bf16/--no-bf16", help="Training in bfloat16. Default: where fast.", rich_help_panel=RUN),

@@ -57,7 +57,7 @@ def read(files: List[Path], *, answered: bool = True) -> list[Record]:
 
 
 def split(records: List[Record], held_out: int, seed: int = 0) -> tuple[list[Record], list[Record]]:
-    """Return (training, held out): about `held_out` records, of every source in proportion and at least one.
+    """Return (training, held out): `held_out` records or a few less, of every source in proportion, or at least one.
 
     The split depends on seed and contents alone, so order and new records hardly change it. Records that begin alike
     stay together. Raises InvalidRequest when no training records would be left.
@@ -68,13 +68,16 @@ def split(records: List[Record], held_out: int, seed: int = 0) -> tuple[list[Rec
     for record in records:
         groups.setdefault(record.source, {}).setdefault(_digest(seed, record.opening), []).append(record)
     apart: set[str] = set()
-    for openings in groups.values():
+    room = held_out
+    for _, openings in sorted(groups.items()):
         quota = max(1, round(held_out * sum(map(len, openings.values())) / len(records)))
         for digest in sorted(openings)[:-1]:  # the last stays: a source is never held out whole
+            size = len(openings[digest])
             if quota <= 0:
                 break
-            apart.add(digest)
-            quota -= len(openings[digest])
+            if size <= room:
+                apart.add(digest)
+                quota, room = quota - size, room - size
     sides: tuple[list[Record], list[Record]] = ([], [])
     for record in records:
         sides[_digest(seed, record.opening) in apart].append(record)
