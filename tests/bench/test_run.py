@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,17 @@ def test_speeds_are_counted_in_tokens_really_written(written):
         assert row["tokens_per_second"] > 0
     plain = rows(written, "plain")[0]
     assert all(row["tokens"] == plain["tokens"] for row in written["rows"] if row["temperature"] == 0)
+
+
+def test_one_prompt_gives_no_interval(report):
+    single = replace(report, settings={**report.settings, "prompt_ids": report.settings["prompt_ids"][:1]})
+    first = next(row for row in single.as_json()["rows"] if row["name"] == "lm")
+    low, mid, high = first["speedup_over_plain"]
+    assert (low, high) == (None, None)
+    assert mid > 0
+    shown = single.table()
+    assert not any("–" in cell for column in shown.columns for cell in column.cells)
+    assert "one prompt, so no intervals" in shown.caption
 
 
 def test_ratios_are_intervals_and_the_baselines_are_one(written):

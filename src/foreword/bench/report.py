@@ -99,12 +99,18 @@ class Report:
     def as_json(self) -> dict[str, Any]:
         """Return plain numbers, strings, lists and dicts; an interval is [low, mid, high].
 
+        One prompt gives no interval, but [null, mid, null].
         In a row, `acceptance` is accepted / verified draft tokens (see Row), and each `decode_…` figure leaves out
         the rounds that read the prompt.
         """
         names = ("machine", "versions", "target", "seed", "settings", "exclusions")
         whole = {name: getattr(self, name) for name in names}
-        return {**whole, "rows": [_plain(asdict(row)) for row in self.rows]}
+        return {**whole, "rows": [_plain(asdict(row), single=self.single) for row in self.rows]}
+
+    @property
+    def single(self) -> bool:
+        """Whether one prompt was measured, which gives no interval over prompts."""
+        return len(self.settings["prompt_ids"]) == 1
 
     def table(self) -> Table:
         """Return a table for the terminal."""
@@ -130,8 +136,8 @@ class Report:
                 "" if row.tokens_per_pass is None else f"{row.tokens_per_pass:.2f}",
                 _share(row.acceptance),
                 _share(row.decoding and row.decoding.outside_forward_share),
-                _interval(row.speedup_over_plain),
-                _interval(row.speedup_over_generate),
+                _interval(row.speedup_over_plain, single=self.single),
+                _interval(row.speedup_over_generate, single=self.single),
                 _same(row),
             )
         return table
@@ -228,10 +234,12 @@ def _decode_costs(trials: dict[str, list[Trial]]) -> Costs:
     return np.array(sums, dtype=np.float64)
 
 
-def _plain(row: dict[str, Any]) -> dict[str, Any]:
+def _plain(row: dict[str, Any], *, single: bool) -> dict[str, Any]:
     """Flatten a row, so that every figure is a top-level key of its JSON object."""
     for name in ("speedup_over_plain", "speedup_over_generate", "decode_speedup_over_plain"):
-        row[name] = row[name] and [row[name][end] for end in ("low", "mid", "high")]
+        row[name] = row[name] and [
+            None if single and end != "mid" else row[name][end] for end in ("low", "mid", "high")
+        ]
     decoding = row.pop("decoding") or dict.fromkeys(field.name for field in fields(Decoding))
     decoding["decode_tokens_per_second"] = decoding.pop("tokens_per_second")
     return {**row, **decoding}
@@ -246,7 +254,7 @@ def _caption(report: Report) -> str:
     return (
         f"{machine['cpu']}, threads: {machine['threads']}; torch {versions['torch']}, "
         f"transformers {versions['transformers']}; "
-        "95 % intervals over prompts\n"
+        f"{'one prompt, so no intervals' if report.single else '95 % intervals over prompts'}\n"
         "¹ accepted / verified draft tokens; one after a rejected one is not verified, but is counted in the share\n"
         "of all draft tokens that `foreword generate` prints\n"
         "² share of a decoding round outside the forwards of target and draft model\n"
@@ -272,10 +280,12 @@ def _share(value: float | None) -> str:
     return "" if value is None else f"{value:.0%}"
 
 
-def _interval(value: Interval | None) -> str:
+def _interval(value: Interval | None, *, single: bool) -> str:
     if value is None:
         return ""
-    return "1" if value.low == value.high == 1 else f"{value.mid:.2f} ({value.low:.2f}–{value.high:.2f})"
+    if value.low == value.high == 1:
+        return "1"
+    return f"{value.mid:.2f}" if single else f"{value.mid:.2f} ({value.low:.2f}–{value.high:.2f})"
 
 
 def _same(row: Row) -> str:
