@@ -150,6 +150,14 @@ def test_embeddings_that_a_checkpoint_repeats_are_left_aside(folder):
     assert DFlashDrafter.load(folder, target(), None).hidden_layers == STATES
 
 
+@pytest.mark.parametrize("names", [("d2t", "t2d"), ("d2t",), ("t2d",)])
+def test_map_of_the_full_vocabulary_is_left_aside(folder, names):
+    whole = {"d2t": torch.zeros(8192, dtype=torch.int64), "t2d": torch.ones(8192, dtype=torch.bool)}
+    tensors = load_file(folder / "model.safetensors") | {name: whole[name] for name in names}
+    save_file(tensors, folder / "model.safetensors")
+    assert DFlashDrafter.load(folder, target(), None).hidden_layers == STATES
+
+
 @pytest.mark.parametrize(
     ("config", "tensors", "said"),
     [
@@ -164,6 +172,8 @@ def test_embeddings_that_a_checkpoint_repeats_are_left_aside(folder):
         ({}, {"norm.weight": None}, "lacks norm.weight"),
         ({}, {"layers.2.mlp.up_proj.weight": torch.zeros(1)}, "holds layers.2.mlp.up_proj.weight"),
         ({}, {"d2t": torch.zeros(1)}, "reduced vocabulary"),
+        ({}, {"d2t": torch.ones(8192, dtype=torch.int64)}, "reduced vocabulary"),
+        ({}, {"t2d": torch.arange(8192) > 0}, "reduced vocabulary"),
     ],
 )
 def test_a_folder_that_does_not_fit_is_refused(folder, config, tensors, said):

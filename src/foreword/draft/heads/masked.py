@@ -30,6 +30,8 @@ from foreword.model.loading.checkpoint import Checkpoint
 
 SHARED = ("embed_tokens.weight", "lm_head.weight")
 """Tensors of the target that some checkpoints duplicate."""
+VOCABULARY = ("d2t", "t2d")
+"""Offsets from a draft-vocabulary index to the target's token id, and a mask of the target's tokens it has."""
 TENSORS = (
     *(f"self_attn.{part}_proj.weight" for part in "qkvo"),
     *(f"mlp.{part}_proj.weight" for part in ("gate", "up", "down")),
@@ -167,10 +169,20 @@ def packed(
 
 
 def fill(head: MaskedHead, checkpoint: Checkpoint) -> None:
-    """Load a checkpoint's weights into a head. Raises ModelError where tensors are missing or unexpected."""
-    if "d2t" in checkpoint.tensors:
+    """Load a checkpoint's weights into a head. Raises ModelError where tensors are missing or unexpected.
+
+    A map of the vocabulary (`d2t`, `t2d`) may say that each token is itself.
+    """
+    if not _is_whole(checkpoint, head.layout.sizes.vocab_size):
         raise ModelError(
             f"cannot load {checkpoint.source}: a reduced vocabulary is not supported. Choose a head without d2t"
         )
-    own = {name: tensor for name, tensor in checkpoint.tensors.items() if name not in SHARED}
+    own = {name: tensor for name, tensor in checkpoint.tensors.items() if name not in (*SHARED, *VOCABULARY)}
     Checkpoint(checkpoint.source, checkpoint.config, own).fill(head)
+
+
+def _is_whole(checkpoint: Checkpoint, vocab: int) -> bool:
+    """Return whether the draft vocabulary is the target's, token by token."""
+    offsets, mask = (checkpoint.tensors.get(name) for name in VOCABULARY)
+    every = mask is None or (len(mask) == vocab and bool(mask.bool().all()))
+    return every and (offsets is None or (len(offsets) == vocab and not bool(offsets.any())))
