@@ -4,8 +4,10 @@ import json
 
 import pytest
 
+import tiny_models
 import tiny_vision
 from foreword import LLM, SamplingParams
+from foreword.model import Model
 
 PICTURES = (tiny_vision.picture(40, 24), tiny_vision.picture(24, 40, 1))
 LOAD = ("--model", "seeing", "--dtype", "float32", "--temperature", "0", "--max-tokens", "8")
@@ -35,6 +37,16 @@ def test_generate_and_chat_show_the_images_in_their_order(seeing):
     assert found.returncode == 0, found.stderr
     kept = json.loads((seeing.folder / "kept.json").read_text())["messages"]
     assert [turn["content"] for turn in kept] == ["What?", answers[0]]
+
+
+@pytest.mark.parametrize("words", [("generate", "x"), ("chat",)], ids=lambda words: words[0])
+@pytest.mark.parametrize("model", [(), ("--model", "writing")], ids=["bundled", "folder"])
+def test_images_for_a_model_of_text_are_refused_before_it_is_loaded(seeing, words, model):
+    tiny_models.build("llama").config.save_pretrained(seeing.folder / "writing")  # which has no weights to load
+    seeing.patch.setattr(Model, "load", None)
+    found = seeing(*words, "--image", "0.png", *model)
+    assert found.returncode == 2
+    assert "it reads text only. Use a vision-language model" in found.stderr
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,16 @@ def test_env_says_what_a_report_needs_and_whether_our_c_code_runs(shell):
     assert "no C compiler '/nonexistent'" in json.loads(shell("env", "--json", CC="/nonexistent").stdout)["native_code"]
 
 
+def test_compilation_is_announced(here, tmp_path):
+    sampling._compiled.cache_clear()
+    try:
+        found = here("env", CC="false", XDG_CACHE_HOME=str(tmp_path))
+    finally:
+        sampling._compiled.cache_clear()
+    assert "compiling sampling.c for this machine, once; it may take a minute" in found.stderr
+    assert "compiling" not in here("env").stderr
+
+
 def test_inspect_says_how_a_model_is_driven_and_why(here):
     facts = json.loads(here("inspect", "--draft", str(bundled.draft()), "--dtype", "float32", "--json").stdout)
     assert (facts["mode"], facts["dtype"], facts["parameters"]) == ("tree", "float32", 26_223_104)

@@ -34,6 +34,12 @@ def test_text_segments_and_json_are_those_of_the_library(here):
     assert [one["tokens"] for one in found["segments"]] == [one.tokens for one in timed.segments]
 
 
+def test_help_names_no_default_model(here):
+    found = " ".join(here("transcribe", "--help", COLUMNS="200").stdout.split())
+    assert "Speech model, as openai/whisper-tiny: folder or hub id." in found
+    assert "Default: bundled" not in found
+
+
 def test_errors_name_what_is_wrong(here, tmp_path):
     broken = tmp_path / "broken.wav"
     broken.write_bytes(tiny_whisper.SOUND.read_bytes()[:5000])

@@ -73,6 +73,7 @@ def chat(
     if history and history[0]["role"] == "system" and system is None:
         system = history[0]["content"]
     history = [message for message in history if message["role"] != "system"]
+    early.vision(model, image, trusted=loading.trust_remote_code)
     with render.loading():
         from foreword import LLM
 

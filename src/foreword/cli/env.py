@@ -31,12 +31,21 @@ PREFIXES = (
 
 def env(as_json: options.AsJson = False) -> None:
     """Show versions, hardware and settings of this machine, for bug reports."""
+    with render.loading("looking at this machine"):
+        facts = _facts()
+    if as_json:
+        sys.stdout.write(json.dumps(facts) + "\n")
+    else:
+        render.facts({name.replace("_", " "): value for name, value in facts.items()})
+
+
+def _facts() -> dict[str, object]:
     import torch
 
     from foreword.bench.machine import machine, versions
 
     flags = _flags()
-    facts: dict[str, object] = {
+    return {
         **versions(),
         **{package: _version(package) for package in PACKAGES},
         "system": platform.platform(),
@@ -49,10 +58,6 @@ def env(as_json: options.AsJson = False) -> None:
         "cuda_devices": [torch.cuda.get_device_name(place) for place in range(torch.cuda.device_count())],
         "variables": {name: value for name, value in sorted(os.environ.items()) if name.startswith(PREFIXES)},
     }
-    if as_json:
-        sys.stdout.write(json.dumps(facts) + "\n")
-    else:
-        render.facts({name.replace("_", " "): value for name, value in facts.items()})
 
 
 def _native() -> str:

@@ -148,6 +148,7 @@ def generate(
     text = _prompt(prompt, prompt_file)
     if not text.whole.strip():
         raise InvalidRequest("cannot answer: the prompt is empty. Give some text")
+    early.vision(model, image, trusted=loading.trust_remote_code)
     llm = _load(model, loading, drafting)
     ids = read(llm, text, chat, system, image)
     output = Output(render.use_colour(color), stats, as_json, record)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from foreword.cli.common import options, render, runtime
+from foreword.cli.common import early, options, render, runtime
 from foreword.cli.common.bundles import BackendLoading, Drafting, bundled
 from foreword.errors import InvalidRequest
 
@@ -27,6 +27,17 @@ THRESHOLDS = {"compression_ratio_threshold": 1.35, "logprob_threshold": -1.0, "n
 Files = Annotated[
     list[Path],
     typer.Argument(help="Sound files: WAV; others with the extra audio.", exists=True, dir_okay=False),
+]
+Model = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        "-m",
+        help="Speech model, as openai/whisper-tiny: folder or hub id.",
+        metavar="MODEL",
+        rich_help_panel=options.MODEL,
+        callback=options.checked(early.model),
+    ),
 ]
 Language = Annotated[
     str | None,
@@ -55,7 +66,7 @@ Temperature = Annotated[
 def transcribe(
     files: Files,
     *,
-    model: options.ModelName = None,
+    model: Model = None,
     loading: BackendLoading,
     drafting: Drafting,
     language: Language = None,

@@ -10,6 +10,8 @@ import shlex
 import shutil
 import subprocess
 import warnings
+from collections.abc import Callable
+from contextvars import ContextVar
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -25,6 +27,10 @@ FLAGS = ("-O3", NATIVE, "-fno-math-errno", "-shared", "-fPIC", "-pthread")
 FIX = "set XDG_CACHE_HOME to a folder that only you can write"
 SHARED = 0o022
 """Permission bits that let users other than the owner write a file."""
+
+
+NOTICE: ContextVar[Callable[[str], object]] = ContextVar("notice", default=lambda _: None)
+"""Receiver of a line before a library is compiled, which happens once and may take a minute."""
 
 
 def compiled(source: Path) -> ctypes.CDLL | str:
@@ -89,6 +95,7 @@ def _build(command: list[str], source: Path, key: str) -> ctypes.CDLL:
 
     Its file name ends with its checksum, so both appear atomically and concurrent processes do not interfere.
     """
+    NOTICE.get()(f"compiling {source.name} for this machine, once; it may take a minute")
     with TemporaryDirectory(prefix="foreword-", ignore_cleanup_errors=True) as private:
         library = Path(private) / f"{source.stem}.so"
         command = [*command, str(source), "-o", str(library), "-lm"]

@@ -110,6 +110,16 @@ def images(files: Iterable[Path] | None) -> None:
             raise InvalidRequest(f"cannot read the image {file}: there is no such file. Give the path of an image")
 
 
+def vision(source: str | None, files: Iterable[Path] | None, *, trusted: bool = False) -> None:
+    """Raise InvalidRequest for images before a model that reads text only; its weights are not loaded."""
+    if not files:
+        return
+    from foreword import bundled
+    from foreword.model.vision.processor import check_vision
+
+    check_vision(bundled.target() if source is None else source, trust_remote_code=trusted)
+
+
 def message(text: str, images: Iterable[Path] | None) -> dict[str, object]:
     """Return a user's message, with its images before its text."""
     parts = [{"type": "image", "image": str(file)} for file in images or ()]

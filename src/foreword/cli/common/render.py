@@ -44,17 +44,22 @@ def notes() -> Console:
 
 
 @contextmanager
-def loading() -> Iterator[None]:
+def loading(what: str = "loading the model") -> Iterator[None]:
     """Show a spinner on stderr while a model loads; nothing if stderr is no terminal.
 
-    Garbage collection pauses meanwhile: what is imported and loaded stays, and searching it takes 0.2 s.
+    The compilation of C code, once a machine, is named on either. Garbage collection pauses meanwhile: what is imported
+    and loaded stays, and searching it takes 0.2 s.
     """
     console = notes()
-    shown = console.status("loading the model") if console.is_terminal and not console.quiet else nullcontext()
+    status = console.status(what) if console.is_terminal and not console.quiet else None
     gc.disable()
     try:
-        with shown:
+        with status or nullcontext():
+            from foreword.native.compiler import NOTICE  # imports torch, which takes seconds
+
+            token = NOTICE.set(runtime.note if status is None else status.update)
             yield
+            NOTICE.reset(token)
     finally:
         gc.enable()
 

@@ -26,6 +26,7 @@ from foreword.model.architectures import body
 from foreword.model.backend import Backend, SeesImages
 from foreword.model.cuda.backend import GRAPH
 from foreword.model.loading import hub
+from foreword.model.loading.config import read_config
 from foreword.model.model import Model
 from foreword.model.pool.plan import Read
 from foreword.model.probe.trial import EXACT, ROUNDED
@@ -80,7 +81,11 @@ def load_processor(
             parts = [given.get(name, Absent()) for name in kind.get_attributes()]
             processor = _for_images(kind).from_args_and_dict(parts, settings)
     except Exception as error:
-        needs = "it needs torchvision. Install it" if "orchvision" in str(error) else words(error)
+        needs = (
+            "it needs torchvision. Install the one of your torch (docs/targets/vision.md)"
+            if "orchvision" in str(error)
+            else words(error)
+        )
         raise ModelError(
             f"cannot load the image processor of {source}: {needs}, or give a folder with preprocessor_config.json"
         ) from error
@@ -92,7 +97,22 @@ def load_processor(
 
 def reads_images(target: Model) -> bool:
     """Return whether a model has a vision tower, whatever its backend."""
-    config = target.hf.config
+    return has_vision(target.hf.config)
+
+
+def check_vision(source: str | Path, *, trust_remote_code: bool = False) -> None:
+    """Raise InvalidRequest for a checkpoint that reads text only, from its config alone."""
+    if not has_vision(read_config(source, trust_remote_code=trust_remote_code, seq2seq=True)):
+        raise text_only(str(source))
+
+
+def text_only(name: str) -> InvalidRequest:
+    """Return the error for images that are given to a model of text."""
+    return InvalidRequest(f"cannot read images with {name}: it reads text only. Use a vision-language model")
+
+
+def has_vision(config: PreTrainedConfig) -> bool:
+    """Return whether a config is that of a model with a vision tower."""
     return type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING and getattr(config, "image_token_id", None) is not None
 
 
@@ -107,9 +127,7 @@ class Vision:
     def of(cls, target: Model, tokenizer: PreTrainedTokenizerBase) -> Vision:
         """Return what reads images for a model. Raises InvalidRequest where it reads text only, or its backend does."""
         if not reads_images(target):
-            raise InvalidRequest(
-                f"cannot read images with {target.name}: it reads text only. Use a vision-language model"
-            )
+            raise text_only(target.name)
         if not isinstance(target.backend, SeesImages) or target.capability.backend == GRAPH:
             raise InvalidRequest(
                 f"cannot read images with {target.name} on backend '{target.capability.backend}': it reads text only. "
