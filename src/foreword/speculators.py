@@ -19,8 +19,8 @@ from foreword.draft.online.learner import Learning, taught
 from foreword.engine import Engine
 from foreword.errors import ForewordError, InvalidRequest, ModelError, VocabularyMismatch, words
 from foreword.model import Mode, Model, Tokenizer, check_decoder_only, measure
-from foreword.shared import Shared
 from foreword.model.loading.given import learner
+from foreword.shared import Shared
 from foreword.speculator import Speculator
 from foreword.types import SamplingParams
 from foreword.verify import Rule
