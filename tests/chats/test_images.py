@@ -80,6 +80,7 @@ def test_a_picture_is_turned_upright_and_loses_its_alpha():
     exif = turned.getexif()
     exif[0x0112] = 6
     upright = image_of(png(turned, "JPEG", exif=exif))
+    upright.load()
     assert (upright.size, upright.mode) == ((24, 40), "RGB")
     assert image_of(png(PICTURE.convert("RGBA"))).mode == image_of(PICTURE.convert("L")).mode == "RGB"
 
@@ -107,7 +108,7 @@ def test_a_picture_is_turned_upright_and_loses_its_alpha():
 )
 def test_what_is_no_image_is_refused_by_name(part, why):
     with pytest.raises(InvalidRequest, match=why) as refused:
-        image_of(part)
+        image_of(part).load()
     assert str(refused.value).startswith("cannot read ")
 
 
@@ -117,6 +118,44 @@ def test_a_small_file_of_a_huge_image_is_refused_before_it_is_decoded():
         assert len(bomb) < 100_000
         with pytest.raises(InvalidRequest, match=r"pixels|bomb"):
             image_of(bomb)
+
+
+@pytest.mark.parametrize(
+    ("size", "why"),
+    [
+        ((8193, 8193), "the limit is 67108864"),
+        ((400, 33_000), "the limit of a side is 32768"),
+        ((30_000, 200), "one side may be 100 times as long as the other"),
+        ((1, 101), "one side may be 100 times as long as the other"),
+    ],
+    ids=str,
+)
+def test_sides_are_bounded_before_pixels_are_decoded(size, why):
+    damaged = png(Image.new("1", size))[:60]
+    with pytest.raises(InvalidRequest, match=f"it has {size[0]} × {size[1]} pixels, and {why}"):
+        image_of(damaged)
+    with pytest.raises(InvalidRequest, match=why):
+        image_of(Image.new("1", size))
+
+
+def test_pixels_of_a_prompt_are_bounded_before_they_are_decoded():
+    damaged = png(Image.new("1", (8000, 8000)))[:60]
+    read = image_reader()
+    for _ in range(2):
+        read(damaged)
+    with pytest.raises(InvalidRequest, match="the first 3 have 192000000 pixels, and the limit for all is 134217728"):
+        read(damaged)
+    with pytest.raises(InvalidRequest, match="it is damaged"):
+        image_of(damaged).load()
+
+
+def test_an_image_is_decoded_when_its_pixels_are_used_and_only_then_kept():
+    image = image_of(png())
+    assert (image.size, image.mode, image._im) == (PICTURE.size, "RGB", None)
+    assert image.decoded().tobytes() == PICTURE.tobytes()
+    assert image._im is None
+    assert image.resize((4, 4)).tobytes() == PICTURE.resize((4, 4)).tobytes()
+    assert image._im is not None
 
 
 def test_a_huge_file_is_not_read(tmp_path):

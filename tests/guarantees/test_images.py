@@ -141,7 +141,7 @@ def test_a_prompt_of_text_names_its_images():
     ("prompt", "why"),
     [
         ({"prompt": "no place for it", "images": [picture(9, 8)]}, "refuses it: .*once for each image"),
-        ({"prompt": "<|image_pad|>", "images": [picture(900, 4)]}, "refuses it"),
+        ({"prompt": "<|image_pad|>", "images": [picture(900, 4)]}, "one side may be 100 times as long"),
         ({"prompt": "<|image_pad|>", "images": []}, "with images, it is"),
         ({"prompt": 7, "images": [picture(9, 8)]}, "with images, it is"),
         ({"prompt": "<|image_pad|>", "images": ["https://example.org/a.png"]}, "nothing is loaded from the network"),

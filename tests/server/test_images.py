@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from PIL import Image
 
 import tiny_vision
 from foreword import LLM, SamplingParams
@@ -102,6 +103,17 @@ def test_what_is_no_image_is_an_error_of_the_request(served: Running, part: dict
     response = served.http.post("/v1/chat/completions", json=chat_body(part))
     assert response.status_code == 400, response.text
     assert why in response.json()["error"]["message"]
+
+
+def test_pixels_of_a_prompt_are_refused_before_they_are_decoded(served: Running) -> None:
+    large = encoded(Image.new("1", (8000, 8000)))
+    body = chat_body(*({"type": "image_url", "image_url": {"url": url(large)}} for _ in range(20)))
+    response = served.http.post("/v1/chat/completions", json=body)
+    assert response.status_code == 400, response.text
+    assert "the first 3 have 192000000 pixels" in response.json()["error"]["message"]
+    damaged = base64.b64encode(base64.b64decode(large)[:60]).decode()
+    body = chat_body(*({"type": "image_url", "image_url": {"url": url(damaged)}} for _ in range(20)))
+    assert served.http.post("/v1/chat/completions", json=body).json() == response.json()  # only headers are read
 
 
 def test_a_model_that_reads_text_only_says_so(image: str) -> None:

@@ -9,16 +9,24 @@ import re
 import reprlib
 import warnings
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from foreword.errors import InvalidRequest, words
+from foreword.wanted import check_wanted
 
 KINDS = ("image", "image_url", "input_image")
 """Types of message parts that hold an image: of transformers and Anthropic, of OpenAI's chats, of its responses."""
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "TIFF", "WEBP")
 MOST_PIXELS = 64 * 2**20
 """Pixels of one image. A small file can hold an image that does not fit in memory."""
+MOST_PROMPT_PIXELS = 2 * MOST_PIXELS
+"""Pixels of all images of one prompt: 64 screenshots of 1920 × 1080, or 11 photos of 12 million pixels."""
+LONGEST_SIDE = 2**15
+"""Pixels. Longest side of an image."""
+LONGEST_RATIO = 100
+"""Longest side over shortest. A processor that scales the shortest side to a size multiplies the other one by it."""
 MOST_BYTES = 64 * 2**20
 """Bytes of an encoded image."""
 MOST_IMAGES = 64
@@ -33,29 +41,41 @@ def is_image(part: object) -> bool:
 
 
 def image_reader(*, files: bool = True) -> Callable[[object], Any]:
-    """Return `image_of` for the images of one prompt, of which there may be `MOST_IMAGES`."""
-    read: list[Any] = []
+    """Return `image_of` for the images of one prompt.
+
+    There may be `MOST_IMAGES`, with `MOST_PROMPT_PIXELS` in all; no pixel is decoded to find that out.
+    """
+    count = pixels = 0
 
     def image(part: object) -> Any:
-        if len(read) == MOST_IMAGES:
+        nonlocal count, pixels
+        check_wanted()
+        if count == MOST_IMAGES:
             raise InvalidRequest(f"cannot read more than {MOST_IMAGES} images in one prompt. Give fewer")
-        read.append(image_of(part, files=files))
-        return read[-1]
+        picture = image_of(part, files=files)
+        count, pixels = count + 1, pixels + picture.width * picture.height
+        if pixels > MOST_PROMPT_PIXELS:
+            raise InvalidRequest(
+                f"cannot read the images of this prompt: the first {count} have {pixels} pixels, and the limit for "
+                f"all is {MOST_PROMPT_PIXELS}. Give fewer, or make them smaller"
+            )
+        return picture
 
     return image
 
 
 def image_of(part: object, *, files: bool = True) -> Any:
-    """Return the image of a part as an RGB picture of PIL, turned upright.
+    """Return the image of a part as an RGB picture of PIL, turned upright, that is decoded when it is used.
 
     `part` is a message part of one of `KINDS`, or the image itself: a path, a picture of PIL, bytes, base64 text or a
     data: URL. Without `files`, as for requests from elsewhere, paths are refused. Raises InvalidRequest for anything
-    that is no image, or is too large.
+    that is no image, or is too large; a damaged one raises it when it is decoded.
     """
-    source = _source(part) if isinstance(part, Mapping) else part
+    source: Any = _source(part) if isinstance(part, Mapping) else part
     if hasattr(source, "convert") and hasattr(source, "size"):
-        return _upright(source)
-    return _upright(_decoded(_content(source, files=files)))
+        return _unread(source.size, partial(_upright, source))
+    content = _content(source, files=files)
+    return _unread(_opened(content).size, partial(_decoded, content))
 
 
 def _source(part: Mapping[str, Any]) -> object:
@@ -119,19 +139,24 @@ def _bytes(text: str) -> bytes:
         ) from error
 
 
-def _decoded(content: bytes) -> Any:
-    """Return the picture that these bytes encode."""
+def _unread(size: tuple[int, int], decode: Callable[[], Any]) -> Any:
+    """Return a picture of this size, if that is allowed, which `decode` loads later."""
+    _check_size(size)
+    _pictures()
+    from foreword.chats.pictures import UnreadPicture
+
+    return UnreadPicture(size, decode)
+
+
+def _opened(content: bytes) -> Any:
+    """Return the picture that these bytes encode, of which only the header was read."""
     pictures = _pictures()
     if len(content) > MOST_BYTES:
         raise InvalidRequest(_too_large(len(content)))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of sizes, which are checked here, and of odd metadata
-            picture = pictures.open(io.BytesIO(content), formats=FORMATS)
-            _check_size(picture.size)
-            picture.load()
-    except InvalidRequest:
-        raise
+            return pictures.open(io.BytesIO(content), formats=FORMATS)
     except pictures.DecompressionBombError as error:
         raise InvalidRequest(f"cannot read an image: {words(error)}. Give a smaller one") from error
     except pictures.UnidentifiedImageError as error:
@@ -139,27 +164,50 @@ def _decoded(content: bytes) -> Any:
             f"cannot read an image: its {len(content)} bytes are no image. Give one of {', '.join(FORMATS)}"
         ) from error
     except Exception as error:
-        raise InvalidRequest(f"cannot read an image: it is damaged: {words(error)}. Give the whole file") from error
-    return picture
+        raise _damaged(error) from error
+
+
+def _decoded(content: bytes) -> Any:
+    """Return the picture that these bytes encode, in RGB and turned as its metadata say."""
+    picture = _opened(content)
+    from PIL import ImageOps
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            picture.load()
+        ImageOps.exif_transpose(picture, in_place=True)  # a copy would double the memory
+        return picture if picture.mode == "RGB" else picture.convert("RGB")
+    except Exception as error:
+        raise _damaged(error) from error
 
 
 def _upright(picture: Any) -> Any:
-    """Return a picture in RGB, turned as its metadata say; a picture is left as it is."""
-    _check_size(picture.size)
+    """Return a picture in RGB, turned as its metadata say; the caller's own is left as it is."""
     from PIL import ImageOps
 
     try:
         return ImageOps.exif_transpose(picture).convert("RGB")
     except Exception as error:
-        raise InvalidRequest(f"cannot read an image: it is damaged: {words(error)}. Give the whole file") from error
+        raise _damaged(error) from error
 
 
 def _check_size(size: tuple[int, int]) -> None:
-    if size[0] * size[1] > MOST_PIXELS:
+    """Raise InvalidRequest for an image whose pixels, or sides, are too many."""
+    short, long = sorted(size)
+    shown = f"cannot read an image: it has {size[0]} × {size[1]} pixels"
+    if short * long > MOST_PIXELS:
+        raise InvalidRequest(f"{shown}, and the limit is {MOST_PIXELS}. Make it smaller")
+    if long > LONGEST_SIDE:
+        raise InvalidRequest(f"{shown}, and the limit of a side is {LONGEST_SIDE}. Make it smaller")
+    if long > LONGEST_RATIO * short:
         raise InvalidRequest(
-            f"cannot read an image: it has {size[0]} × {size[1]} pixels, and the limit is {MOST_PIXELS}. Make it "
-            "smaller"
+            f"{shown}, and one side may be {LONGEST_RATIO} times as long as the other. Cut it into pieces"
         )
+
+
+def _damaged(error: Exception) -> InvalidRequest:
+    return InvalidRequest(f"cannot read an image: it is damaged: {words(error)}. Give the whole file")
 
 
 def _too_large(size: int) -> str:

@@ -30,6 +30,7 @@ from foreword.model.loading.config import read_config
 from foreword.model.model import Model
 from foreword.model.pool.plan import Read
 from foreword.model.probe.trial import EXACT, ROUNDED
+from foreword.model.vision.one_by_one import decode_one_by_one
 from foreword.model.vision.rows import ImageRows, image_rows
 from foreword.native.openmp import all_threads
 from foreword.prompts import ImagePrompt
@@ -92,6 +93,7 @@ def load_processor(
     if not hasattr(processor, "image_processor"):
         raise ModelError(f"cannot read images with {source}: it has no image processor. Use a checkpoint that has one")
     processor.tokenizer = tokenizer
+    decode_one_by_one(processor.image_processor)
     return processor
 
 
@@ -222,6 +224,8 @@ class Vision:
         self.apply(turns, **options)  # whatever the template raises is passed on
         try:
             out = dict(self.apply(turns, tokenize=True, return_dict=True, return_tensors="pt", **options))
+        except InvalidRequest:  # an image is damaged, or the client has left
+            raise
         except Exception as error:
             raise InvalidRequest(
                 f"cannot process the images of this chat: the processor of {self._name} refuses them: {words(error)}. "
@@ -233,6 +237,8 @@ class Vision:
         """Return the prompt of a text that names its images as the processor's own texts do."""
         try:
             out = dict(self._processor(text=[text], images=[*images], return_tensors="pt"))
+        except InvalidRequest:
+            raise
         except Exception as error:
             raise InvalidRequest(
                 f"cannot process this prompt: the processor of {self._name} refuses it: {words(error)}. "
