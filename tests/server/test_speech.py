@@ -1,12 +1,21 @@
 """OpenAI's own client against a server of speech: text, segments, errors."""
 
+import asyncio
+import struct
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
+import httpx2 as httpx
+import numpy as np
 import openai
 import pytest
+from starlette.requests import Request
 
 import tiny_whisper
 from foreword import LLM, SamplingParams
+from foreword.server.leaving import while_connected
+from foreword.speech.audio import samples
+from foreword.wanted import Abandoned, check_wanted
 from serving import Running, running
 
 FILE = tiny_whisper.SOUND
@@ -71,3 +80,80 @@ def test_another_body_is_refused(server):
     assert "Send multipart/form-data" in found.json()["error"]["message"]
     found = server.http.post("/v1/audio/transcriptions", files={"other": b"a"})
     assert "there is no sound. Send it as the field 'file'" in found.json()["error"]["message"]
+
+
+def form(*parts: tuple[str, str, bytes], boundary: str = "xx") -> dict[str, object]:
+    """Return the body of a form, and its header, of (name, filename or "", content)."""
+    lines = []
+    for name, file, content in parts:
+        more = f'; filename="{file}"' if file else ""
+        lines.append(f'--{boundary}\r\nContent-Disposition: form-data; name="{name}"{more}\r\n\r\n'.encode() + content)
+    body = b"\r\n".join([*lines, f"--{boundary}--\r\n".encode()])
+    return dict(content=body, headers={"content-type": f"multipart/form-data; boundary={boundary}"})
+
+
+def wav(size: int, rate: int, bits: int, channels: int = 1) -> bytes:
+    """Return a WAV file of so many bytes of silence."""
+    numbers = struct.pack("<4sIHHIIHH4sI", b"fmt ", 16, 1, channels, rate, 0, 0, bits, b"data", size)
+    return b"RIFF" + struct.pack("<I", size + 36) + b"WAVE" + numbers + bytes(size)
+
+
+NESTED = form(("file", "a.wav", form(("file", "a.wav", FILE.read_bytes()), boundary="yy")["content"]))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (form(*[(f"field{number}", "", b"") for number in range(100_000)]), "Too many fields"),
+        (form(*[("file", "a.wav", b"") for _ in range(1000)]), "Too many files"),
+        (form(("file", "a.wav", b""), ("prompt", "", b"a" * 70_000)), "Part exceeded maximum size"),
+        (form(("file", "a.wav", b""), ("prompt", "a.txt", b"a")), "Too many files"),
+        (form(("prompt", "a.txt", b"a")), "there is no sound"),
+        (NESTED, "Format not recognised"),
+        (form(("file", "a.wav", wav(100, 16_000, bits=65_535))), "it has 65536 bits a sample"),
+        (form(("file", "a.wav", wav(100, 16_000, bits=16, channels=0))), "cannot read these bytes"),
+        (form(("file", "a.wav", wav(2**21, 1000, bits=8))), "it lasts 2097 seconds, and the limit is 1800"),
+        (dict(content=b"--xx\r\nno form", headers=NESTED["headers"]), "cannot read the form"),
+        (dict(content=b"", headers={"content-type": "multipart/form-data"}), "Missing boundary"),
+    ],
+    ids=["fields", "files", "long field", "two files", "no file", "nested", "bits", "channels", "long", "cut", "empty"],
+)
+def test_forms_and_sounds_that_are_none_are_refused(server, given, said):
+    found = server.http.post("/v1/audio/transcriptions", **given)
+    assert found.status_code == 400
+    assert said in found.json()["error"]["message"]
+
+
+def test_a_client_that_leaves_ends_its_transcription(server):
+    llm, words = server.service.llm, samples(FILE, 16_000)
+    sound = (np.tile(words, 90) * 2**15).astype("<i2").tobytes()  # 80 windows
+    body = form(("file", "a.wav", wav(len(sound), 16_000, bits=16)[: -len(sound)] + sound))
+    with running(llm, name="whisper", queue=1) as small:
+        with pytest.raises(httpx.ReadTimeout):
+            small.http.post("/v1/audio/transcriptions", **body, timeout=httpx.Timeout(60, read=0.5))
+        own = dict(files={"file": FILE.read_bytes()}, data={"max_tokens": "4"})
+        while (found := small.http.post("/v1/audio/transcriptions", **own)).status_code == 429:
+            pass  # the place is free once the thread has ended
+        assert found.status_code == 200
+        assert 'clients_left_total{model_name="whisper"} 1.0' in small.http.get("/metrics").text
+    assert not llm._running
+
+
+def test_work_in_a_thread_ends_when_its_client_leaves():
+    asyncio.run(leave())
+
+
+async def leave() -> None:
+    begun, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    async def receive():
+        await begun.wait()
+        return {"type": "http.disconnect"}
+
+    def work():
+        loop.call_soon_threadsafe(begun.set)
+        while True:
+            check_wanted()
+
+    with ThreadPoolExecutor(1) as threads, pytest.raises(Abandoned):
+        await while_connected(Request({"type": "http"}, receive), threads, work)

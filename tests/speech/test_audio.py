@@ -1,8 +1,12 @@
 """Sound from files and arrays: one channel of floats at the rate of the model, or an error that says what is wrong."""
 
+import io
+import struct
 import sys
 import wave
+from contextlib import suppress
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
@@ -10,7 +14,7 @@ import soundfile
 
 import tiny_whisper
 from foreword import InvalidRequest
-from foreword.speech.audio import samples
+from foreword.speech.audio import BLOCK, samples
 
 RATE = 16_000
 
@@ -119,6 +123,81 @@ def test_damaged_files_are_refused(tmp_path):
             samples(tmp_path / name, RATE)
     with pytest.raises(InvalidRequest, match="it is empty"):
         samples(written(tmp_path / "none.wav", np.zeros(0), 2), RATE)
+
+
+def header(frames: int, rate: int = RATE, bits: int = 16, channels: int = 1) -> bytes:
+    """Return a WAV file of whole numbers that ends after its header."""
+    size = frames * channels * ((bits + 7) // 8)
+    return b"RIFF" + struct.pack("<I", size + 36) + b"WAVE" + struct.pack(
+        "<4sIHHIIHH4sI", b"fmt ", 16, 1, channels, rate, 0, 0, bits, b"data", size
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (header(15_000_000, rate=1000, bits=8), "it lasts 15000 seconds, and the limit is 1800. Cut it into pieces"),
+        (header(2**31 - 99, rate=1_000_000, bits=8), "it lasts 2147 seconds, and the limit is 1800"),
+        (header(90_000_000, rate=96_000, bits=8), "it has 90000000 samples, and the limit is 86400000. Save it at"),
+        ((np.zeros(1801 * 1000, np.float32), 1000), "it lasts 1801 seconds"),
+    ],
+    ids=["1000 Hz", "1 MHz", "dense", "array"],
+)
+def test_length_is_bounded_before_a_sound_is_decoded(given, said):
+    with pytest.raises(InvalidRequest, match=f"cannot transcribe this sound: {said}"):
+        samples(given, RATE, longest=1800.0)
+
+
+def test_length_of_other_formats_is_bounded_too(tmp_path):
+    soundfile.write(tmp_path / "a.flac", np.zeros(20_000, np.float32), 1000)
+    assert len(samples(tmp_path / "a.flac", RATE, longest=20.0)) == 20 * RATE
+    with pytest.raises(InvalidRequest, match=r"it lasts 20 seconds, and the limit is 19\.9"):
+        samples(tmp_path / "a.flac", RATE, longest=19.9)
+    content = bytearray((tmp_path / "a.flac").read_bytes())
+    content[21:26] = b"\xff\xff\xff\xff\xff"  # the number of frames
+    with pytest.raises(InvalidRequest, match="it lasts 68719477 seconds"):
+        samples(bytes(content), RATE)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (dict(bits=65_535), "it has 65536 bits a sample"),
+        (dict(bits=40), "it has 40 bits a sample"),
+        (dict(bits=0), "cannot read these bytes"),
+        (dict(channels=0), "cannot read these bytes"),
+        (dict(channels=65_535), "it holds 0 of 100 samples"),
+        (dict(rate=0), "the rate of a sound must be"),
+        (dict(rate=2**32 - 1), "the rate of a sound must be"),
+    ],
+    ids=str,
+)
+def test_headers_of_no_sound_are_refused(wrong, said):
+    with pytest.raises(InvalidRequest, match=said):
+        samples(header(100, **wrong), RATE)
+
+
+def test_damaged_headers_are_refused_and_nothing_else_is_raised(capfd):
+    random = Random(0)
+    whole = header(100) + bytes(200)
+    out = io.BytesIO()
+    soundfile.write(out, tone(RATE, 0.02), RATE, format="WAV", subtype="FLOAT")
+    for content in (whole, out.getvalue()):
+        for _ in range(300):
+            damaged = bytearray(content)
+            for _ in range(random.randint(1, 4)):
+                damaged[random.randrange(48)] = random.choice((0, 1, 127, 128, 255))
+            with suppress(InvalidRequest):
+                samples(bytes(damaged), RATE, longest=1800.0)
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_blocks_of_a_file_are_decoded_as_the_whole(tmp_path):
+    noise = np.random.default_rng(0).uniform(-0.5, 0.5, (150_000, 8)).astype(np.float32)
+    soundfile.write(tmp_path / "a.flac", noise, RATE)
+    whole = soundfile.read(tmp_path / "a.flac", dtype="float32")[0]
+    assert whole.size > BLOCK
+    assert np.array_equal(samples(tmp_path / "a.flac", RATE), whole.mean(1, dtype=np.float32))
 
 
 def test_a_missing_package_is_named(tmp_path, monkeypatch):

@@ -8,9 +8,10 @@ import torch
 from transformers import WhisperForConditionalGeneration
 
 import tiny_whisper
-from foreword import LLM, SamplingParams, Transcript
+from foreword import LLM, InvalidRequest, SamplingParams, Transcript
 from foreword.speech.audio import samples
 from foreword.speech.windows import compression_ratio, split
+from foreword.wanted import Abandoned, dropped_when
 from running import kept
 
 RATE = 16_000
@@ -129,3 +130,29 @@ def test_a_text_is_split_at_pairs_of_timestamps():
     assert split([*pair[:4], word], begin, 300) == ([(0, 9, pair[:4])], 18)
     assert split([begin, begin], begin, 300) == ([(0, 0, [begin, begin])], 0)
     assert compression_ratio([7] * 100, 51865) > 10 > 2 > compression_ratio(list(range(100)), 51865)
+
+
+def test_transcription_ends_when_its_client_leaves():
+    asks = 0
+
+    def left() -> bool:
+        nonlocal asks
+        asks += 1
+        return asks > 8
+
+    model = llm("v2")
+    with dropped_when(left), pytest.raises(Abandoned, match="its client has left"):
+        model.transcribe((long(), RATE), GREEDY)
+    assert asks == 9
+    assert not model._running
+    assert model.engine.idle
+    assert model.transcribe((long(), RATE), GREEDY)[0].tokens == transcribed("v2").tokens  # in the same process
+
+
+def test_a_longer_sound_than_the_caller_allows_is_refused():
+    model = llm("v2")
+    with pytest.raises(InvalidRequest, match="it lasts 7 seconds, and the limit is 5"):
+        model.transcribe((long(), RATE), GREEDY, max_seconds=5)
+    for wrong in (0, float("nan"), float("inf"), "1"):
+        with pytest.raises(InvalidRequest, match="max_seconds must be a positive number, got"):
+            model.transcribe((long(), RATE), GREEDY, max_seconds=wrong)

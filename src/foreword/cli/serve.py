@@ -41,6 +41,7 @@ CacheTokens = Annotated[
 Queue = Annotated[int, _option("--queue", help="Answers that run or wait; more get status 429.", min=1)]
 Context = Annotated[int | None, _option("--max-model-len", help="Tokens of prompt and answer. Default: all.", min=2)]
 MaxBody = Annotated[float, _option("--max-body", help="Largest request body, in MiB.", min=0.001)]
+MaxAudio = Annotated[float, _option("--max-audio", help="Longest sound to transcribe, in seconds.", min=1)]
 PerKey = Annotated[int | None, _option("--max-per-key", help="Answers of one API key at a time.", min=1)]
 Rate = Annotated[float | None, _option("--rate", help="Requests a minute of one API key.", min=0.1)]
 ToolFormat = Annotated[str | None, _option("--tool-format", help="Format of tool calls. Default: by chat template.")]
@@ -68,6 +69,7 @@ class Serving:
     queue: Queue = 256
     max_model_len: Context = None
     max_body: MaxBody = 16.0
+    max_audio: MaxAudio = 1800.0
     max_per_key: PerKey = None
     rate: Rate = None
     tool_format: ToolFormat = None
@@ -90,6 +92,7 @@ class Serving:
             keys=hashed(_keys(self.api_key_file)),
             queue=self.queue,
             body=int(_number("--max-body", self.max_body) * MEBIBYTE),
+            sound=_number("--max-audio", self.max_audio),
             context=self.max_model_len,
             concurrent=self.max_per_key,
             rate=None if self.rate is None else _number("--rate", self.rate),

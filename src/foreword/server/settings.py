@@ -32,6 +32,8 @@ class Settings:
     """Answers. Most that run or wait at a time; more get status 429."""
     body: int = 16 * MEBIBYTE
     """Bytes. Largest request body."""
+    sound: float = 1800.0
+    """Seconds. Longest sound that is transcribed."""
     context: int | None = None
     """Tokens. Most of a prompt and its answer; None: the model's context."""
     concurrent: int | None = None

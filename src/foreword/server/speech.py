@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
-import asyncio
+import reprlib
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
-from email import message_from_bytes
-from email.policy import HTTP
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import PlainTextResponse, Response
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from foreword.errors import InvalidRequest
 from foreword.server.errors import ApiError
+from foreword.server.leaving import Silence, while_connected
 from foreword.server.service import Service
 from foreword.server.wire import Json
 from foreword.speech.options import Transcript
 from foreword.types import SamplingParams
+from foreword.wanted import Abandoned
 
 FORMATS = ("json", "text", "verbose_json")
 NUMBERS = {"temperature": float, "seed": int, "max_tokens": int}
 """Fields that are sampling parameters."""
+MOST_FIELDS = 64
+"""Fields of a form. Clients send ten."""
+LONGEST_FIELD = 2**16
+"""Bytes of a field that is no file: of a prompt, the last 200 tokens are read."""
+THREADS = 8
+"""Transcriptions at a time; more wait. Each has its features in memory, and all share rounds."""
 FORM: dict[str, Any] = {
     "requestBody": {
         "required": True,
@@ -46,50 +56,57 @@ FORM: dict[str, Any] = {
 
 def routes(service: Service) -> APIRouter:
     """Return the routes."""
-    router = APIRouter()
+    router, threads = APIRouter(), ThreadPoolExecutor(THREADS, "foreword-sounds")
 
     @router.post("/v1/audio/transcriptions", tags=["OpenAI"], response_class=Response, openapi_extra=FORM)
     async def transcriptions(request: Request) -> Response:
         """Transcribe a sound file."""
-        return await _answer(service, request, None)
+        return await _answer(service, threads, request, None)
 
     @router.post("/v1/audio/translations", tags=["OpenAI"], response_class=Response, openapi_extra=FORM)
     async def translations(request: Request) -> Response:
         """Translate a sound file into English text."""
-        return await _answer(service, request, "translate")
+        return await _answer(service, threads, request, "translate")
 
     return router
 
 
-async def _answer(service: Service, request: Request, task: str | None) -> Response:
-    form = _form(request.headers.get("content-type", ""), await request.body())
+async def _answer(service: Service, threads: Executor, request: Request, task: str | None) -> Response:
+    form = await _form(request)
     _, method = service.resolve(_text(form, "model"))
     shape = _text(form, "response_format") or "json"
     if shape not in FORMATS:
         raise ApiError(
-            400, f"response_format must be one of {', '.join(FORMATS)}, got {shape!r}", param="response_format"
+            400,
+            f"response_format must be one of {', '.join(FORMATS)}, got {reprlib.repr(shape)}",
+            param="response_format",
         )
     if "word" in form.get("timestamp_granularities[]", []):
         raise ApiError(400, "cannot give the times of words: only those of segments. Ask for 'segment'")
     if (_text(form, "stream") or "false").lower() != "false":
         raise ApiError(400, "cannot stream a transcript: it is sent whole. Leave 'stream' out", param="stream")
-    if "file" not in form:
+    if not isinstance(sound := form.get("file", [None])[0], bytes):
         raise ApiError(400, "cannot transcribe: there is no sound. Send it as the field 'file'", param="file")
     if service.draining:
         raise ApiError(503, "cannot serve this request: the server stops. Send it to another", retry_after=5)
     given = {name: _number(form, name) for name in NUMBERS if name in form}
     params = replace(SamplingParams(**{"temperature": 0, **given}), method=method, tenant=request.state.tenant)
-    with service.limits.place(request.state.tenant, 1):
-        found = await asyncio.to_thread(
-            lambda: service.llm.transcribe(
-                bytes(form["file"][0]),
-                params,
-                language=_text(form, "language") or None,
-                prompt=_text(form, "prompt") or "",
-                task=task,
-                timestamps=shape == "verbose_json",
-            )[0]
-        )
+    transcribe = partial(
+        service.llm.transcribe,
+        sound,
+        params,
+        language=_text(form, "language") or None,
+        prompt=_text(form, "prompt") or "",
+        task=task,
+        timestamps=shape == "verbose_json",
+        max_seconds=service.settings.sound,
+    )
+    try:
+        with service.limits.place(request.state.tenant, 1):
+            (found,) = await while_connected(request, threads, transcribe)
+    except Abandoned:
+        service.metrics.left()
+        return Silence()
     request.state.log = {"completion_tokens": len(found.tokens), "drafting": found.method}
     if shape == "text":
         return PlainTextResponse(found.text.strip() + "\n")
@@ -107,26 +124,34 @@ def _body(found: Transcript, task: str, *, verbose: bool) -> dict[str, Any]:
     return body
 
 
-def _form(content_type: str, body: bytes) -> dict[str, list[Any]]:
+async def _form(request: Request) -> dict[str, list[Any]]:
     """Return the fields of a form: the bytes of a file, the text of any other. Raises ApiError for another body."""
-    whole = message_from_bytes(b"Content-Type: " + content_type.encode("latin-1") + b"\r\n\r\n" + body, policy=HTTP)
-    if whole.get_content_type() != "multipart/form-data" or not whole.is_multipart():
-        raise ApiError(400, f"cannot read the body: its content-type is {content_type!r}. Send multipart/form-data")
+    kind = request.headers.get("content-type", "")
+    if kind.partition(";")[0].strip().lower() != "multipart/form-data":
+        raise ApiError(400, f"cannot read the body: its content-type is {reprlib.repr(kind)}. Send multipart/form-data")
     form: dict[str, list[Any]] = {}
-    for part in whole.iter_parts():
-        name = part.get_param("name", header="content-disposition")
-        content = part.get_payload(decode=True)
-        if isinstance(name, str) and isinstance(content, bytes):
-            form.setdefault(name, []).append(content if name == "file" else content.decode("utf-8", "replace"))
+    try:
+        async with request.form(max_files=1, max_fields=MOST_FIELDS, max_part_size=LONGEST_FIELD) as fields:
+            for name, value in fields.multi_items():
+                form.setdefault(name, []).append(value if isinstance(value, str) else await value.read())
+    except HTTPException as error:
+        if error.status_code != 400:
+            raise  # the body is too large
+        raise ApiError(400, f"cannot read the form: {error.detail.rstrip('.')}. Send one file and few fields") from None
+    except ClientDisconnect:
+        raise ApiError(400, "cannot read the form: the client has left. Send it again") from None
     return form
 
 
 def _text(form: dict[str, list[Any]], name: str) -> str | None:
-    return form[name][0] if name in form else None
+    value = form[name][0] if name in form else None
+    if isinstance(value, bytes):
+        raise ApiError(400, f"cannot read {name!r}: it is a file. Send it as text", param=name)
+    return value
 
 
 def _number(form: dict[str, list[Any]], name: str) -> float | int:
     try:
         return NUMBERS[name](form[name][0])
-    except ValueError:
-        raise InvalidRequest(f"{name} must be a number, got {form[name][0]!r}") from None
+    except (ValueError, TypeError):
+        raise InvalidRequest(f"{name} must be a number, got {reprlib.repr(form[name][0])}") from None

@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Float
 
 from foreword.errors import InvalidRequest, words
+from foreword.wanted import check_wanted
 
 Samples = Float[np.ndarray, "_"]
 """One channel of samples, float32 within -1 and 1."""
@@ -20,47 +21,74 @@ Audio = str | Path | bytes | tuple[Any, SupportsInt] | Mapping[str, Any]
 """A file or its bytes, samples with their rate in Hz, or both as {"array": …, "sampling_rate": …}."""
 RATES = 1_000, 1_000_000
 """Hz. Lowest and highest rate that sound may have."""
+LONGEST = 4 * 3600.0
+"""Seconds. Longest sound, by default: features of one second take half a MiB while they are computed."""
+DENSEST = 48_000
+"""Hz. Rate that the longest sound may have; a shorter one may have a higher rate."""
+WIDTHS = (1, 2, 3, 4)
+"""Bytes. Widths of whole numbers in WAV files."""
+BLOCK = 2**20
+"""Samples of all channels that are decoded at a time."""
 LOUDEST = 2.0
 """Samples of floats are within -1 and 1; a larger one shows that they were never divided by their range."""
 INSTALL = "Run: pip install 'foreword[audio]'"
 
 
-def samples(audio: Audio, rate: int) -> Samples:
-    """Return the samples of a sound at `rate`. Raises InvalidRequest where it cannot be read."""
+class _Bytes(io.BytesIO):
+    """Bytes as a file, where a damaged header may seek to a negative place: soundfile would print the error."""
+
+    def seek(self, offset: int, whence: int = 0, /) -> int:
+        try:
+            return super().seek(offset, whence)
+        except ValueError:
+            return self.tell()
+
+
+def samples(audio: Audio, rate: int, longest: float = LONGEST) -> Samples:
+    """Return the samples of a sound at `rate`.
+
+    Raises InvalidRequest where it cannot be read, or is longer than `longest` seconds; a file's header tells that.
+    """
     if isinstance(audio, str | Path):
-        found, own = _from_path(Path(audio).expanduser())
+        found, own = _from_path(Path(audio).expanduser(), longest)
     elif isinstance(audio, bytes):
-        found, own = _from_file(io.BytesIO(audio), "these bytes")
+        found, own = _from_file(_Bytes(audio), "these bytes", longest)
     else:
         found, own = _from_memory(audio)
+        _check_length(len(found), own, longest)
     if not len(found):
         raise InvalidRequest("cannot transcribe this sound: it is empty. Give at least one sample")
+    check_wanted()
     return found if own == rate else _resampled(found, own, rate)
 
 
-def _from_path(path: Path) -> tuple[Samples, int]:
+def _from_path(path: Path, longest: float) -> tuple[Samples, int]:
     try:
         with path.open("rb") as file:
-            return _from_file(file, str(path))
+            return _from_file(file, str(path), longest)
     except OSError as error:
         raise InvalidRequest(f"cannot read {path}: {error.strerror or error}. Give the path of a sound file") from error
 
 
-def _from_file(file: io.BytesIO | io.BufferedReader, name: str) -> tuple[Samples, int]:
+def _from_file(file: io.BytesIO | io.BufferedReader, name: str, longest: float) -> tuple[Samples, int]:
     opening = file.read(12)
     file.seek(0)
     if opening[:4] == b"RIFF" and opening[8:] == b"WAVE":
         try:
-            return _pcm(wave.open(file), name)
-        except wave.Error:
-            file.seek(0)  # compressed, or floats: not for the standard library
+            return _pcm(wave.open(file), name, longest)
+        except (wave.Error, RuntimeError):
+            file.seek(0)  # compressed, or floats, or chunks in disorder: not for the standard library
         except EOFError as error:
             raise _corrupt(name, "it ends within its header") from error
-    return _other_format(file, name)
+    return _other_format(file, name, longest)
 
 
-def _pcm(reader: wave.Wave_read, name: str) -> tuple[Samples, int]:
+def _pcm(reader: wave.Wave_read, name: str, longest: float) -> tuple[Samples, int]:
     width, channels, frames = reader.getsampwidth(), reader.getnchannels(), reader.getnframes()
+    if width not in WIDTHS:
+        raise _corrupt(name, f"it has {8 * width} bits a sample")
+    rate = _checked_rate(reader.getframerate())
+    _check_length(frames, rate, longest)
     data = reader.readframes(frames)
     if len(data) != frames * width * channels:
         raise _corrupt(name, f"it holds {len(data) // (width * channels)} of {frames} samples")
@@ -72,10 +100,10 @@ def _pcm(reader: wave.Wave_read, name: str) -> tuple[Samples, int]:
         whole = padded.view("<i4")[:, 0].astype(np.float32) / 2**31
     else:
         whole = np.frombuffer(data, f"<i{width}").astype(np.float32) / 2 ** (8 * width - 1)
-    return whole.reshape(-1, channels).mean(1, dtype=np.float32), _checked_rate(reader.getframerate())
+    return whole.reshape(-1, channels).mean(1, dtype=np.float32), rate
 
 
-def _other_format(file: io.BytesIO | io.BufferedReader, name: str) -> tuple[Samples, int]:
+def _other_format(file: io.BytesIO | io.BufferedReader, name: str, longest: float) -> tuple[Samples, int]:
     try:
         import soundfile
     except ImportError as error:
@@ -83,10 +111,37 @@ def _other_format(file: io.BytesIO | io.BufferedReader, name: str) -> tuple[Samp
             f"cannot read {name}: it is no WAV file of whole numbers, and soundfile is missing. {INSTALL}"
         ) from error
     try:
-        data, rate = soundfile.read(file, dtype="float32", always_2d=True)
+        with soundfile.SoundFile(file) as sound:
+            rate = _checked_rate(sound.samplerate)
+            _check_length(sound.frames, rate, longest)
+            return _checked(_decoded(sound)), rate
     except (soundfile.SoundFileError, TypeError) as error:
         raise _corrupt(name, getattr(error, "error_string", words(error)).rstrip(" .")) from error
-    return _checked(data.mean(1, dtype=np.float32)), _checked_rate(rate)
+
+
+def _decoded(sound: Any) -> Samples:
+    """Return the mean of a file's channels, decoded block by block: a header may name a thousand channels."""
+    found, done = np.empty(sound.frames, np.float32), 0
+    while len(block := sound.read(max(1, BLOCK // sound.channels), dtype="float32", always_2d=True)):
+        check_wanted()
+        with np.errstate(invalid="ignore"):  # of infinite samples, which are refused later
+            found[done : done + len(block)] = block.mean(1, dtype=np.float32)
+        done += len(block)
+    return found[:done]
+
+
+def _check_length(frames: int, rate: int, longest: float) -> None:
+    """Raise InvalidRequest for a sound that lasts too long, or has too many samples."""
+    if frames > longest * rate:
+        raise InvalidRequest(
+            f"cannot transcribe this sound: it lasts {frames / rate:.0f} seconds, and the limit is {longest:g}. Cut it "
+            "into pieces"
+        )
+    if frames > longest * DENSEST:
+        raise InvalidRequest(
+            f"cannot transcribe this sound: it has {frames} samples, and the limit is {longest * DENSEST:.0f}. Save "
+            f"it at {DENSEST} Hz"
+        )
 
 
 def _from_memory(audio: object) -> tuple[Samples, int]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
+from math import inf
 from numbers import Real
 from typing import Any
 
 from foreword.errors import InvalidRequest, check_unicode
+from foreword.speech.audio import LONGEST
 from foreword.types import Stats
 from foreword.types.request import FinishReason
 
@@ -36,6 +38,8 @@ class SpeechOptions:
     """A text whose mean log-probability is lower fails."""
     no_speech_threshold: float | None = None
     """A window that is silent with a higher probability, and whose text fails by its log-probability, is left out."""
+    max_seconds: float = LONGEST
+    """Seconds. A longer sound is refused before it is decoded."""
 
     def __post_init__(self) -> None:
         if self.task not in (None, *TASKS):
@@ -51,6 +55,8 @@ class SpeechOptions:
         for name in ("compression_ratio_threshold", "logprob_threshold", "no_speech_threshold"):
             if not (getattr(self, name) is None or _is_number(getattr(self, name))):
                 raise InvalidRequest(f"{name} must be a number or None, got {getattr(self, name)!r}")
+        if not (_is_number(self.max_seconds) and 0 < self.max_seconds < inf):
+            raise InvalidRequest(f"max_seconds must be a positive number, got {self.max_seconds!r}")
         if self.no_speech_threshold is not None and self.logprob_threshold is None:
             raise InvalidRequest("no_speech_threshold needs logprob_threshold. Set both, e.g. 0.6 and -1.0")
         if isinstance(self.fallback, str) or not isinstance(self.fallback, Iterable):

@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Sequence as List
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from threading import Lock
 from typing import Any, Protocol, cast, runtime_checkable
 
 from jaxtyping import Float
@@ -13,15 +14,18 @@ from torch import Tensor
 
 from foreword.errors import InvalidRequest
 from foreword.model import Model, Read, Tokenizer
-from foreword.speech.audio import Audio, samples
+from foreword.speech.audio import LONGEST, Audio, samples
 from foreword.speech.features import FeatureReader
 from foreword.speech.options import SpeechOptions, Transcript
 from foreword.speech.rules import SpeechRules
 from foreword.speech.windows import SEEDS, Runs, Transcriber
 from foreword.types import Completion, Delta, Features, SamplingParams, Sequence
+from foreword.wanted import check_wanted
 
 READ_ID = -2
 """Id of the texts that are read only for their logits."""
+_READING = Lock()
+"""Held while a sound is decoded and its features are computed: they take 30 times the memory that they keep."""
 UNUSED = ("logprobs", "trace", "prediction")
 """Parameters of a request that a transcript has no place for."""
 
@@ -65,6 +69,7 @@ class Transcribes:
         compression_ratio_threshold: float | None = None,
         logprob_threshold: float | None = None,
         no_speech_threshold: float | None = None,
+        max_seconds: float = LONGEST,
     ) -> list[Transcript]:
         """Transcribe sounds together and return the transcripts in their order.
 
@@ -83,6 +88,7 @@ class Transcribes:
             compression_ratio_threshold=compression_ratio_threshold,
             logprob_threshold=logprob_threshold,
             no_speech_threshold=no_speech_threshold,
+            max_seconds=max_seconds,
         )
         return transcribe(self, audio, params, options)
 
@@ -108,7 +114,9 @@ def transcribe(
     transcriber = Transcriber(rules, llm.tokenizer, logits, llm.target.context, options, params)
     runs: list[Runs] = []
     for given in audio if isinstance(audio, list) else [cast("Audio", audio)]:
-        sound = reader.read(samples(given, reader.rate))
+        with _READING:
+            check_wanted()
+            sound = reader.read(samples(given, reader.rate, options.max_seconds))
         for number in range(params.n if params else 1):
             first = params.seed if params else 0
             seed = secrets.randbits(63) if first is None else (first + number) % SEEDS
@@ -145,6 +153,7 @@ def _run(llm: RunsSequences, runs: List[Runs]) -> list[Transcript]:
         for place in range(len(runs)):
             go_on(place, None)
         while running:
+            check_wanted()
             for place, sequence in list(running.items()):
                 if sequence.error:
                     raise sequence.error

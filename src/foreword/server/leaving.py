@@ -1,0 +1,55 @@
+"""Runs work of a request in a thread, and has it end when the client leaves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor
+from threading import Event
+from typing import TypeVar
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from foreword.wanted import check_wanted, dropped_when
+
+T = TypeVar("T")
+
+
+class Silence(Response):
+    """No response: the client has left."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send nothing."""
+
+
+async def while_connected(request: Request, threads: Executor, work: Callable[[], T]) -> T:
+    """Return what `work` returns, computed in one of the threads. The body of the request must have been read.
+
+    Once the client has left, or this task is cancelled, `check_wanted` raises Abandoned in the thread. The thread is
+    waited for, so that what the request holds is freed only after its work.
+    """
+    left = Event()
+
+    def run() -> T:
+        with dropped_when(left.is_set):
+            check_wanted()  # the client may have left before a thread was free
+            return work()
+
+    running = asyncio.get_running_loop().run_in_executor(threads, run)
+    gone = asyncio.create_task(_left(request))
+    try:
+        await asyncio.wait((running, gone), return_when=asyncio.FIRST_COMPLETED)
+        if not running.done():
+            left.set()
+        return await running
+    finally:
+        left.set()
+        gone.cancel()
+
+
+async def _left(request: Request) -> None:
+    """Return when the client has left."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
