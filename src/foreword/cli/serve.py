@@ -124,7 +124,7 @@ def serve(
     Requests share rounds, each with its own drafting method if it names one; the text of a request depends on its
     seed alone. Without a key the server answers this machine only. Ctrl-C or SIGTERM lets running answers finish.
     """
-    early.extra("server", "fastapi", "uvicorn", "prometheus_client")
+    early.extra("server", "fastapi", "uvicorn", "prometheus_client", "python_multipart")
     keywords = dict(slots=slots, chunk=chunk, cache_tokens=cache_tokens, **loading.keywords, **drafting.keywords)
     _serve(model, serving.settings(), keywords, quiet=quiet)
 

@@ -33,6 +33,8 @@ class ModelRecord:
     """Held during a call: a borrowed model cannot be used by others."""
     shape: tuple[object, ...] = ()
     capability: Capability | None = None
+    sees: bool = False
+    """Whether scores after an image were compared with the model's own."""
     drafts: dict[str, Model] = field(default_factory=dict)
     """Draft models loaded for it, by folder or hub id."""
     refused: str | None = None
@@ -50,6 +52,7 @@ class ModelRecord:
         if shape != self.shape:
             self.shape, self.capability, self._cost = shape, None, None
             self.refused = self._translation = None
+            self.sees = False
             self.drafts.clear()
             self._budgets.clear()
 

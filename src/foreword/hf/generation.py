@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,10 @@ from foreword.hf.adapters import PaddedProcessor, Recorder, StopRules, distribut
 from foreword.hf.inputs import copied_source, unpadded
 from foreword.hf.loop import Prompts, Speculation, engine, run
 from foreword.hf.outputs import SpeculativeOutput, SpeculativeSeq2SeqOutput, steps
+from foreword.hf.pictures import as_given, image_rows_of, picture_inputs
 from foreword.hf.unsupported import Call, check_names
 from foreword.model import is_seq2seq, is_speech
+from foreword.model.vision.rows import ImageRows
 from foreword.types import Features, Sequence, Source
 
 Output = Int[Tensor, "batch length"] | SpeculativeOutput | SpeculativeSeq2SeqOutput | GenerateEncoderDecoderOutput
@@ -80,13 +82,19 @@ def generate(
     source = _source(model, input_ids, inputs_tensor)
     features = _features(model, source, model_kwargs.get("encoder_outputs"))
     processors, criteria = logits_processor or [], stopping_criteria or []
+    given = frame_locals.get("kwargs", model_kwargs)
+    pictures = picture_inputs(model, given)
+    if pictures:  # transformers has put what its vision tower made of them in their place
+        model_kwargs = as_given(model_kwargs, given) | pictures
     job = _Job(input_ids, source, generation_config, processors, criteria, streamer, features)
     # transformers has run the encoder already; only states that the caller gave are refused.
-    states = frame_locals.get("kwargs", {}).get("encoder_outputs")
+    states = given.get("encoder_outputs") if frame_locals else None
     try:
         check_names(model, model_kwargs, inspect.signature(generate).parameters)
-        given = model_kwargs | {"encoder_outputs": states, "synced_gpus": frame_locals.get("synced_gpus")}
-        job.check(model, given)
+        inputs = model_kwargs | {"encoder_outputs": states, "synced_gpus": frame_locals.get("synced_gpus")}
+        job.check(model, inputs)
+        if pictures:
+            job = replace(job, images=image_rows_of(model, input_ids, pictures))
         return job.run(model, model_kwargs.get("attention_mask"), speculation)
     finally:
         if streamer is not None:
@@ -102,13 +110,14 @@ def serve(
     stopping_criteria: StoppingCriteriaList,
     speculation: Speculation,
     streamer: Any = None,
+    images: ImageRows | None = None,
     inputs_tensor: Tensor | None = None,
     **model_kwargs: Any,
 ) -> Output:
     """Serve a call that was checked before transformers prepared it."""
     source = _source(model, input_ids, inputs_tensor)
     features = _features(model, source, None)
-    job = _Job(input_ids, source, generation_config, logits_processor, stopping_criteria, streamer, features)
+    job = _Job(input_ids, source, generation_config, logits_processor, stopping_criteria, streamer, features, images)
     try:
         return job.run(model, model_kwargs.get("attention_mask"), speculation)
     finally:
@@ -129,6 +138,8 @@ class _Job:
     streamer: Any
     features: tuple[Features, ...] = ()
     """The windows of sound in `source`, where its model reads sound."""
+    images: ImageRows | None = None
+    """Of the only prompt."""
 
     def __post_init__(self) -> None:
         """Copy the arguments, since the caller may change them meanwhile."""
@@ -195,7 +206,17 @@ class _Job:
             reader = StopRules(prompt, limit, eos, others, recorder)
             features = self.features[row] if self.features else None
             rows.append(
-                Sequence(row, tokens, len(tokens), params, seed, reader=reader, source=Source(own), features=features)
+                Sequence(
+                    row,
+                    tokens,
+                    len(tokens),
+                    params,
+                    seed,
+                    reader=reader,
+                    source=Source(own),
+                    images=self.images,
+                    features=features,
+                )
             )
         return rows
 

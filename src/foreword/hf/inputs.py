@@ -6,7 +6,7 @@ rows is what its decoder reads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -28,12 +28,17 @@ _FEATURES = "input_features"
 _ONLY = "only token ids and attention_mask are read"
 
 
-def refused_input(inputs: Mapping[str, Any], setting: Setting, *, seq2seq: bool, sound: bool) -> Refusal | None:
-    """Return why these inputs of a model, an encoder-decoder (of sound) or not, cannot be served; None if they can."""
+def refused_input(
+    inputs: Mapping[str, Any], setting: Setting, *, seq2seq: bool, sound: bool, pictures: Iterable[str] = ()
+) -> Refusal | None:
+    """Return why these inputs of a model, an encoder-decoder (of sound) or not, cannot be served; None if they can.
+
+    `pictures`: inputs that hold images which can be read.
+    """
     if sound:  # its encoder reads no mask
         named = _names(inputs, {_FEATURES, "attention_mask", "use_cache"} | _DECODER, "only input_features are read")
         return named or _sound(inputs) or _decoder(inputs)
-    named = _names(inputs, _SERVED - {"position_ids"} | _DECODER if seq2seq else _SERVED)
+    named = _names(inputs, _SERVED - {"position_ids"} | _DECODER if seq2seq else _SERVED.union(pictures))
     return named or (_source(inputs) or _decoder(inputs) if seq2seq else _prompts(inputs, setting))
 
 

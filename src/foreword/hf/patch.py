@@ -17,12 +17,13 @@ import torch
 from transformers import GenerationConfig, GenerationMixin, PreTrainedModel, StoppingCriteriaList, StopStringCriteria
 from transformers.modeling_outputs import BaseModelOutput
 
-from foreword.errors import InvalidRequest
+from foreword.errors import InvalidRequest, words
 from foreword.hf.borrowed import model_record
 from foreword.hf.draft_models import AssistantModel
 from foreword.hf.generation import generate, serve
 from foreword.hf.inputs import Setting
 from foreword.hf.loop import Speculation
+from foreword.hf.pictures import PIXELS, image_rows_of, picture_inputs
 from foreword.hf.refusal import Refusal
 from foreword.hf.unsupported import Call, check_names
 from foreword.model import is_seq2seq
@@ -57,8 +58,8 @@ def enable() -> Enabled:
     Served are `draft_model=small` (a model, a folder or a hub id), `assistant_model=small`,
     `prompt_lookup_num_tokens=n`, and `speculative_decoding=True` with or without a draft model. With `tokenizer` and
     `assistant_tokenizer`, the draft model may have another tokenizer. All other calls run in transformers. So do
-    calls that cannot be served exactly (beams, images, caches, custom processors …): they reach it unchanged, with a
-    warning that gives the reason. Custom processors that `foreword.pure` marks are served.
+    calls that cannot be served exactly (beams, images of several prompts, caches, custom processors …): they reach it
+    unchanged, with a warning that gives the reason. Custom processors that `foreword.pure` marks are served.
 
     >>> foreword.enable()
     >>> model.generate(**inputs, draft_model=small, max_new_tokens=64)
@@ -154,8 +155,14 @@ def _served(model: PreTrainedModel, draft: Any, given: dict[str, Any], setting: 
         ours["stop_strings"] = None
     if is_seq2seq(model.config) and call.inputs.get(model.main_input_name) is not None:
         ours["encoder_outputs"] = BaseModelOutput(torch.empty(0))  # or transformers would run the encoder too
-    speculation = Speculation(drafter=draft, tokenizers=tokenizers)
-    ours["custom_generate"] = functools.partial(serve, speculation=speculation, streamer=given.get("streamer"))
+    images = None
+    if pictures := picture_inputs(model, call.inputs):
+        try:
+            images = image_rows_of(model, call.inputs["input_ids"], pictures)
+        except InvalidRequest as error:
+            return Refusal(PIXELS, words(error))
+    speculation, streamer = Speculation(drafter=draft, tokenizers=tokenizers), given.get("streamer")
+    ours["custom_generate"] = functools.partial(serve, speculation=speculation, streamer=streamer, images=images)
     return ours
 
 

@@ -23,6 +23,7 @@ from transformers.utils.generic import TransformersKwargs
 
 from foreword.errors import InvalidRequest
 from foreword.hf.inputs import VISION, Setting, refused_input
+from foreword.hf.pictures import picture_inputs, refused_pictures
 from foreword.hf.refusal import LEAVE_OUT, Refusal
 from foreword.model import is_seq2seq, is_speech
 
@@ -107,19 +108,30 @@ class Call:
 
     def refusal(self) -> Refusal | None:
         """Return the first reason not to serve this call; None if there is none."""
+        pictures = picture_inputs(self.model, self.inputs)
         refusal = (
             _model(self.model)
             or _option(self.setting)
+            or (refused_pictures(self.model, self.inputs, self._count) if pictures else None)
             or refused_input(
-                self.inputs, self.setting, seq2seq=is_seq2seq(self.model.config), sound=is_speech(self.model)
+                self.inputs,
+                self.setting,
+                seq2seq=is_seq2seq(self.model.config),
+                sound=is_speech(self.model),
+                pictures=pictures,
             )
             or _processor(self.processors, self.explicit)
         )
         return refusal or self._rows()
 
-    def _rows(self) -> Refusal | None:
+    @property
+    def _count(self) -> int:
+        """Rows of the call."""
         prompts = self.inputs.get(self.model.main_input_name)
-        rows = (1 if prompts is None else len(prompts)) * self.copies
+        return (1 if prompts is None else len(prompts)) * self.copies
+
+    def _rows(self) -> Refusal | None:
+        rows = self._count
         if rows == 1:
             return None
         if self.streamer is not None:

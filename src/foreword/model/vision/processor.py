@@ -121,8 +121,9 @@ def has_vision(config: PreTrainedConfig) -> bool:
 class Vision:
     """The processor of one model, and the token id that stands for a piece of an image."""
 
-    def __init__(self, processor: Any, target: Model) -> None:
-        self._processor, self._target, self._name, self._checked = processor, target, target.name, False
+    def __init__(self, processor: Any, target: Model, *, checked: bool = False) -> None:
+        """`processor`: None where images come as tensors.  `checked`: scores after an image are known to be right."""
+        self._processor, self._target, self._name, self._checked = processor, target, target.name, checked
         self.placeholder: int = target.hf.config.image_token_id
 
     @classmethod
@@ -140,14 +141,14 @@ class Vision:
         processor = load_processor(source, config, tokenizer, trust_remote_code=target.trust_remote_code)
         return cls(processor, target)
 
-    def _check(self) -> None:
+    def _check(self, prompt: ImagePrompt) -> None:
         """Raise InvalidRequest where scores after an image are not the model's own; checked once.
 
         A target in 8 bits is not the model of the checkpoint, and has no other code to compare with.
         """
         if self._checked or self._target.weights is not None:
             return
-        target, deviation = self._target, self.deviation()
+        target, deviation = self._target, self.deviation(prompt if self._processor is None else None)
         if deviation > (EXACT if target.dtype == torch.float32 else ROUNDED):
             raise InvalidRequest(
                 f"cannot read images with {target.name} on backend '{target.capability.backend}': scores after an "
@@ -156,17 +157,15 @@ class Vision:
         self._checked = True
 
     @torch.inference_mode()
-    def deviation(self) -> float:
-        """Return how far the scores of a chat with an image are from the model's own, in their standard deviations.
+    def deviation(self, prompt: ImagePrompt | None = None) -> float:
+        """Return how far scores after the images of a prompt are from the model's own, in their standard deviations.
 
-        Of the middling row: where there are experts, single rows may ask another one. 0 without a chat template.
+        The prompt is a chat with an image unless one is given. Of the middling row: where there are experts, single
+        rows may ask another one. 0 without a chat template, or where nothing follows the images.
         """
-        if not self.template:
+        prompt = self._probe() if prompt is None else prompt
+        if prompt is None or prompt[-1] == self.placeholder:
             return 0.0
-        picture = torch.randint(256, (48, 80, 3), generator=torch.Generator().manual_seed(0)).byte().numpy()
-        parts = [{"type": "image", "image": picture}, {"type": "text", "text": "What is this?"}]
-        options = {"add_generation_prompt": True}
-        prompt = cast("ImagePrompt", self.encode(1, [{"role": "user", "content": parts}], **options))
         hf, backend, images = self._target.hf, cast("Backend", self._target.backend), self._rows(prompt)
         backend.open(PROBE, len(prompt))
         try:
@@ -188,12 +187,20 @@ class Vision:
             decoder.set_attn_implementation(ours)
         return float(((scores - own).abs().amax(-1) / own.std()).median())
 
+    def _probe(self) -> ImagePrompt | None:
+        """Return a chat with an image; None without a chat template."""
+        if not self.template:
+            return None
+        picture = torch.randint(256, (48, 80, 3), generator=torch.Generator().manual_seed(0)).byte().numpy()
+        parts = [{"type": "image", "image": picture}, {"type": "text", "text": "What is this?"}]
+        return cast("ImagePrompt", self.encode(1, [{"role": "user", "content": parts}], add_generation_prompt=True))
+
     def rows(self, prompt: ImagePrompt) -> ImageRows:
         """Run the vision tower over the images of a prompt. It uses the model, as a round of the engine does.
 
         Raises InvalidRequest where scores after an image are not the model's own.
         """
-        self._check()
+        self._check(prompt)
         return self._rows(prompt)
 
     def _rows(self, prompt: ImagePrompt) -> ImageRows:
