@@ -29,6 +29,14 @@ def test_an_unknown_form_is_refused_by_name(here, tmp_path):
     assert "Q4_K_M" in found.stderr
 
 
+def test_file_in_a_missing_folder_is_refused_before_the_model_is_loaded(here, tmp_path):
+    out = tmp_path / "nodir" / "x.gguf"
+    found = here("quantize", str(starter.draft()), "--to", "Q8_0", "--out", str(out))
+    assert found.returncode == 2
+    assert f"cannot write {out}: choose a path in an existing, writable folder" in " ".join(found.stderr.split())
+    assert "loading" not in found.stderr
+
+
 def test_the_command_that_is_printed_can_be_pasted(here, tmp_path):
     out = tmp_path / "a model"
     printed = here("quantize", str(starter.draft()), "--to", "int8", "--out", str(out)).stdout

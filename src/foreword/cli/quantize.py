@@ -13,6 +13,8 @@ import typer
 from foreword.cli.common import early, options, runtime
 
 Form = Literal["int4", "int8", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"]
+FOLDERS = ("int4", "int8")
+"""Forms that are a folder; others are a file."""
 
 
 def quantize(
@@ -30,11 +32,13 @@ def quantize(
     as_json: options.AsJson = False,
 ) -> None:
     """Write a model with weights of 4 to 8 bits, which `foreword` and other engines load."""
+    if to not in FOLDERS:
+        early.file(out)  # a folder is created with its parents, a file is not
     from foreword import bundled
-    from foreword.model.quantized.write import BITS, write
+    from foreword.model.quantized.write import write
 
     source = model or str(bundled.target())
-    if to in BITS:
+    if to in FOLDERS:
         done = write(source, out, to, trust_remote_code=trust_remote_code, note=runtime.note)
         facts: dict[str, Any] = {"matrices": done.matrices, "bytes_before": done.before, "bytes": done.after}
     else:

@@ -21,6 +21,7 @@ from torch import Tensor
 from foreword.errors import ModelError, words
 from foreword.model.quantized.coded import Coded
 from foreword.model.quantized.gguf import FLOATS, check_kind, coded
+from foreword.model.quantized.gguf_reader import parsed
 
 ARCHITECTURES = (
     *("llama", "qwen2", "qwen3", "qwen2moe", "qwen3moe", "gemma2", "gemma3", "phi3"),
@@ -128,14 +129,12 @@ _LOCK = RLock()
 
 def _opened(source: str, path: Path) -> GgufFile:
     try:
-        gguf: Any = import_module("gguf")
+        reader = parsed(path)
+        architecture = reader.fields["general.architecture"].contents()
     except ImportError as error:
         raise ModelError(
             f"cannot read {source}: the package gguf is not installed. Run: pip install 'foreword[gguf]'"
         ) from error
-    try:
-        reader = gguf.GGUFReader(path)
-        architecture = reader.fields["general.architecture"].contents()
     except Exception as error:
         raise ModelError(
             f"cannot read {source}: it is no complete GGUF file: {words(error)}. Download it again"
@@ -150,6 +149,12 @@ def _opened(source: str, path: Path) -> GgufFile:
         )
     if (file.field("split.count") or 1) > 1:
         raise ModelError(f"cannot read {source}: it is one of several parts. Join them: llama-gguf-split --merge")
+    layers = file.field("{}.block_count")
+    if isinstance(layers, int) and layers > len(file.tensors):
+        raise ModelError(
+            f"cannot read {source}: its header says {layers} layers, and it holds {len(file.tensors)} tensors. "
+            "Download it again"
+        )
     if "token_embd.weight" not in file.tensors:
         raise ModelError(f"cannot read {source}: it lacks token_embd.weight. Use a file that holds a language model")
     for tensor in reader.tensors:

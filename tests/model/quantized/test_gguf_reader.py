@@ -1,0 +1,92 @@
+"""Lengths in the header of a GGUF file are compared with the file before anything is read or made room for."""
+
+import struct
+import tracemalloc
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+
+import gguf_files
+from foreword.errors import ModelError
+from foreword.model import Model
+from foreword.model.quantized import gguf_reader
+
+UINT8, STRING, ARRAY, UINT64 = 0, 8, 9, 10
+HUGE = 100_000
+"""Entries. Enough to see that they were read, few enough to read them all."""
+ROOM = 4 * 2**20
+"""Bytes. Most that is held while such a file is refused; 10 times less than HUGE entries take."""
+
+
+def text(value: str) -> bytes:
+    return struct.pack("<Q", len(value)) + value.encode()
+
+
+def header(*fields: bytes, tensors: bytes = b"", count: int = 0) -> bytes:
+    architecture = text("general.architecture") + struct.pack("<I", STRING) + text("llama")
+    whole = (architecture, *fields)
+    return b"GGUF" + struct.pack("<IQQ", 3, count, len(whole)) + b"".join(whole) + tensors
+
+
+def array(kind: int, count: int, content: bytes = b"") -> bytes:
+    return text("tokenizer.ggml.tokens") + struct.pack("<IIQ", ARRAY, kind, count) + content
+
+
+def tensor(sizes: list[int], offset: int) -> bytes:
+    about = struct.pack(f"<I{len(sizes)}QIQ", len(sizes), *sizes, 0, offset)
+    return text("token_embd.weight") + about
+
+
+def refused(path: Path, content: bytes, reason: str) -> None:
+    path.write_bytes(content)
+    tracemalloc.start()
+    with pytest.raises(ModelError, match=rf"it is no complete GGUF file: {reason}.*Download it again"):
+        Model.load(path)
+    held = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert held < ROOM
+
+
+@pytest.mark.parametrize(("kind", "content"), [(UINT8, b""), (STRING, text("a")), (ARRAY, b""), (UINT64, bytes(80))])
+def test_array_beyond_the_file_is_refused_before_it_is_read(tmp_path, kind, content):
+    refused(tmp_path / "a.gguf", header(array(kind, HUGE, content)), "an array ends at byte")
+
+
+def test_text_beyond_the_file_is_refused(tmp_path):
+    field = text("general.name") + struct.pack("<IQ", STRING, 2**62)
+    refused(tmp_path / "a.gguf", header(field), "its header ends at byte")
+
+
+@pytest.mark.parametrize("sizes", [[HUGE, HUGE], [2**32, 2**32], [2**63, 4]])
+def test_tensor_beyond_the_file_is_refused(tmp_path, sizes):
+    content = header(tensors=tensor(sizes, 0), count=1) + bytes(64)
+    refused(tmp_path / "a.gguf", content, r"the tensor token_embd\.weight ends at byte")
+
+
+@pytest.mark.parametrize("offset", [2**20, 2**64 - 32])
+def test_offset_beyond_the_file_is_refused(tmp_path, offset):
+    content = header(tensors=tensor([4], offset), count=1) + bytes(64)
+    refused(tmp_path / "a.gguf", content, r"the tensor token_embd\.weight ends at byte")
+
+
+def test_number_of_dimensions_beyond_the_file_is_refused(tmp_path):
+    about = text("token_embd.weight") + struct.pack("<I", 2**31)
+    refused(tmp_path / "a.gguf", header(tensors=about, count=1), "its header ends at byte")
+
+
+def test_values_of_a_header_are_bounded_in_all(tmp_path, monkeypatch):
+    monkeypatch.setattr(gguf_reader, "PIECES", 100)
+    content = header(array(UINT8, 1000, bytes(1000)))
+    refused(tmp_path / "a.gguf", content, "its header holds more than 100 values")
+
+
+def test_more_layers_than_tensors_are_refused(tmp_path):
+    path = tmp_path / "deep.gguf"
+    writer = gguf.GGUFWriter(path, "qwen2")
+    writer.add_block_count(10**6)
+    writer.add_tensor("token_embd.weight", np.ones((8, 4), dtype=np.float32))
+    gguf_files.finish(writer)
+    with pytest.raises(ModelError, match=r"its header says 1000000 layers, and it holds 1 tensors\. Download"):
+        Model.load(path)
