@@ -2,13 +2,17 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 import foreword
+import starter
 from foreword import SamplingParams
 from foreword.recording import Recording
 from foreword.types.round import REASONS
@@ -79,6 +83,39 @@ def test_view_shows_every_round_with_the_reason_for_no_draft(here, file):
     rows = re.findall(r"^ +\d+ +(\d+) +(\d+) +\d+\.\d  ", found.stdout, re.MULTILINE)
     assert rows == [("0", "0")] * len(recording.rounds)
     assert found.stdout.count(REASONS["method"]) == len(recording.rounds)
+
+
+ATTACK = "\x1b]0;title\x07\x9b31m\x7f[bold]x[/bold]"
+"""Sets the title of a terminal, turns its text red, and is markup of rich."""
+
+
+def test_no_text_of_a_recording_drives_the_terminal(here, file):
+    here(*WORDS[:-2], "--method", "none", "--record", "answer.json")
+    values = json.loads(file.read_text(encoding="utf-8"))
+    for name in ("library", "model", "method", "rule", "budget", "prompt", "answer"):
+        values[name] = ATTACK
+    values["machine"]["cpu"] = ATTACK
+    values["totals"]["undrafted"] = {ATTACK: 1}
+    for one in values["rounds"]:
+        one["pieces"] = [ATTACK for _ in one["pieces"]]
+        one["added"]["text"] = ATTACK
+    file.write_text(json.dumps(values), encoding="utf-8")
+    found = here("view", "answer.json", "--rounds", COLUMNS="400")
+    assert (found.returncode, found.stderr) == (0, "")
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", found.stdout)
+    assert found.stdout.count("[bold]x[/bold]") >= 7
+    assert "␛]0;title␇�31m␡" in found.stdout
+
+
+def test_no_error_about_a_file_drives_the_terminal(here):
+    folder = shutil.copytree(starter.draft(), here.folder / "model")
+    weights = folder / "model.safetensors"
+    save_file({**load_file(weights), ATTACK: torch.ones(1)}, weights, metadata={"format": "pt"})
+    found = here("inspect", "./model")
+    assert found.returncode == 1
+    assert "[bold]x[/bold], which its config has no place for" in " ".join(found.stderr.split())
+    last = found.stderr.rpartition("\r")[2]  # before it: the progress bar of transformers
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", last)
 
 
 def test_view_refuses_what_is_no_recording(here):

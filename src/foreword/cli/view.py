@@ -68,6 +68,7 @@ def _pieces(one: Round) -> list[tuple[str, Origin]]:
 def _rounds(recording: Recording) -> Table:
     """Return one row per round: what was drafted, what was emitted, or why nothing was drafted."""
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for head in ("round", "drafted", "accepted", "ms"):
@@ -77,7 +78,7 @@ def _rounds(recording: Recording) -> Table:
     for number, one in enumerate(recording.rounds, 1):
         why = one.undrafted.text if one.undrafted else ""
         numbers = (number, len(one.draft), len(one.accepted), f"{one.milliseconds:.1f}")
-        table.add_row(*map(str, numbers), _emitted(one), why)
+        table.add_row(*map(str, numbers), _emitted(one), Text(render.printable(why)))
     return table
 
 

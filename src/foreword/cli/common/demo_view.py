@@ -63,13 +63,14 @@ class Scene:
 
     def __rich__(self) -> RenderableType:
         heading = Text(no_wrap=True, overflow="ellipsis")
-        heading.append(f"{self.kind}  ", "bold cyan").append(" ".join(self.question.split()), "dim")
+        heading.append(f"{render.printable(self.kind)}  ", "bold cyan")
+        heading.append(render.printable(" ".join(self.question.split())), "dim")
         grid = Table.grid(padding=(0, 2, 0, 0), expand=True)
         grid.add_column(style="cyan", no_wrap=True, min_width=5)
         grid.add_column(ratio=1, overflow="fold")
         grid.add_column(style="dim", justify="right", no_wrap=True)
         for line in self.lines:
-            grid.add_row(line.name, render.coloured(line.pieces), f"{line.passes} passes")
+            grid.add_row(Text(render.printable(line.name)), render.coloured(line.pieces), f"{line.passes} passes")
         return Group(heading, Padding(grid, (0, 0, 0, 2)))
 
 

@@ -24,8 +24,12 @@ if TYPE_CHECKING:
     from foreword.types import Delta, Origin
 
 STYLES: dict[Origin, str] = {"accepted": "green", "bonus": "bold"}
-CONTROL = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {127: 0x2421}
-"""Control characters and their Unicode pictures, so that escape sequences of a model do not reach a terminal."""
+CONTROL = {
+    **{code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"},
+    127: 0x2421,
+    **dict.fromkeys(range(128, 160), 0xFFFD),  # Unicode has no pictures of these; 0x9B begins an escape sequence
+}
+"""Control characters and their Unicode pictures, so that escape sequences do not reach a terminal."""
 
 
 def stdout() -> Console:
@@ -70,7 +74,7 @@ def facts(values: Mapping[str, object]) -> None:
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in values.items():
-        table.add_row(name, Text(_as_text(value)))
+        table.add_row(Text(printable(name)), Text(printable(_as_text(value))))
     stdout().print(table)
 
 
@@ -97,8 +101,13 @@ def coloured(pieces: Iterable[tuple[str, Origin]]) -> Text:
     """Return text in which the style of each token shows its origin."""
     text = Text()
     for origin, run in groupby(pieces, key=itemgetter(1)):
-        text.append("".join(piece for piece, _ in run).translate(CONTROL), STYLES[origin])
+        text.append(printable("".join(piece for piece, _ in run)), STYLES[origin])
     return text
+
+
+def printable(text: str) -> str:
+    """Return text of a model or a file with pictures in place of control characters."""
+    return text.translate(CONTROL)
 
 
 def legend() -> Text:
@@ -121,7 +130,7 @@ class Writer:
             pieces = zip(delta.pieces, delta.origins, strict=True)
             self._console.print(coloured(pieces), end="", soft_wrap=True)
         else:
-            sys.stdout.write(delta.text.translate(CONTROL) if self._terminal else delta.text)
+            sys.stdout.write(printable(delta.text) if self._terminal else delta.text)
         sys.stdout.flush()
 
     def end(self) -> None:

@@ -98,17 +98,18 @@ def print_error(message: str) -> None:
 
 def note(message: str) -> None:
     """Print one line of information on stderr; nothing with --quiet."""
-    from foreword.cli.common.render import notes
+    from foreword.cli.common.render import notes, printable
 
-    notes().print(message, style="dim", markup=False, highlight=False, soft_wrap=True)
+    notes().print(printable(message), style="dim", markup=False, highlight=False, soft_wrap=True)
 
 
 def _line(kind: str, style: str, message: str) -> None:
     from rich.text import Text
 
-    from foreword.cli.common.render import stderr
+    from foreword.cli.common.render import printable, stderr
 
-    text = Text.assemble((f"{kind}: ", style), (" ".join(message.split()), "red" if kind == "error" else ""))
+    shown = printable(" ".join(message.split()))  # it may quote a file
+    text = Text.assemble((f"{kind}: ", style), (shown, "red" if kind == "error" else ""))
     stderr().print(text, soft_wrap=True, highlight=False)
 
 
