@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import Mistral3Config, PixtralVisionConfig
+from transformers import AutoModelForCausalLM, Mistral3Config, PixtralVisionConfig
 
 import starter
 import tiny_models
@@ -197,3 +197,46 @@ def test_an_index_of_files_that_are_not_there_is_named(copied, index, said):
     (copied / "model.safetensors.index.json").write_text(index)
     with pytest.raises(ModelError, match=rf"model\.safetensors\.index\.json {said}"):
         Model.load(copied, device="cpu")
+
+
+@pytest.fixture
+def unbuilt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails where transformers begins to build a model with storage."""
+
+    def build(*_: object, **_more: object) -> object:
+        raise AssertionError("a model was built")
+
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", build)
+
+
+@pytest.mark.usefixtures("unbuilt")
+@pytest.mark.parametrize("weights", [None, "int4"])
+@pytest.mark.parametrize(
+    ("size", "said"),
+    [
+        ({"hidden_size": 10**6}, r"model\.embed_tokens\.weight has the shape \[\d+, 128\], not \[\d+, 1000000\]"),
+        ({"vocab_size": 10**9}, r"model\.embed_tokens\.weight has the shape \[\d+, 128\], not \[1000000000, 128\]"),
+        ({"intermediate_size": 10**9}, r"down_proj\.weight has the shape \[128, 384\], not \[128, 1000000000\]"),
+        ({"num_hidden_layers": 50_000}, "num_hidden_layers in its config is 50000, and its files hold 20 tensors"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers must be at most 100000, got 1000000000"),
+    ],
+    ids=["width", "vocabulary", "MLP", "layers", "very many layers"],
+)
+def test_sizes_beyond_the_files_are_refused_before_anything_is_built(copied, size, said, weights):
+    with pytest.raises(ModelError, match=said):
+        Model.load(configured(copied, **size), device="cpu", weights=weights)
+
+
+@pytest.mark.usefixtures("unbuilt")
+def test_sizes_beyond_files_of_other_names_are_refused_by_their_bytes(copied):
+    changed(copied, renamed)
+    with pytest.raises(ModelError, match=r"its config asks for \d+ numbers, and its files have \d+ bytes"):
+        Model.load(configured(copied, hidden_size=10**6), device="cpu")
+
+
+@pytest.mark.usefixtures("unbuilt")
+def test_sizes_beyond_pickled_files_are_refused_by_their_bytes(copied):
+    torch.save(load_file(copied / "model.safetensors"), copied / "pytorch_model.bin")
+    (copied / "model.safetensors").unlink()
+    with pytest.raises(ModelError, match=r"its config asks for \d+ numbers, and its files have \d+ bytes"):
+        Model.load(configured(copied, hidden_size=10**6), device="cpu")

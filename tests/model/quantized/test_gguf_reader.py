@@ -7,10 +7,15 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
+import torch
+from transformers import AutoModelForCausalLM
 
 import gguf_files
+import starter
+from foreword.bench.peers.convert import source
+from foreword.bench.peers.gguf import write
 from foreword.errors import ModelError
-from foreword.model import Model
+from foreword.model import Model, load_tokenizer
 from foreword.model.quantized import gguf_reader
 
 UINT8, STRING, ARRAY, UINT64 = 0, 8, 9, 10
@@ -89,4 +94,15 @@ def test_more_layers_than_tensors_are_refused(tmp_path):
     writer.add_tensor("token_embd.weight", np.ones((8, 4), dtype=np.float32))
     gguf_files.finish(writer)
     with pytest.raises(ModelError, match=r"its header says 1000000 layers, and it holds 1 tensors\. Download"):
+        Model.load(path)
+
+
+def test_sizes_beyond_the_tensors_are_refused(tmp_path):
+    path = tmp_path / "wide.gguf"
+    model = AutoModelForCausalLM.from_pretrained(starter.draft(), dtype=torch.bfloat16)
+    model.config.intermediate_size = 10**9
+    write(source("the draft", model, load_tokenizer(starter.draft())), path)
+    with pytest.raises(
+        ModelError, match=r"blk\.0\.ffn_gate\.weight holds 49152 weights, and its fields ask for 128000"
+    ):
         Model.load(path)

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from foreword.errors import ModelError
 
-INDEX = "model.safetensors.index.json"
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 APART = re.compile(
     r"(^|\.)(vision|visual|image|video|audio|speech|multi_?modal|mm|connector|vit|mtp)(_\w*)?\."
     r"|\.rotary_emb\.\w*inv_freq$|\.(attn|attention)\.(masked_)?bias$|(^|\.)position_ids$"

@@ -26,6 +26,12 @@ REMOTE = "auto_map"
 """Entry of a config, or a tokenizer's config, that names classes in its own folder."""
 
 
+LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers", "decoder_layers")
+"""Entries of a config that say how many layers there are."""
+MOST_LAYERS = 100_000
+"""Layers. A config lists the kind of each, before the files are known; no model has a hundredth of it."""
+
+
 def _count(value: Any) -> bool:
     return type(value) is int and value > 0
 
@@ -33,6 +39,10 @@ def _count(value: Any) -> bool:
 def _counts(value: Any) -> bool:
     """Return whether a value is a count, or a list of one for each layer, zeros allowed."""
     return _count(value) or (isinstance(value, list) and all(type(one) is int and one >= 0 for one in value))
+
+
+def _few(value: Any) -> bool:
+    return type(value) is not int or value <= MOST_LAYERS
 
 
 def _positive(value: Any) -> bool:
@@ -51,6 +61,7 @@ Check = tuple[tuple[str, ...], Callable[[Any], bool], str]
 """Names, the check of their values, and the check in words."""
 CHECKS: tuple[Check, ...] = (
     (("vocab_size", "hidden_size", "n_embd", "num_hidden_layers", "n_layer"), _count, "a whole number above 0"),
+    (LAYERS, _few, f"at most {MOST_LAYERS}"),
     (("max_position_embeddings", "n_positions"), _count, "a whole number above 0"),
     (
         ("num_attention_heads", "n_head", "num_key_value_heads", "intermediate_size", "n_inner", "head_dim"),

@@ -19,6 +19,7 @@ from foreword.model.loading.config import read_config, unloadable
 from foreword.model.loading.load import load_weights, parameter_count
 from foreword.model.loading.options import dtypes, options
 from foreword.model.loading.quantized import in_few_bits
+from foreword.model.loading.sizes import check_layers
 from foreword.model.pool.memory import free_memory, return_freed
 from foreword.model.probe.probe import NATIVE, Capability
 from foreword.model.quantized.gguf_file import GgufFile
@@ -100,6 +101,8 @@ def _scratch(
     coded = in_few_bits(source, config)
     if (weights is None and not coded) or (coded and known is not None):
         return None
+    if hub.gguf(source) is None:
+        check_layers(source, config)
     needed = 2 * parameter_count(config, trust_remote_code=trusted)
     if needed <= SHARE * free_memory(torch.device("cpu")):
         return None

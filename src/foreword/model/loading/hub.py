@@ -12,7 +12,7 @@ from threading import Thread
 from typing import Any
 
 from huggingface_hub import constants, get_session
-from transformers.utils.hub import cached_file
+from transformers.utils.hub import cached_file, cached_files
 
 from foreword.errors import ModelError, words
 
@@ -89,12 +89,24 @@ def file(source: str | Path, name: str, *, fetch: bool = True) -> Path:
     return Path(cached_file(str(source), name, local_files_only=local_only(source)) or name)
 
 
+def files(source: str | Path, names: list[str]) -> list[Path]:
+    """Return the paths of files of a checkpoint, downloaded side by side; empty where the hub lacks one.
+
+    Raises OSError, or ModelError as `local_only` does.
+    """
+    folder = Path(source).expanduser()
+    if folder.is_dir() or lost(source):
+        return [folder / name for name in names]
+    found = cached_files(str(source), names, local_files_only=local_only(source), **_SILENT)
+    return [Path(path) for path in found or ()]
+
+
 def lost(source: str | Path) -> bool:
     """Return whether this is a path that does not exist: the hub would call it an invalid id."""
     return str(source).startswith(("/", ".", "~")) and not Path(source).expanduser().exists()
 
 
-_SILENT = {"_raise_exceptions_for_missing_entries": False, "_raise_exceptions_for_connection_errors": False}
+_SILENT: dict[str, Any] = {"_raise_exceptions_for_missing_entries": False, "_raise_exceptions_for_connection_errors": False}
 
 
 @lru_cache(maxsize=1)

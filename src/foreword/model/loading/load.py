@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import pickle
 import warnings
+from copy import deepcopy
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -20,6 +22,7 @@ from foreword.model.loading import hub
 from foreword.model.loading.complete import INDEX, check_finite, check_index, check_loaded, weights
 from foreword.model.loading.config import CONFIG, read_json, unloadable
 from foreword.model.loading.quantized import empty, load_dequantized, load_gguf, quantization
+from foreword.model.loading.sizes import check_sizes
 
 GENERATION = "generation_config.json"
 _LOADING = Lock()
@@ -40,6 +43,8 @@ def load_weights(
     """
     try:
         check_index(source, read_json(source, INDEX))
+        if hub.gguf(source) is None:
+            check_sizes(source, config, partial(_empty, deepcopy(config), trust_remote_code=trust_remote_code))
         where: dict[str, Any] = hub.location(source)
         load: Any = loader(config).from_pretrained
         if quantization(config):
@@ -73,8 +78,13 @@ def load_weights(
 
 def parameter_count(config: PreTrainedConfig, *, trust_remote_code: bool = False) -> int:
     """Return the number of weights of a model, tied ones counted once; nothing is loaded."""
+    model = _empty(config, trust_remote_code=trust_remote_code)
+    return sum(weight.numel() for weight in model.parameters())
+
+
+def _empty(config: PreTrainedConfig, *, trust_remote_code: bool) -> PreTrainedModel:
     with _LOADING:
-        return sum(weight.numel() for weight in empty(config, trust_remote_code=trust_remote_code).parameters())
+        return empty(config, trust_remote_code=trust_remote_code)
 
 
 def pickled(source: str | Path, error: BaseException) -> ModelError:

@@ -21,8 +21,9 @@ from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
 from foreword.errors import ModelError
 from foreword.model.architectures import loader
 from foreword.model.loading import hub
-from foreword.model.loading.complete import INDEX
+from foreword.model.loading.complete import INDEX, WEIGHTS
 from foreword.model.loading.config import read_json
+from foreword.model.loading.sizes import check_total
 from foreword.model.quantized.coded import Coded, Matrix
 from foreword.model.quantized.formats import FORMATS
 from foreword.model.quantized.gguf_file import GgufFile
@@ -31,7 +32,6 @@ from foreword.model.quantized.layer import Format, Layer, named
 from foreword.native.huge_pages import Pages
 from foreword.native.openmp import in_parallel
 
-WEIGHTS = "model.safetensors"
 SETTINGS = "quantization_config"
 """Entry of a config, or of its text config."""
 
@@ -84,7 +84,9 @@ def load_gguf(
     """
     file = GgufFile.open(source, cast(Path, hub.gguf(source)))
     kind, model = dtype if isinstance(dtype, torch.dtype) else _dtype(config, dtype), empty(config)
-    return _filled(str(source), model, *weights(file, model, kind), kind, **how)
+    held = weights(file, model, kind)
+    check_total(source, model, file.path.stat().st_size)  # what the file lacks would be made
+    return _filled(str(source), model, *held, kind, **how)
 
 
 def empty(config: PreTrainedConfig, **how: Any) -> PreTrainedModel:

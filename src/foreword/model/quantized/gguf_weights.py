@@ -6,7 +6,7 @@ Llama.cpp's converter splits, renames and reorders weights. Here each of its cha
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
@@ -53,11 +53,11 @@ def weights(file: GgufFile, model: PreTrainedModel, dtype: torch.dtype) -> tuple
     shapes = {name: weight.shape for name, weight in model.state_dict().items() if name not in tied}
     places = {name: _place(file, model.config, name) for name in shapes}
     _check_used(file, model, {name for place in places.values() for name in place.names})
+    held = {name: place.names for name, place in places.items() if all(one in file.tensors for one in place.names)}
+    _check_sizes(file, shapes, held)
     tensors: dict[str, Tensor] = {}
     matrices: dict[str, Matrix] = {}
-    for name, place in places.items():
-        if not all(one in file.tensors for one in place.names):
-            continue
+    for name, place in ((name, places[name]) for name in held):
         if matrix := _matrix(file, place, shapes[name]):
             matrices[name] = matrix
         else:
@@ -160,6 +160,17 @@ def _shaped(whole: Tensor, shape: torch.Size, *, transposed: bool) -> Float[Tens
     if transposed:
         return whole.view(shape[0], shape[2], shape[1]).transpose(1, 2).contiguous()
     return whole.reshape(shape) if whole.numel() == shape.numel() else whole
+
+
+def _check_sizes(file: GgufFile, shapes: Mapping[str, torch.Size], held: Mapping[str, tuple[str, ...]]) -> None:
+    """Raise ModelError where tensors have other numbers of weights than the model without storage, by its config."""
+    for name, names in held.items():
+        numbers = sum(int(file.tensors[one].n_elements) for one in names)
+        if numbers != shapes[name].numel():
+            raise ModelError(
+                f"cannot read {file.source}: {', '.join(names)} holds {numbers} weights, and its fields ask for "
+                f"{shapes[name].numel()}. Download it again"
+            )
 
 
 def _check_used(file: GgufFile, model: nn.Module, used: set[str]) -> None:

@@ -1,0 +1,106 @@
+"""Provides the check of a config's sizes against the headers of the weights, before anything is allocated."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from itertools import chain
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from torch import nn
+from transformers import PreTrainedConfig
+
+from foreword.errors import ModelError
+from foreword.model.loading import hub
+from foreword.model.loading.complete import APART, INDEX, WEIGHTS, check_names
+from foreword.model.loading.config import LAYERS, read_json
+
+Header = Mapping[str, tuple[list[int], str]]
+"""Name of a tensor -> its shape, and its dtype as safetensors names it."""
+PICKLED = "*.bin"
+NUMBERS = ("F64", "F32", "F16", "BF16")
+"""Dtypes of tensors that hold a number in each place; others may be codes."""
+FEW_LAYERS = 1000
+"""Layers. So many are built without storage in seconds, whatever the files hold."""
+FEW_NUMBERS = 2**26
+"""Numbers. Tables that are computed have so many, and small models have larger tables than files."""
+NUMBERS_PER_BYTE = 16
+"""Twice the numbers that a byte can hold in one bit each."""
+
+
+def check_sizes(source: str | Path, config: PreTrainedConfig, build: Callable[[], nn.Module]) -> None:
+    """Raise ModelError where the sizes in a config are not those of the checkpoint's files; allocates nothing.
+
+    `build` returns the model without storage. What it cannot build is left to loading, which says why.
+    """
+    files = _files(source)
+    header = check_layers(source, config)
+    try:
+        model = build()
+    except Exception:  # noqa: BLE001 - code of a checkpoint can raise anything
+        return
+    check_shapes(source, model, header)
+    files = files or list(Path(source).expanduser().glob(PICKLED))
+    if files:
+        check_total(source, model, sum(file.stat().st_size for file in files))
+
+
+def check_layers(source: str | Path, config: PreTrainedConfig) -> Header:
+    """Return the header of a checkpoint in safetensors; empty for others.
+
+    Raises ModelError where its config names more layers than there are tensors: each layer is built one by one.
+    """
+    header = headers(_files(source))
+    for name, layers in _layers(config) if header else ():
+        if layers > max(FEW_LAYERS, len(header)):
+            raise ModelError(
+                f"cannot load the weights of {str(source)!r}: {name} in its config is {layers}, and its files hold "
+                f"{len(header)} tensors. Correct config.json, or download both again"
+            )
+    return header
+
+
+def headers(files: Iterable[Path]) -> Header:
+    """Return the tensors in safetensors files; those of a damaged file are left out."""
+    found: dict[str, tuple[list[int], str]] = {}
+    for file in files:
+        with suppress(OSError, SafetensorError), safe_open(file, framework="pt") as opened:
+            parts = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118 - no mapping
+            found |= {name: (part.get_shape(), part.get_dtype()) for name, part in parts.items()}
+    return found
+
+
+def check_shapes(source: str | Path, model: nn.Module, header: Header) -> None:
+    """Raise ModelError where tensors have other sizes than those of the same name in a model without storage.
+
+    A tensor may be stored in another shape, so numbers are counted.
+    """
+    shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
+    held = {name: shape for name, (shape, kind) in header.items() if kind in NUMBERS and not APART.search(name)}
+    both = [(name, shape, list(shapes[name])) for name, shape in held.items() if name in shapes]
+    check_names(str(source), (), (), [one for one in both if math.prod(one[1]) != math.prod(one[2])])
+
+
+def check_total(source: str | Path, model: nn.Module, size: int) -> None:
+    """Raise ModelError where a model without storage has far more numbers than files of `size` bytes can hold."""
+    numbers = sum(tensor.numel() for tensor in chain(model.parameters(), model.buffers()))
+    if numbers > max(FEW_NUMBERS, NUMBERS_PER_BYTE * size):
+        raise ModelError(
+            f"cannot load the weights of {str(source)!r}: its config asks for {numbers} numbers, and its files have "
+            f"{size} bytes. Correct config.json, or download both again"
+        )
+
+
+def _files(source: str | Path) -> list[Path]:
+    """Return the safetensors files of a checkpoint; empty where it has others."""
+    index = read_json(source, INDEX)
+    names = [WEIGHTS] if index is None else sorted(set(index["weight_map"].values()))
+    return [file for file in hub.files(source, names) if file.is_file()]
+
+
+def _layers(config: PreTrainedConfig) -> Iterator[tuple[str, int]]:
+    for part in (config, config.get_text_config()):
+        values = ((name, getattr(part, name, None)) for name in LAYERS)
+        yield from ((name, value) for name, value in values if type(value) is int)
