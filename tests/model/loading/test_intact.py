@@ -14,13 +14,14 @@ from transformers import AutoModelForCausalLM, Mistral3Config, PixtralVisionConf
 
 import starter
 import tiny_models
-from foreword import bundled
+from foreword import LLM, SamplingParams, bundled
 from foreword.draft import method
 from foreword.draft.heads.dflash import DFlashHead
 from foreword.draft.heads.masked import Layout
 from foreword.errors import ModelError
 from foreword.model import Model
 from foreword.model.head_layers import Qwen3Config
+from foreword.model.quantized.write import write
 
 LAYER = "model.layers.0.mlp.up_proj.weight"
 Edit = Callable[[dict[str, Tensor]], object]
@@ -67,6 +68,40 @@ def renamed(tensors: dict[str, Tensor]) -> None:
 def test_a_model_is_refused_by_the_name_of_its_odd_tensor(copied, edit, said):
     with pytest.raises(ModelError, match=said):
         Model.load(changed(copied, edit), device="cpu", dtype="float32")
+
+
+@pytest.mark.parametrize("name", [LAYER, "model.embed_tokens.weight"])
+def test_a_matrix_of_zeros_is_refused_as_incomplete(copied, name):
+    changed(copied, lambda tensors: tensors[name].zero_())
+    with pytest.raises(ModelError, match=f"all numbers of {name} are zero, so the file is incomplete"):
+        Model.load(copied, device="cpu")
+
+
+def test_a_matrix_of_zeros_that_is_meant_so_runs_from_memory(copied):
+    given = AutoModelForCausalLM.from_pretrained(changed(copied, lambda tensors: tensors[LAYER].zero_()))
+    assert LLM(given, method="none").generate("a", SamplingParams(max_tokens=1))[0].tokens
+
+
+@pytest.mark.parametrize("form", ["int4", "int8"])
+def test_a_quantized_matrix_of_zeros_is_refused_as_incomplete(tmp_path, form):
+    write(starter.draft(), tmp_path / "model", form)
+    changed(tmp_path / "model", lambda tensors: tensors[LAYER + "_scale"].zero_())
+    with pytest.raises(ModelError, match=f"all numbers of {LAYER} are zero, so the file is incomplete"):
+        Model.load(tmp_path / "model", device="cpu")
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda tensors: tensors[LAYER][3:].zero_(),
+        lambda tensors: tensors["model.embed_tokens.weight"][-9:].zero_(),
+        lambda tensors: tensors["model.layers.0.input_layernorm.weight"].zero_(),
+        lambda tensors: tensors[LAYER].copy_(tensors[LAYER] - tensors[LAYER].flip(0)),
+    ],
+    ids=["outputs", "padding", "a norm", "numbers whose sum is zero"],
+)
+def test_rows_and_vectors_of_zeros_are_loaded(copied, edit):
+    assert Model.load(changed(copied, edit), device="cpu").vocab
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
 
 from foreword.errors import ModelError
 
@@ -52,10 +53,22 @@ def check_loaded(source: str, model: PreTrainedModel, info: Mapping[str, Any]) -
     check_names(source, missing, unexpected, mismatched)
 
 
-def check_finite(source: str, tensors: Mapping[str, Tensor]) -> None:
-    """Raise ModelError that names a tensor with NaN or infinite values, if there is one."""
+def check_finite(source: str, tensors: Mapping[str, Tensor], matrices: Collection[str] = ()) -> None:
+    """Raise ModelError that names a tensor with NaN or infinite values, or one of the `matrices` that is all zeros.
+
+    A download that was cut off, or whose parts are missing, may leave zeros in a file of the right size. Biases,
+    norms and rows of zeros are usual.
+    """
     for name, tensor in tensors.items():
-        if tensor.is_floating_point() and not tensor.is_meta and not _finite(tensor):
+        if tensor.is_meta or not tensor.is_floating_point():
+            continue
+        total = tensor.float().sum() if tensor.element_size() == 1 else tensor.sum()
+        if name in matrices and not total and not tensor.float().any():
+            raise ModelError(
+                f"cannot use the weights of {source!r}: all numbers of {name} are zero, so the file is incomplete. "
+                "Download it again; or, if it is meant so, load the model with transformers and give that"
+            )
+        if not torch.isfinite(total) and not torch.isfinite(tensor.float()).all():
             kind = str(tensor.dtype).removeprefix("torch.")
             raise ModelError(
                 f"cannot use the weights of {source!r}: {name} holds NaN or infinite numbers in {kind}. The file is "
@@ -70,6 +83,13 @@ def weights(model: nn.Module) -> dict[str, Tensor]:
         if isinstance(tensor, Tensor):
             unique.setdefault(tensor.data_ptr() or id(tensor), (name, tensor))
     return dict(unique.values())
+
+
+def matrices(model: PreTrainedModel) -> set[str]:
+    """Return the names of the weights of linear layers and of input embeddings."""
+    words = model.get_input_embeddings()
+    parts = model.named_modules()
+    return {f"{name}.weight" for name, part in parts if part is words or isinstance(part, nn.Linear | Conv1D)}
 
 
 def check_index(source: str | Path, index: Mapping[str, Any] | None) -> None:
@@ -92,13 +112,6 @@ def listed(names: Iterable[str]) -> str:
     names = list(names)
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
     return ", ".join(names[:NAMED]) + more
-
-
-def _finite(tensor: Tensor) -> bool:
-    """Return whether all values are finite. A finite sum proves it, several times faster than a look at each."""
-    if tensor.element_size() == 1:
-        tensor = tensor.float()
-    return bool(torch.isfinite(tensor.sum())) or bool(torch.isfinite(tensor).all())
 
 
 def _text(model: PreTrainedModel) -> set[int] | None:

@@ -106,7 +106,10 @@ def lost(source: str | Path) -> bool:
     return str(source).startswith(("/", ".", "~")) and not Path(source).expanduser().exists()
 
 
-_SILENT: dict[str, Any] = {"_raise_exceptions_for_missing_entries": False, "_raise_exceptions_for_connection_errors": False}
+_SILENT: dict[str, Any] = {
+    "_raise_exceptions_for_missing_entries": False,
+    "_raise_exceptions_for_connection_errors": False,
+}
 
 
 @lru_cache(maxsize=1)

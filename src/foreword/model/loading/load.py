@@ -19,7 +19,7 @@ from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel
 from foreword.errors import ModelError, words
 from foreword.model.architectures import loader
 from foreword.model.loading import hub
-from foreword.model.loading.complete import INDEX, check_finite, check_index, check_loaded, weights
+from foreword.model.loading.complete import INDEX, check_finite, check_index, check_loaded, matrices, weights
 from foreword.model.loading.config import CONFIG, read_json, unloadable
 from foreword.model.loading.quantized import empty, load_dequantized, load_gguf, quantization
 from foreword.model.loading.sizes import check_sizes
@@ -62,7 +62,7 @@ def load_weights(
                 ignore_mismatched_sizes=True,  # check_loaded refuses them by name
             )
         check_loaded(str(source), model, info)
-        check_finite(str(source), weights(model))
+        check_finite(str(source), weights(model), matrices(model))
     except ModelError:
         raise
     except (torch.OutOfMemoryError, MemoryError) as error:
