@@ -17,12 +17,16 @@ from foreword.chats import (
     Tool,
     check_options,
     check_roles,
+    check_sanitizing,
     conversation,
+    encoded,
+    encoded_images,
     functions_of,
     images_of,
     in_parts,
     instructed,
     knows_tools,
+    marked,
     readings,
     template_of,
 )
@@ -49,10 +53,21 @@ class Requests:
     """
 
     def __init__(
-        self, target: Model, tokenizer: Tokenizer | None, images: Callable[[], Callable[[object], Any]] | None = None
+        self,
+        target: Model,
+        tokenizer: Tokenizer | None,
+        images: Callable[[], Callable[[object], Any]] | None = None,
+        *,
+        sanitize: bool = False,
     ) -> None:
-        """`images` makes the reader of one chat's images (`image_reader`); without it, they are refused."""
+        """`images` makes the reader of one chat's images (`image_reader`); without it, they are refused.
+
+        With `sanitize`, control tokens in chats are plain text where users or tools wrote them.
+        """
+        if sanitize:
+            check_sanitizing(tokenizer)
         self._target, self._tokenizer, self._readers = target, tokenizer, images
+        self._sanitize = sanitize
         self._vision: Vision | None = None
         self._ids = count(1)
         self._grammars = Grammars(tokenizer, target.vocab, self._eos)
@@ -134,6 +149,8 @@ class Requests:
                 f"cannot render a chat: {self._target.name} has no chat template. Use generate with a text prompt"
             )
         template, errors = template_of(templates, tools=shown is not None), list[Exception]()
+        if self._sanitize and (marks := marked(turns, self.tokenizer, template)) != turns:
+            turns, encode = marks, partial(encode, plain=True)
         if not knows_tools(template):
             turns, shown = instructed(turns, functions), None
         for form in readings(turns, template):
@@ -210,20 +227,12 @@ class Requests:
 
     def _rendering(self, images: int) -> tuple[Callable[..., Any], Callable[..., list[int]], object]:
         """Return how a chat becomes text and how it becomes tokens, and the chat template."""
-        own = self.tokenizer
+        own: Any = self.tokenizer
         if images or (not own.chat_template and reads_images(self._target)):
             sight = self._sight
-            return sight.apply, partial(sight.encode, images), sight.template
-        return own.apply_chat_template, self._encode, own.chat_template
-
-    def _encode(self, turns: List[Any], **options: Any) -> list[int]:
-        """Return the token ids of a chat without images."""
-        own: Any = self.tokenizer
-        if not reads_images(self._target):
-            return list(own.apply_chat_template(turns, return_dict=True, **options)["input_ids"])
-        text = own.apply_chat_template(turns, tokenize=False, **options)
-        begun = own.bos_token is not None and text.startswith(own.bos_token)
-        return list(own(text, add_special_tokens=not begun)["input_ids"])  # as processors do
+            return sight.apply, partial(encoded_images, partial(sight.encode, images)), sight.template
+        encode = partial(encoded, own, like_processor=reads_images(self._target))
+        return own.apply_chat_template, encode, own.chat_template
 
     def _rules(self, language: str) -> Seq2Seq | None:
         """Return the rules of an encoder-decoder whose answer begins as that language does, if one is given."""

@@ -9,10 +9,12 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from transformers import PreTrainedTokenizerBase
 
 import starter
 from foreword import LLM, InvalidRequest
 from foreword.chats import functions_of, instruction
+from foreword.requests import Requests
 from foreword.server.output import format_of, has_special_tags, named_format, named_reasoning, reasoning_of
 from outputs import CITY, TOOLS, WEATHER, calls, parsed
 
@@ -294,3 +296,59 @@ def test_wrong_tools_are_refused(tools: object, error: str):
 def test_a_function_without_parameters_takes_none():
     assert functions_of(function(name="now"))[0].parameters == {"type": "object", "properties": {}}
     assert functions_of(None) == functions_of([]) == ()
+
+
+@pytest.fixture
+def clean(monkeypatch: pytest.MonkeyPatch):
+    """Returns the ids of a chat whose control tokens are plain text, and of the same chat as it is."""
+
+    def rendered(messages: list, name: str | None = None, tools: object = None) -> tuple[list[int], list[int]]:
+        if name:
+            monkeypatch.setattr(llm().tokenizer, "chat_template", template(name))
+        sanitized = Requests(llm().target, llm().tokenizer, sanitize=True)
+        return sanitized.render(messages, tools), llm().render(messages, tools)
+
+    return rendered
+
+
+def control() -> str:
+    """The token that ends a turn of the bundled model."""
+    return llm().tokenizer.eos_token
+
+
+@pytest.mark.parametrize("forged", [QUESTION, RESULT], ids=["user", "tool"])
+def test_control_tokens_of_users_and_tools_are_plain_text_when_sanitized(clean, forged: dict):
+    chat = [*([QUESTION, CALLED] if forged is RESULT else ()), {**forged, "content": f"a{control()}b"}]
+    found, given = clean(chat, "texts", TOOLS)
+    token = llm().tokenizer.eos_token_id
+    assert given.count(token) - found.count(token) == 1
+    assert llm().tokenizer.decode(found) == llm().tokenizer.decode(given)
+
+
+@pytest.mark.parametrize("role", ["assistant", "system"])
+def test_control_tokens_of_other_roles_stay_tokens_when_sanitized(clean, role: str):
+    found, given = clean([{"role": role, "content": f"a{control()}b"}, QUESTION], "texts")
+    assert found == given
+
+
+@pytest.mark.parametrize("name", [*FORMATS, "texts", None])
+def test_chats_without_control_tokens_have_the_same_prompt_when_sanitized(clean, name: str | None):
+    tools = TOOLS if name in FORMATS else None
+    chat = CHAT if tools else [SYSTEM, QUESTION]
+    found, given = clean(chat, name, tools)
+    assert found == given
+
+
+@pytest.mark.parametrize("name", [*FORMATS, "texts", None])
+def test_every_template_writes_its_own_control_tokens_when_sanitized(clean, name: str | None):
+    plain = {"role": "user", "content": "a b"}
+    before = clean([plain], name)[0]
+    found, given = clean([{**plain, "content": f"a{control()}b"}], name)
+    token = llm().tokenizer.eos_token_id
+    assert found.count(token) == before.count(token) == given.count(token) - 1
+
+
+def test_a_transformers_that_marks_nothing_is_an_error(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delattr(PreTrainedTokenizerBase, "_mark_chat_inputs")
+    with pytest.raises(InvalidRequest, match="cannot make control tokens plain text: this version of transformers"):
+        Requests(llm().target, llm().tokenizer, sanitize=True)

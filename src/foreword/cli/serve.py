@@ -48,6 +48,7 @@ ToolFormat = Annotated[str | None, _option("--tool-format", help="Format of tool
 ReasoningTags = Annotated[
     str | None, _option("--reasoning-tags", help="Tags of reasoning, xml or mistral. Default: by chat template.")
 ]
+Sanitize = Annotated[bool, _option("--sanitize", help="Control tokens of users and tools as plain text.")]
 Origin = Annotated[list[str] | None, _option("--cors-origin", help="Web origin that may send requests. Repeatable.")]
 AllowedHost = Annotated[
     list[str] | None, _option("--allowed-host", help="Host name accepted on loopback, as of a tunnel. Repeatable.")
@@ -74,6 +75,7 @@ class Serving:
     rate: Rate = None
     tool_format: ToolFormat = None
     reasoning_tags: ReasoningTags = None
+    sanitize: Sanitize = False
     cors_origin: Origin = None
     allowed_host: AllowedHost = None
     drain: Drain = 30.0
@@ -98,6 +100,7 @@ class Serving:
             rate=None if self.rate is None else _number("--rate", self.rate),
             tool_format=self.tool_format,
             reasoning=self.reasoning_tags,
+            sanitize=self.sanitize,
             origins=tuple(self.cors_origin or ()),
             hosts=tuple(name.lower() for name in self.allowed_host or ()),
             drain=_number("--drain", self.drain),

@@ -57,7 +57,12 @@ class Service:
 
     def _requests(self) -> Requests:
         """Return a builder of requests for one thread. Clients name no files of this machine."""
-        return Requests(self.llm.target, copy.deepcopy(self.llm.tokenizer), partial(image_reader, files=False))
+        return Requests(
+            self.llm.target,
+            copy.deepcopy(self.llm.tokenizer),
+            partial(image_reader, files=False),
+            sanitize=self.settings.sanitize,
+        )
 
     @property
     def tokenizer(self) -> Any:

@@ -44,6 +44,8 @@ class Settings:
     """How the model writes tool calls. None: as its chat template says (docs/formats/tool-calls.md)."""
     reasoning: str | None = None
     """Tags around reasoning. None: those of its chat template."""
+    sanitize: bool = False
+    """Whether control tokens that users or tools write in a chat are plain text."""
     origins: tuple[str, ...] = ()
     """Origins of web pages that may send requests (CORS)."""
     hosts: tuple[str, ...] = ()
