@@ -20,12 +20,13 @@ EXACT = [
     *("compressed-w4a16", "compressed-w4a16-asym", "compressed-w8a16", "compressed-w8a8"),
     *("torchao-int4", "torchao-int8"),
 ]
-ROUNDED = {"bitsandbytes-nf4": 1 / 254, "bitsandbytes-fp4": 1 / 192}
-"""Tables that are rounded to whole numbers -> the largest difference, as a share of the block's largest weight."""
+ROUNDED = {"bitsandbytes-nf4": 0.0039, "bitsandbytes-fp4": 0.0032}
+"""Tables that are rounded to whole numbers where codes are multiplied -> the largest difference, as a share of the
+block's largest weight."""
 SCORES = {"bitsandbytes-8": 0.003, "torchao-int4": 0.001, "torchao-int8": 0.001}
-SCORES |= dict.fromkeys(ROUNDED, 0.004)
-"""Nats a token from transformers' own loading: it quantizes activations to 8 bits, computes in bfloat16, or does not
-round the table. Of the others the scores are those of the dequantized weights."""
+SCORES |= dict.fromkeys(ROUNDED, 0.0005)
+"""Nats a token from transformers' own loading: it quantizes activations to 8 bits, or computes in bfloat16. Of the
+others the scores are those of the dequantized weights."""
 
 
 @cache
@@ -54,11 +55,16 @@ def test_weights_are_those_of_the_library(name):
         if name in EXACT:
             torch.testing.assert_close(found, weight, rtol=2**-22, atol=0)
         else:
-            largest = weight.unflatten(1, (-1, 64)).abs().amax(-1, keepdim=True)
-            apart = (found - weight).unflatten(1, (-1, 64)).abs() / largest
-            assert 0 < apart.max() <= ROUNDED[name] * 1.001
-            if name == "bitsandbytes-fp4":
-                assert apart[weight.unflatten(1, (-1, 64)).abs() > largest / 100].max() < 1e-6
+            assert torch.equal(found, weight)
+
+
+@pytest.mark.parametrize("name", ROUNDED)
+def test_codes_are_off_by_the_rounding_of_the_table_alone(name):
+    weight = load_file(RECORDED / name / "expected.safetensors")["weight.model.layers.0.self_attn.q_proj"]
+    coded = loaded(name, torch.float32).get_submodule("model.layers.0.self_attn.q_proj").coded.read()
+    largest = weight.unflatten(1, (-1, 64)).abs().amax(-1, keepdim=True)
+    apart = (coded.dense() - weight).unflatten(1, (-1, 64)).abs() / largest
+    assert 0 < apart.max() <= ROUNDED[name]
 
 
 def test_blocks_that_run_over_the_ends_of_outputs_are_dequantized_exactly():
@@ -90,7 +96,8 @@ def test_every_layer_holds_its_few_bits_beside_its_weight(name, dtype):
     layers = quantized(model)
     assert len(layers) == (0 if name == "gptq-4-act-order" else 7)
     for layer in layers.values():
-        assert torch.equal(layer.coded.read().dense().to(dtype), layer.weight)
+        assert torch.equal(layer.coded.weights(dtype), layer.weight)
+        assert name in ROUNDED or torch.equal(layer.coded.read().dense().to(dtype), layer.weight)
         coded = layer.coded.read()
         assert int(coded.codes.max()) < len(coded.levels)
         numbers = [part.values for part in (coded.scale, coded.offset) if part is not None]

@@ -234,7 +234,13 @@ def _matrix(method: Format, layer: Callable[[], Layer], shape: torch.Size) -> Ma
     def shaped(weights: Tensor) -> Tensor:
         return method.shaped(layer(), weights)
 
-    return Matrix(lambda: cast(Coded, method.read(layer())), shaped(torch.empty(shape, device="meta")).shape, shaped)
+    exact = method.exact
+    return Matrix(
+        lambda: cast(Coded, method.read(layer())),
+        shaped(torch.empty(shape, device="meta")).shape,
+        shaped,
+        None if exact is None else lambda: exact(layer()),
+    )
 
 
 def _layers(names: Mapping[str, object], method: Format) -> dict[str, dict[str, str]]:

@@ -99,10 +99,12 @@ class Matrix:
     """Of the weight in the model."""
     shaped: Callable[[Tensor], Tensor]
     """Returns the weights of the matrix as the model holds them."""
+    exact: Callable[[], Tensor] | None = None
+    """Reads the weights in float32, where those of the codes are rounded; None = they are not."""
 
     def weights(self, dtype: torch.dtype) -> Float[Tensor, "..."]:
         """Read the matrix; return its weights as the model holds them."""
-        return self.shaped(self.read().weights(dtype))
+        return self.shaped(self.read().weights(dtype) if self.exact is None else self.exact().to(dtype))
 
     def __deepcopy__(self, memo: object) -> Matrix:
         return self  # a copy would hold a copy of the file

@@ -70,6 +70,8 @@ class Format:
     """Ending of the name of the weight in the model that is not quantized."""
     shaped: Callable[[Layer, Tensor], Tensor] = lambda _, weight: weight
     """Returns the weights of a matrix in few bits as the model holds them."""
+    exact: Callable[[Layer], Tensor] | None = None
+    """Returns the weights in float32, where `read` rounds them; None = it does not."""
     refused: Callable[[Mapping[str, Any]], str] = lambda _: ""
     """Returns which of the settings cannot be read; empty = none."""
 
