@@ -10,6 +10,7 @@ from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
 import starter
 from foreword import LLM, SamplingParams
 from foreword.errors import InvalidRequest, ModelError
+from foreword.model.cpu.supported import refused
 from foreword.model.loading.given import twin
 
 ASKED = SamplingParams(temperature=0.8, seed=5, max_tokens=24)
@@ -121,3 +122,24 @@ def test_a_model_in_memory_must_hold_numbers():
 def test_bad_options_are_told_before_a_model_is_looked_for(unchecked, options, said):
     with pytest.raises((InvalidRequest, ModelError, ValueError), match=said):
         LLM("/no/such/folder", **options)
+
+
+@pytest.mark.parametrize("form", [{"weights": "int8"}, {"weights": "int4"}, {"kv": "int8"}], ids=str)
+def test_float32_in_memory_is_held_in_few_bits_as_its_folder_is(form):
+    given = AutoModelForCausalLM.from_pretrained(starter.draft(), dtype=torch.float32)
+    before = {name: weight.clone() for name, weight in given.state_dict().items()}
+    params = SamplingParams(temperature=0, max_tokens=12)
+    texts = []
+    for target in (given, starter.draft()):
+        with LLM(target, tokenizer=starter.draft(), method="none", **form) as llm:
+            assert llm.target.capability.backend == "native"
+            texts.append(llm.generate("The little dog", params)[0].tokens)
+    assert texts[0] == texts[1]
+    assert all(torch.equal(weight, before[name]) for name, weight in given.state_dict().items())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_reason_against_native_is_the_same_in_every_dtype(dtype):
+    given = AutoModelForCausalLM.from_pretrained(starter.draft(), dtype=dtype)
+    given.config.clip_qkv = 8.0
+    assert refused(given) == "its config sets clip_qkv, which is not supported"

@@ -68,8 +68,6 @@ def refused(model: PreTrainedModel) -> str | None:
     kind = type(body(model)).__name__.removesuffix("Model").removesuffix("Text").removesuffix("Decoder")
     if kind not in KINDS:
         return f"{kind} is not a supported architecture"
-    if model.device.type != "cpu" or model.dtype != torch.bfloat16:
-        return "it is made for bfloat16 on CPU"
     layers, config = layers_of(model), model.config.get_text_config()
     if all(map(is_recurrent, layers)):
         return "none of its layers has attention"
@@ -93,7 +91,10 @@ def refused(model: PreTrainedModel) -> str | None:
         return "its query and key norms subtract the mean"
     reasons = [experts.unfit(layer) for layer in kinds if architectures.routed(layer)]
     reasons += [unfit(config, layer, architectures.lm_head(model)) for layer in kinds if not is_recurrent(layer)]
-    return next(filter(None, reasons), None)
+    if reason := next(filter(None, reasons), None):
+        return reason
+    # Last: then a model that no dtype helps is refused in each with the same words.
+    return None if (model.device.type, model.dtype) == ("cpu", torch.bfloat16) else "it is made for bfloat16 on CPU"
 
 
 def unfit(config: Any, layer: Any, head: Any) -> str | None:

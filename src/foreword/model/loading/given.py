@@ -9,6 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -85,7 +86,7 @@ def opened(target: Given, tokenizer: GivenTokenizer = None, **how: Any) -> tuple
     `how` as for `Model.load`.
 
     A model in memory stays unchanged and usable: a twin runs, which shares its weights until a backend packs them. The
-    twin does not follow later training.
+    twin does not follow later training. Held in few bits, it is rounded to bfloat16 first, as a checkpoint is.
     """
     if isinstance(target, str | Path):
         read_config(target, trust_remote_code=how["trust_remote_code"], seq2seq=True)
@@ -100,7 +101,8 @@ def opened(target: Given, tokenizer: GivenTokenizer = None, **how: Any) -> tuple
     name = _home(target) or type(target).__name__
     check_finite(name, weights(target))
     try:
-        model = Model(twin(target), name, backend=how["backend"])
+        few = (how["weights"], how["kv"]) != (None, None)
+        model = Model(in_bfloat16(twin(target)) if few else twin(target), name, backend=how["backend"])
         model.quantize(how["weights"], how["kv"])
         return model, tokenizer
     except ForewordError:
@@ -138,6 +140,19 @@ def _attention(model: PreTrainedModel) -> list[tuple[Any, str | None]]:
         parts = (getattr(config, name, None) for name in config.sub_configs)
         found += [part for part in parts if part is not None and id(part) not in configs]
     return [(config, config._attn_implementation_internal) for config in configs.values()]
+
+
+def in_bfloat16(model: PreTrainedModel) -> PreTrainedModel:
+    """Return a twin with its float32 weights in bfloat16, as checkpoints are loaded that are held in few bits."""
+    rounded: dict[int, nn.Parameter] = {}
+    for module in model.modules():
+        for name, weight in list(module.named_parameters(recurse=False)):
+            if weight.dtype != torch.float32:
+                continue
+            if id(weight) not in rounded:  # tied weights stay tied
+                rounded[id(weight)] = nn.Parameter(weight.detach().bfloat16(), requires_grad=False)
+            setattr(module, name, rounded[id(weight)])
+    return model
 
 
 @contextmanager
