@@ -150,6 +150,6 @@ def test_weights_of_8_bits_are_not_drafted_for_with_fewer():
 
 @pytest.mark.parametrize(("name", "what"), [("weights", "weights"), ("kv", "keys and values")])
 def test_a_model_that_the_native_backend_does_not_run_is_refused(name, what):
-    hf = tiny_models.build("llama-gqa")  # float32
+    hf = tiny_models.build("deepseek-v3")
     with pytest.raises(ModelError, match=f"the {what} of .*only backend 'native' reads them.*Leave '{name}' out"):
         LLM(hf, tokenizer=bundled.target(), **{name: "int8"})
