@@ -55,7 +55,7 @@ OLDER = "as on a processor without AVX512"
 
 @pytest.fixture(params=["vectors", "matrices", pytest.param(OLDER, marks=pytest.mark.slow)])
 def registers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The ways in which C of ours multiplies; only a processor with AMX has the second. More in test_lanes.py."""
+    """The ways in which C of ours multiplies; only a processor with AMX has the second. More in test_simd.py."""
     from foreword.native import forward
     from foreword.native.cpu import told
 

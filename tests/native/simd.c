@@ -1,4 +1,4 @@
-/* What test_lanes.py runs on each processor: every operation of simd.c on numbers from standard input, and one forward of a
+/* What test_simd.py runs on each processor: every operation of simd.c on numbers from standard input, and one forward of a
  * small model with weights of its own making. Results go to standard output, float32 after float32.
  */
 #include <stdio.h>
@@ -46,7 +46,7 @@ static void operations(const float *a, const float *b, const float *c) {
     double total[LANES];
     say(pair_sums(sums[0], sums[1], 0, 1, 1));
     pair_sums(sums[0], sums[1], total, 1, 0), say(pair_sums(sums[1], sums[0], total, 0, 1));
-    say(load_signed(bytes)), say(two_by_turns(a + 3));
+    say(load_signed(bytes)), say(two_by_turns(a + 3)), say(fused_from(x, y, z)), say(fused_exactly(x, y, z));
     say_number(sum_of(x)), say_number(maximum_of(x)), say_number((float)above(x, y));
 }
 

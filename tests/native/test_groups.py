@@ -60,15 +60,6 @@ def given() -> Tensor:
     return torch.randn(ROWS, DEPTH, generator=torch.Generator().manual_seed(1))
 
 
-@pytest.fixture(params=[0, 1], ids=["vectors", "matrices"])
-def registers(request):
-    library = forward.needed()
-    if library.foreword_use_amx(request.param) != request.param:
-        pytest.skip("the processor has no matrix registers")
-    yield
-    library.foreword_use_amx(1)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("group", [16, 32, 64, 128, 256])
 @pytest.mark.parametrize("bits", [4, 8])

@@ -23,7 +23,9 @@ SOURCES = Path(__file__).parent / "csrc"
 """The folder of the C files."""
 NATIVE = "-mcpu=native" if platform.machine() in ("arm64", "aarch64") else "-march=native"
 """Compiler flag: use all instructions of this processor."""
-FLAGS = ("-O3", NATIVE, "-fno-math-errno", "-shared", "-fPIC", "-pthread")
+NAMED_ONLY = "-ffp-contract=off"
+"""Compiler flag: fused operations are only those that the code names."""
+FLAGS = ("-O3", NATIVE, NAMED_ONLY, "-fno-math-errno", "-shared", "-fPIC", "-pthread")
 FIX = "set XDG_CACHE_HOME to a folder that only you can write"
 SHARED = 0o022
 """Permission bits that let users other than the owner write a file."""

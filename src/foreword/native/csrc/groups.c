@@ -2,7 +2,7 @@
  *
  * weight = scale of the group * level of the code + offset of the group (model/quantized/coded.py). Rows are quantized to 8 bits
  * in the same groups, so the sum of a group is a whole number, exact in any order; groups are then added up in float32, the
- * first group first. So products have the same bits for any number of rows and on any processor that fuses a product and a sum.
+ * first group first. So products have the same bits for any number of rows and on any processor.
  *
  * A matrix is a header, then strips of 16 outputs. A strip holds for every group its scales, its offsets and its codes, and
  * before each span of groups the numbers that the factors of two-level scales multiply. 64 bytes of 4-bit codes are 16 outputs by
@@ -110,11 +110,11 @@ INLINE void strip_tile(const Product *p, const Grouped *h, int64_t row, const ch
 #pragma GCC unroll 8
         for (int r = 0; r < R; r++) {
             const float step = *(const float *)((const char *)(x.step + g) + r * stride);
-            total[r] = fused(whole_floats(sum[r]), mul(f.scale, all(step)), total[r]);
+            total[r] = fused_exactly(whole_floats(sum[r]), mul(f.scale, all(step)), total[r]);
         }
         if (!h->offset) continue;
 #pragma GCC unroll 8
-        for (int r = 0; r < R; r++) total[r] = fused(f.offset, all(*(const float *)((const char *)(x.moment + g) + r * stride)), total[r]);
+        for (int r = 0; r < R; r++) total[r] = fused_exactly(f.offset, all(*(const float *)((const char *)(x.moment + g) + r * stride)), total[r]);
     }
 #pragma GCC unroll 8
     for (int r = 0; r < R; r++) out[r] = total[r];
@@ -287,8 +287,8 @@ static void encode(int64_t size, float weight[MOST][LANES], const float *scale, 
             const floats middle = all((float)(NORMAL[i] + NORMAL[i + 1]) / 2);
             level = add(level, where_above(x, middle, all((float)(NORMAL[i + 1] - NORMAL[i])))), place = add(place, where_above(x, middle, all(1)));
         }
-        const floats off = sub(given, mul(level, by));
-        store(code[k], place), store(error, fused(off, off, load(error)));
+        const floats off = fused_exactly(sub(all(0), level), by, given);
+        store(code[k], place), store(error, fused_exactly(off, off, load(error)));
     }
 }
 

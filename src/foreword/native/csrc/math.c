@@ -41,14 +41,14 @@ static inline floats activated(floats x, int64_t activation) {
     return mul(x, sigmoid(slope));
 }
 
-#define MOST 7 /* numbers of a clamped gate and of what it multiplies */
+#define CLAMP 7 /* numbers of a clamped gate and of what it multiplies */
 
-static inline floats at_most_seven(floats x) { return sub(all(0), maximum(sub(all(0), x), all(-MOST))); }
+static inline floats at_most_seven(floats x) { return sub(all(0), maximum(sub(all(0), x), all(-CLAMP))); }
 
 /* What a gated MLP makes of a gate and of what it lets through; CLAMPED: g sigmoid(1.702 g) (u + 1), both clamped (gpt-oss). */
 static inline floats gated_by(floats gate, floats up, int64_t activation) {
     if (activation != CLAMPED) return mul(activated(gate, activation), up);
-    gate = at_most_seven(gate), up = maximum(at_most_seven(up), all(-MOST));
+    gate = at_most_seven(gate), up = maximum(at_most_seven(up), all(-CLAMP));
     return mul(mul(gate, sigmoid(mul(gate, all(1.702f)))), add(up, all(1)));
 }
 
@@ -112,13 +112,13 @@ static void apply_rotary(float *x, const float *cos, const float *sin, int64_t r
     int64_t half = cos ? rotary_dim / 2 : 0, i = 0;
     for (; i + LANES <= half; i += LANES) { /* stored in the width it is loaded in next, or store forwarding fails */
         const floats a = load(x + i), b = load(x + i + half);
-        store(x + i, sub(mul(a, load(cos + i)), mul(b, load(sin + i))));
-        store(x + i + half, add(mul(b, load(cos + i + half)), mul(a, load(sin + i + half))));
+        store(x + i, fused_from(b, load(sin + i), mul(a, load(cos + i))));
+        store(x + i + half, fused(a, load(sin + i + half), mul(b, load(cos + i + half))));
     }
     for (; i < half; i++) {
         float a = x[i], b = x[i + half];
-        x[i] = a * cos[i] - b * sin[i];
-        x[i + half] = b * cos[i + half] + a * sin[i + half];
+        x[i] = fmaf(a, cos[i], -(b * sin[i]));
+        x[i + half] = fmaf(b, cos[i + half], a * sin[i + half]);
     }
 }
 

@@ -22,8 +22,8 @@ static inline double ln(double x) {
     int64_t bits;
     memcpy(&bits, &x, 8);
     int64_t shifted = bits - 0x3fe6a09e667f3bcd; /* so that the mantissa is in [sqrt(1/2), sqrt(2)) */
-    int64_t exponent = shifted >> 52;
-    int64_t mantissa = bits - (int64_t)((uint64_t)exponent << 52);
+    const int32_t exponent = (int32_t)(shifted >> 32) >> 20; /* 32 bits: AVX2 cannot convert 64 to a double */
+    const int64_t mantissa = bits - (shifted & (int64_t)0xfff0000000000000);
     double m, k = (double)exponent;
     memcpy(&m, &mantissa, 8);
     double f = m - 1, s = f / (2 + f), z = s * s, w = z * z, half = 0.5 * f * f;

@@ -1,7 +1,8 @@
 /* Vectors of sixteen numbers on any processor, used by the other files.
  *
  * One register with AVX512, else two (AVX2) or four (NEON, SSE), each a named member so that compilers keep it in a register.
- * A number's bits do not depend on the others. Processors may differ in the order of sums and in fused operations.
+ * A number's bits do not depend on the others. Processors may differ in the order of sums, and SSE has no fused operations. Those
+ * of others are named: compiler.py forbids any that a compiler would make of a product and a sum.
  */
 #pragma once
 #include <math.h>
@@ -78,6 +79,7 @@ INLINE floats sub(floats a, floats b) { return _mm512_sub_ps(a, b); }
 INLINE floats mul(floats a, floats b) { return _mm512_mul_ps(a, b); }
 INLINE floats quotient(floats a, floats b) { return _mm512_div_ps(a, b); }
 INLINE floats fused(floats a, floats b, floats c) { return _mm512_fmadd_ps(a, b, c); } /* a b + c */
+INLINE floats fused_from(floats a, floats b, floats c) { return _mm512_fnmadd_ps(a, b, c); } /* c - a b */
 INLINE floats maximum(floats a, floats b) { return _mm512_max_ps(a, b); }
 INLINE floats minimum(floats a, floats b) { return _mm512_min_ps(a, b); }
 INLINE floats rounded(floats x) { return _mm512_roundscale_ps(x, 0); }
@@ -244,6 +246,15 @@ INLINE part fused_part(part a, part b, part c) {
     return a * b + c;
 #endif
 }
+INLINE part fused_from_part(part a, part b, part c) {
+#if PART == 8
+    return (part)_mm256_fnmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#elif defined __aarch64__
+    return (part)vfmsq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
+#else
+    return c - a * b;
+#endif
+}
 
 #define OF_TWO(name, result)                                       \
     INLINE part name##_part(part a, part b) { return result; }      \
@@ -258,6 +269,7 @@ OF_TWO(minimum, chosen(a < b, a, b))
 OF_TWO(scaled, a * (part)((__builtin_convertvector(maximum_part(minimum_part(b, same(127)), same(-126)), numbers) + 127) << 23))
 
 INLINE floats fused(floats a, floats b, floats c) { return (floats)EACH_OF_THREE(fused_part); }
+INLINE floats fused_from(floats a, floats b, floats c) { return (floats)EACH_OF_THREE(fused_from_part); }
 INLINE part where_above_part(part a, part b, part c) { return chosen(a > b, c, same(0)); }
 INLINE floats where_above(floats a, floats b, floats c) { return (floats)EACH_OF_THREE(where_above_part); }
 
@@ -455,6 +467,22 @@ INLINE floats load_f16(const void *at) { /* finite numbers */
     return mul(load(whole), all(0x1p112f));
 }
 
+#endif
+
+/* a b + c of finite numbers, rounded once on any processor. Without fused operations the product is exact in double, and the sum
+ * is rounded to odd there, so that float32 rounds it as if it were exact (Boldo and Melquiond 2008). */
+#if defined PART && PART == 4 && !defined __aarch64__
+typedef double double_part __attribute__((vector_size(8 * PART)));
+typedef int64_t long_part __attribute__((vector_size(8 * PART)));
+INLINE part fused_exactly_part(part a, part b, part c) {
+    const double_part product = __builtin_convertvector(a, double_part) * __builtin_convertvector(b, double_part), added = __builtin_convertvector(c, double_part);
+    const double_part sum = product + added, back = sum - product, error = (product - (sum - back)) + (added - back);
+    const long_part outward = (error > 0) == (sum > 0), inexact_even = (error != 0) & (((long_part)sum & 1) - 1); /* -1 where it is so */
+    return __builtin_convertvector((double_part)((long_part)sum + (inexact_even & (-2 * outward - 1))), part);
+}
+__attribute__((noinline)) static floats fused_exactly(floats a, floats b, floats c) { return (floats)EACH_OF_THREE(fused_exactly_part); }
+#else
+INLINE floats fused_exactly(floats a, floats b, floats c) { return fused(a, b, c); }
 #endif
 
 /* The activations that multiply weights: bfloat16, stored widened to float32 if there are no bfloat16 instructions. */
