@@ -26,6 +26,7 @@ from foreword.server.errors import ApiError
 from foreword.server.limits import MOST_ITEMS
 from foreword.server.private import PrivatePaths
 from foreword.server.texts import LONG, Texts
+from foreword.wanted import Abandoned, check_wanted
 from serving import Running
 
 Serving = Callable[..., AbstractContextManager[Running]]
@@ -148,6 +149,31 @@ def test_a_call_that_was_cancelled_is_never_made(llm: LLM) -> None:
     asyncio.run(run())
     texts.close()
     assert called == ["kept"]
+
+
+def test_a_call_that_was_cancelled_ends_at_its_next_step(llm: LLM) -> None:
+    """As between two images of a prompt."""
+    texts, begun, ended, release = Texts(lambda: Requests(llm.target, llm.tokenizer)), Event(), list[str](), Event()
+
+    def work(_: Requests) -> None:
+        begun.set()
+        release.wait(60)
+        try:
+            check_wanted()
+        except Abandoned:
+            ended.append("abandoned")
+
+    async def run() -> None:
+        task = asyncio.create_task(texts.run("a", 1, work))
+        await asyncio.to_thread(begun.wait, 60)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        release.set()
+        await texts.run("b", 1, lambda _: ended.append("next"))
+
+    asyncio.run(run())
+    texts.close()
+    assert ended == ["abandoned", "next"]
 
 
 def test_tenants_take_turns(llm: LLM) -> None:

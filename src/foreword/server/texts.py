@@ -6,10 +6,12 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from threading import Event
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
 from foreword.requests import Requests
+from foreword.wanted import dropped_when
 
 LONG = 256 * 2**10
 """Bytes. Bodies from here on wait for each other, and no shorter one waits for them."""
@@ -34,8 +36,9 @@ class Texts:
     async def run(self, tenant: str, size: int, function: Callable[[Requests], T]) -> T:
         """Call a function with a builder of requests. `size`: bytes of the body that it reads.
 
-        Cancelling the caller drops the call if it has not begun.
+        Cancelling the caller drops the call if it has not begun; in one that has, `check_wanted` raises Abandoned.
         """
+        left = Event()
         is_long = size >= LONG
         lock = self._turns.get((tenant, is_long))
         if lock is None:
@@ -43,7 +46,10 @@ class Texts:
         make = self._long_requests if is_long else lambda: self.requests
         async with lock:
             loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._threads[is_long], partial(_call, function, make))
+            try:
+                return await loop.run_in_executor(self._threads[is_long], partial(_call, function, make, left))
+            finally:
+                left.set()
 
     def _long_requests(self) -> Requests:
         """Return the builder of the thread for long bodies, which most servers never need."""
@@ -57,5 +63,6 @@ class Texts:
             thread.shutdown(wait=False, cancel_futures=True)
 
 
-def _call(function: Callable[[Requests], T], make: Callable[[], Requests]) -> T:
-    return function(make())
+def _call(function: Callable[[Requests], T], make: Callable[[], Requests], left: Event) -> T:
+    with dropped_when(left.is_set):
+        return function(make())
