@@ -22,11 +22,11 @@ from foreword.engine import Engine
 from foreword.errors import InvalidRequest
 from foreword.model import Tokenizer, load_tokenizer, need_tokenizer
 from foreword.model.loading.given import Given, GivenTokenizer, check_given, opened
+from foreword.model.scoring import score
 from foreword.model.weights import save
 from foreword.prompts import Prompt, listed, per_prompt
 from foreword.requests import Request, Requests, completed, has_texts
 from foreword.scheduler import Scheduler
-from foreword.scoring import score
 from foreword.speculator import Speculator
 from foreword.speculators import Speculators, check_source, default_method, described, source_of
 from foreword.speech.transcribe import Transcribes

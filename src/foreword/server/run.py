@@ -96,7 +96,7 @@ class HttpServer(uvicorn.Server):
         quiet_accept_errors(asyncio.get_running_loop(), self._service.log)
         await super().startup(sockets)
         for one in sockets or ():
-            one.listen(QUEUE)  # uvicorn gives the system as short a queue as it gives asyncio
+            one.listen(QUEUE)  # uvicorn sets both to the backlog
         self._started()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from foreword.errors import InvalidRequest
-from foreword.model import Model, Read, check_decoder_only
+from foreword.model.model import Model
+from foreword.model.pool.plan import Read
+from foreword.model.seq2seq import check_decoder_only
 from foreword.sampling.draw import logprobs
 from foreword.types import Sequence, TokenLogprob
 
