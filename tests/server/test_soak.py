@@ -40,8 +40,24 @@ FORMS: tuple[dict[str, Any], ...] = (
     {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"enum": ["yes", "no"]}}}},
     {"presence_penalty": 0.5, "stop": ["the"]},
 )
-KINDS = ("whole", "whole", "stream", "stream", "slow", "leaves", "bad")
+KINDS = ("whole", "whole", "stream", "stream", "slow", "leaves", "bad", "hostile")
 BAD = ({"messages": []}, {"messages": 3}, {"temperature": -1}, {"guided_regex": "("}, {"model": "another"})
+HOSTILE: tuple[tuple[dict[str, Any], int], ...] = (
+    ({"messages": [0] * 100_000}, 400),
+    ({"messages": [{}] * 300_000}, 413),
+    ({"messages": [{"role": "user", "content": "lorem ipsum " * 100_000}]}, 400),
+    ({"bad_words": ["word"] * 20_000}, 400),
+    ({"stop": ["word"] * 20_000}, 400),
+    ({"stop_token_ids": [5] * 100_000}, 400),
+    ({"logit_bias": {str(token): 1 for token in range(100_000)}}, 400),
+    ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {}}}] * 3000}, 400),
+    ({"speculative": {"method": "fuse(" * 900 + "ngram" + ")" * 900}}, 400),
+    ({"speculative": {"method": f"fuse({', '.join(['ngram'] * 5000)})"}}, 400),
+    ({"speculative": {"budget": "acceptance:/etc"}}, 400),
+    ({"guided_choice": [f"choice {number} of {number * 7919}" for number in range(20_000)]}, 400),
+    ({"response_format": {"type": "json_schema", "json_schema": {"schema": {"enum": list(range(50_000))}}}}, 400),
+)
+"""Requests that would stop other clients if they were read as usual, and their status."""
 
 
 class Faulty(NgramDrafter):
@@ -90,6 +106,11 @@ async def user(client: httpx.AsyncClient, kind: str, number: int, expected: dict
     if kind == "bad":
         response = await client.post("/v1/chat/completions", json=ask(number) | BAD[number % len(BAD)])
         assert response.status_code in (400, 404, 429)
+        return kind if response.status_code != 429 else "full"
+    if kind == "hostile":
+        wrong, status = HOSTILE[number % len(HOSTILE)]
+        response = await client.post("/v1/chat/completions", json=ask(number) | wrong)
+        assert response.status_code in (status, 429), response.text
         return kind if response.status_code != 429 else "full"
     if kind == "whole":
         response = await client.post("/v1/chat/completions", json=body)
@@ -150,7 +171,7 @@ def test_a_crowd_loses_nothing(soaked: LLM) -> None:
             if line.startswith("vllm:spec_decode_num_accepted_tokens_total")
         ]
     assert found.total() - found["full"] == REQUESTS // 4 + REQUESTS // 2
-    assert min(found[kind] for kind in ("whole", "stream", "slow", "leaves", "bad")) > 0
+    assert min(found[kind] for kind in ("whole", "stream", "slow", "leaves", "bad", "hostile")) > 0
     assert sum(drafted) > 0
     assert faulty.calls >= 7
     assert after < 1.05 * before + 32 * 2**20, "memory grew"
