@@ -21,6 +21,7 @@ from foreword.draft.heads.masked import Layout
 from foreword.errors import ModelError
 from foreword.model import Model
 from foreword.model.head_layers import Qwen3Config
+from foreword.model.loading.complete import check_finite
 from foreword.model.quantized.write import write
 
 LAYER = "model.layers.0.mlp.up_proj.weight"
@@ -275,3 +276,21 @@ def test_sizes_beyond_pickled_files_are_refused_by_their_bytes(copied):
     (copied / "model.safetensors").unlink()
     with pytest.raises(ModelError, match=r"its config asks for \d+ numbers, and its files have \d+ bytes"):
         Model.load(configured(copied, hidden_size=10**6), device="cpu")
+
+
+def test_weights_are_checked_in_one_thread():
+    class Counted(dict):
+        threads = 0
+
+        def items(self):
+            self.threads = torch.get_num_threads()
+            return super().items()
+
+    tensors, before = Counted(one=torch.ones(2, 2)), torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        check_finite("a model", tensors)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert tensors.threads == 1

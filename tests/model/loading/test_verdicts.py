@@ -18,7 +18,9 @@ from foreword.bench.peers.convert import source
 from foreword.bench.peers.gguf import write
 from foreword.errors import ModelError
 from foreword.model import Model, Read, load_tokenizer
+from foreword.model import model as model_module
 from foreword.model.loading import from_checkpoint, verdicts
+from foreword.model.probe import probe
 from foreword.native import forward
 from gguf_files.families import FAMILIES, random
 from running import prompts
@@ -29,6 +31,8 @@ CHECKPOINTS = sorted(path.name for path in RECORDED.iterdir() if "qwen35" not in
 """But for those whose recurrent layers are too small for the backend."""
 KINDS = ["llama", "llama, tied", "qwen2", "qwen3", "gemma2", "gemma3", "phi3", "qwen3moe"]
 TOKENS = list(range(3, 15))
+PARAMS = SamplingParams(temperature=0, max_tokens=4)
+LARGE = verdicts.LARGE
 
 
 @pytest.fixture(autouse=True)
@@ -139,6 +143,37 @@ def test_a_damaged_verdict_is_not_used(text, probes, tmp_path):
     file.write_text(text)
     assert Model.load(path, device="cpu").capability.backend == "native"
     assert json.loads(file.read_text())["backend"] == "native"
+
+
+def test_bundled_models_are_probed_once(probes, monkeypatch):
+    monkeypatch.setattr(verdicts, "LARGE", LARGE)
+    with LLM(dtype="bfloat16") as llm:
+        first = llm.generate([TOKENS], PARAMS)[0]
+    monkeypatch.setattr(probe, "Trial", None)
+    monkeypatch.setattr(model_module, "check_causal", None)
+    with LLM(dtype="bfloat16") as llm:
+        again = llm.generate([TOKENS], PARAMS)[0]
+    assert again.tokens == first.tokens
+    assert len(list(probes.iterdir())) == 2
+
+
+def test_small_models_are_packed_in_one_thread(probes, monkeypatch):
+    threads, build = [], model_module.build_backend
+
+    def counted(*arguments, **options):
+        threads.append(torch.get_num_threads())
+        return build(*arguments, **options)
+
+    monkeypatch.setattr(model_module, "build_backend", counted)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        for _ in range(2):
+            Model.load(starter.draft(), device="cpu")
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert threads == [1]
 
 
 def test_small_checkpoints_are_probed_every_time(probes, monkeypatch):

@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from foreword.errors import ModelError
+from foreword.native.openmp import one_thread
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 APART = re.compile(
@@ -53,6 +54,7 @@ def check_loaded(source: str, model: PreTrainedModel, info: Mapping[str, Any]) -
     check_names(source, missing, unexpected, mismatched)
 
 
+@one_thread()  # others would spin between the sums, which takes longer than they do
 def check_finite(source: str, tensors: Mapping[str, Tensor], matrices: Collection[str] = ()) -> None:
     """Raise ModelError that names a tensor with NaN or infinite values, or one of the `matrices` that is all zeros.
 
@@ -62,7 +64,7 @@ def check_finite(source: str, tensors: Mapping[str, Tensor], matrices: Collectio
     for name, tensor in tensors.items():
         if tensor.is_meta or not tensor.is_floating_point():
             continue
-        total = tensor.float().sum() if tensor.element_size() == 1 else tensor.sum()
+        total = _total(tensor)
         if name in matrices and not total and not tensor.float().any():
             raise ModelError(
                 f"cannot use the weights of {source!r}: all numbers of {name} are zero, so the file is incomplete. "
@@ -112,6 +114,16 @@ def listed(names: Iterable[str]) -> str:
     names = list(names)
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
     return ", ".join(names[:NAMED]) + more
+
+
+def _total(tensor: Tensor) -> Tensor:
+    """Return the sum of a tensor; a finite one proves that all values are, several times faster than a look at each.
+
+    It is in float32 at least: torch adds up bfloat16 sixty times more slowly in bfloat16 itself.
+    """
+    if tensor.element_size() == 1:
+        tensor = tensor.float()
+    return tensor.sum(dtype=max(tensor.dtype, torch.float32, key=lambda dtype: dtype.itemsize))
 
 
 def _text(model: PreTrainedModel) -> set[int] | None:

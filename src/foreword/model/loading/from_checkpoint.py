@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
-from transformers import PreTrainedConfig
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from foreword.errors import ForewordError, ModelError, words
 from foreword.files import cache
@@ -24,6 +24,7 @@ from foreword.model.pool.memory import free_memory, return_freed
 from foreword.model.probe.probe import NATIVE, Capability
 from foreword.model.quantized.gguf_file import GgufFile
 from foreword.native.huge_pages import pages_in
+from foreword.native.openmp import one_thread, threads_for
 
 if TYPE_CHECKING:
     from foreword.model.model import Model
@@ -58,7 +59,8 @@ def load(
             hf = load_weights(source, config, first, trust_remote_code=trust_remote_code, filled=known is None)
             if known is None:
                 nn.Module.to(hf, where)
-            model = make(hf, str(source), backend=only, known=known)
+            with nullcontext() if known is None else _packing(hf):
+                model = make(hf, str(source), backend=only, known=known)
         with pages_in(home):
             model.quantize(weights, kv)
         offloaded.clear(hf)
@@ -77,6 +79,13 @@ def load(
         GgufFile.forget(path)
     return_freed()
     return model
+
+
+@contextmanager
+def _packing(hf: PreTrainedModel) -> Iterator[None]:
+    """Limit torch to one thread while a small model is packed: others would spin between its short operations."""
+    with one_thread(), threads_for(hf)():
+        yield
 
 
 @contextmanager
