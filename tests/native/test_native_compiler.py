@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import foreword
+from foreword.native import compiler
 from foreword.native.openmp import all_threads, one_thread, threads
 
 SOURCE = Path(foreword.__file__).parents[1]
@@ -84,6 +85,16 @@ def test_flags_of_ones_own_are_used_and_named(tmp_path):
     assert "no/such/file.h" in told["reason"].partition(": ")[2]
     assert found(tmp_path, "cc", "'half")["reason"].startswith('the variable FOREWORD_CFLAGS holds "\'half"')
     assert found(tmp_path, "cc", "-O1")["compiled"]
+
+
+@needs_compiler
+def test_a_compiler_that_takes_too_long_is_said_to(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(compiler, "SECONDS", 1e-3)
+    monkeypatch.setattr(compiler, "_warned", set())
+    with pytest.warns(RuntimeWarning, match="C code is off"):
+        reason = compiler.compiled(compiler.SOURCES / "sampling.c")
+    assert str(reason).endswith("took longer than 0.001 s to compile sampling.c")
 
 
 @pytest.mark.skipif(sys.platform != "linux" or not torch.backends.openmp.is_available(), reason="torch has no OpenMP")

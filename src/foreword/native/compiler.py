@@ -26,6 +26,8 @@ NATIVE = "-mcpu=native" if platform.machine() in ("arm64", "aarch64") else "-mar
 NAMED_ONLY = "-ffp-contract=off"
 """Compiler flag: fused operations are only those that the code names."""
 FLAGS = ("-O3", NATIVE, NAMED_ONLY, "-fno-math-errno", "-shared", "-fPIC", "-pthread")
+SECONDS = 120
+"""Longest compilation of a file; it takes about ten on an idle core."""
 FIX = "set XDG_CACHE_HOME to a folder that only you can write"
 SHARED = 0o022
 """Permission bits that let users other than the owner write a file."""
@@ -49,6 +51,8 @@ def compiled(source: Path) -> ctypes.CDLL | str:
     key = hashlib.sha256("\n".join([*texts, *command, *flags, _processor()]).encode()).hexdigest()[:16]
     try:
         return _cached(f"{source.stem}-{key}") or _build([*command, *flags], source, key)
+    except subprocess.TimeoutExpired:
+        return _without(f"{shlex.join([*command, *more])} took longer than {SECONDS} s to compile {source.name}")
     except subprocess.SubprocessError as error:
         lines = (str(getattr(error, "stderr", None) or "").strip() or str(error)).splitlines()
         why = next((line for line in lines if "error" in line), lines[-1])  # the others trace includes
@@ -101,7 +105,7 @@ def _build(command: list[str], source: Path, key: str) -> ctypes.CDLL:
     with TemporaryDirectory(prefix="foreword-", ignore_cleanup_errors=True) as private:
         library = Path(private) / f"{source.stem}.so"
         command = [*command, str(source), "-o", str(library), "-lm"]
-        subprocess.run(command, check=True, capture_output=True, text=True, errors="replace", timeout=120)
+        subprocess.run(command, check=True, capture_output=True, text=True, errors="replace", timeout=SECONDS)
         try:
             folder = cache_folder()
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
