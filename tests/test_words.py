@@ -27,8 +27,8 @@ INSTEAD = {
 """What to say -> the words that the field does not use for it."""
 BANNED = re.compile(rf"(?<![A-Za-z])(?:{'|'.join(' '.join(INSTEAD.values()).split())})(?![A-Za-z])", re.IGNORECASE)
 FILES = sorted([*SOURCE.rglob("*.py"), *SOURCE.rglob("*.c"), ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
-TAGS = re.compile(r"</?think>|\[/?THINK\]")
-"""What models write around their reasoning is theirs, and no word of ours."""
+TAGS = re.compile(r"</?think>|\[/?THINK\]|\.listen\(")
+"""What models write around their reasoning is theirs, and no word of ours; so is the method of sockets."""
 LIMIT = 600
 """Words of the README: what it is, two commands, five lines, one table."""
 
