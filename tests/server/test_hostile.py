@@ -327,6 +327,28 @@ def test_answers_name_no_folder_of_the_server(server: Running) -> None:
         assert "/foreword/" not in response.text
 
 
+def test_an_error_quotes_no_whole_body(server: Running) -> None:
+    long = "x" * 100_000
+    for wrong in (
+        {"messages": [{"role": long, "content": "x"}]},
+        {"model": long},
+        {"tool_choice": long, "tools": [{}]},
+    ):
+        response = server.http.post(CHAT, json=ASK | wrong)
+        assert response.status_code in (400, 404)
+        assert len(response.content) < 3000
+
+
+def test_metrics_have_one_label_for_all_ensembles_of_a_kind(serving: Serving) -> None:
+    with serving() as server:
+        for method in ("fuse(ngram, suffix)", "fuse(suffix, ngram)", "fuse(ngram, suffix, recycle)"):
+            server.post(CHAT, **ASK, speculative={"method": method})
+        labels = {
+            line.partition('method="')[2].partition('"')[0] for line in server.http.get("/metrics").text.splitlines()
+        }
+    assert labels == {"", "fuse"}
+
+
 def test_paths_become_names() -> None:
     paths = PrivatePaths("/data/models/mine")
     shown = paths.hidden(

@@ -25,6 +25,8 @@ KINDS = {
 }
 """Status -> error type in OpenAI's dialect and in Anthropic's."""
 CONTEXT = "context_length_exceeded"
+LONGEST = 2000
+"""Characters of a message. What it quotes of a request may be as long as a body."""
 
 
 class ApiError(ForewordError):
@@ -40,7 +42,7 @@ class ApiError(ForewordError):
         retry_after: int | None = None,
     ) -> None:
         """`retry_after`: seconds after which the client may try again."""
-        super().__init__(message)
+        super().__init__(message if len(message) <= LONGEST else f"{message[:LONGEST]} …")
         self.status, self.param, self.code, self.retry_after = status, param, code, retry_after
 
     @property

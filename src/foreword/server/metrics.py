@@ -54,7 +54,8 @@ class Metrics:
 
     def ended(self, answer: Answer, choice: Choice) -> None:
         """Count one choice that ended, or that its client left."""
-        stats, sequence, method = choice.sequence.stats, choice.sequence, answer.call.method
+        stats, sequence = choice.sequence.stats, choice.sequence
+        method = answer.call.method.partition("(")[0]  # clients can name any number of ensembles
         if choice.index % answer.call.params.n == 0:
             self._prompt.labels(self._model).inc(len(sequence.given))
         self._generated.labels(self._model).inc(choice.tokens)
