@@ -14,7 +14,7 @@ from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm, app
 from transformers.models.qwen3 import modeling_qwen3
 from transformers.models.qwen3.modeling_qwen3 import Qwen3MLP, rotate_half
 
-from foreword.errors import ModelError
+from foreword.errors import ModelError, words
 from foreword.model.architectures import head_dim
 
 Angles = tuple[Float[Tensor, "rows 1 dim"], Float[Tensor, "rows 1 dim"]]
@@ -27,13 +27,17 @@ Attend = Callable[
 
 SIZES = ("vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads").split()
 OPTIONAL = "head_dim hidden_act max_position_embeddings rms_norm_eps attention_bias rope_parameters".split()
+SIDES = [name for name in (*SIZES, "head_dim") if name not in ("vocab_size", "num_hidden_layers")]
+"""Sides of a layer's weights, or factors of one."""
 
 
 def sizes(config: Mapping[str, Any], source: str) -> Qwen3Config:
     """Return the config of the layers from a checkpoint's config.json. Raises ModelError where a size is missing."""
-    missing = [name for name in SIZES if type(config.get(name)) is not int]
+    missing = [name for name in SIZES if type(config.get(name)) is not int or config[name] < 1]
     if missing:
-        raise ModelError(f"cannot load {source}: config.json lacks {', '.join(missing)} as whole numbers. Add them")
+        raise ModelError(
+            f"cannot load {source}: config.json lacks {', '.join(missing)} as whole numbers above 0. Add them"
+        )
     if set(config.get("layer_types") or ()) > {"full_attention"} or config.get("use_sliding_window"):
         raise ModelError(f"cannot load {source}: some layers have a sliding window, which heads do not support")
     options = {name: config[name] for name in (*SIZES, *OPTIONAL) if config.get(name) is not None}
@@ -46,7 +50,12 @@ def sizes(config: Mapping[str, Any], source: str) -> Qwen3Config:
             **scaling,
         }
     options.setdefault("head_dim", options["hidden_size"] // options["num_attention_heads"])
-    return Qwen3Config(**options)
+    try:
+        return Qwen3Config(**options)
+    except Exception as error:
+        raise ModelError(
+            f"cannot load {source}: config.json describes no layers: {words(error)}. Correct it, or download it again"
+        ) from error
 
 
 def as_config(sizes: Qwen3Config) -> dict[str, Any]:

@@ -21,8 +21,7 @@ def folder(tmp_path):
 def test_what_is_written_is_read(folder):
     found = Checkpoint.read(folder)
     assert found.config == {"hidden_size": 3}
-    layer = nn.Linear(3, 2)
-    found.fill(layer)
+    layer = found.filled(lambda: nn.Linear(3, 2))
     assert torch.equal(layer.weight, TENSORS["weight"])
 
 
@@ -53,9 +52,9 @@ def test_what_cannot_be_read_is_an_error_that_says_what_to_give(folder, wrong):
 def test_tensors_that_do_not_fit_are_named(folder):
     found = Checkpoint.read(folder)
     with pytest.raises(ModelError, match="it holds bias, which its config has no place for"):
-        found.fill(nn.Linear(3, 2, bias=False))
+        found.filled(lambda: nn.Linear(3, 2, bias=False))
     with pytest.raises(ModelError, match=r"weight has the shape \[2, 3\], not \[2, 4\]"):
-        found.fill(nn.Linear(4, 2))
+        found.filled(lambda: nn.Linear(4, 2))
     with pytest.raises(ModelError, match=r"lacks 0\.bias, 0\.weight; it holds"):
-        found.fill(nn.Sequential(nn.Linear(3, 2)))
+        found.filled(lambda: nn.Sequential(nn.Linear(3, 2)))
     assert json.loads((folder / "config.json").read_text())

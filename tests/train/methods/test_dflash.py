@@ -145,7 +145,7 @@ def test_targets_that_name_their_sizes_otherwise_get_heads_as_wide_as_they_are(k
 
 
 def test_what_cannot_be_is_refused():
-    for options in ({"block": 1}, {"layers": 0}, {"mask": 320}, {"anchors": 0}, {"decay": -1.0}):
+    for options in ({"block": 1}, {"block": 257}, {"layers": 0}, {"mask": 320}, {"anchors": 0}, {"decay": -1.0}):
         with pytest.raises(InvalidRequest):
             task(**options)
 

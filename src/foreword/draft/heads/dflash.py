@@ -6,6 +6,7 @@ The head is in masked.py; block.py reads draft tokens from a block.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import torch
 from jaxtyping import Float
@@ -14,7 +15,7 @@ from torch import Tensor
 from foreword.draft.base import Source
 from foreword.draft.heads.block import BlockDrafter, fitting, folder
 from foreword.draft.heads.export_layout import SPECULATORS, ExportLayout, unsupported_engine
-from foreword.draft.heads.masked import Layout, MaskedHead, fill, packed
+from foreword.draft.heads.masked import Layout, MaskedHead, filled, packed
 from foreword.draft.heads.masked_runtime import MaskedBlocks
 from foreword.errors import ModelError
 from foreword.model import Model, Read, Tokenizer
@@ -36,9 +37,8 @@ class DFlashHead(MaskedHead):
             raise ModelError(
                 f"cannot load {checkpoint.source} as a {ARCHITECTURE}: its config names {kinds}. Choose another head"
             )
-        head = cls(Layout.of(checkpoint.config, checkpoint.source, sample_from_anchor=False))
-        fill(head, checkpoint)
-        return head
+        layout = Layout.of(checkpoint, sample_from_anchor=False)
+        return filled(checkpoint, layout, partial(cls, layout))
 
     def dump(self, dtype: torch.dtype) -> Checkpoint:
         """Return the head in the flat layout."""

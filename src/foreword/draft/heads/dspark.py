@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as List
 from dataclasses import replace
+from functools import partial
 
 import torch
 from jaxtyping import Float, Int
@@ -16,7 +17,7 @@ from foreword.draft.base import Source
 from foreword.draft.heads.block import BlockDrafter, fitting, folder
 from foreword.draft.heads.block_native import NativeBlockTrees
 from foreword.draft.heads.export_layout import SPECULATORS, ExportLayout, unsupported_engine
-from foreword.draft.heads.masked import Layout, MaskedHead, fill, packed
+from foreword.draft.heads.masked import Layout, MaskedHead, filled, packed
 from foreword.draft.heads.masked_runtime import MaskedBlocks
 from foreword.errors import ModelError
 from foreword.model import Model, Tokenizer
@@ -87,14 +88,13 @@ class DSparkHead(MaskedHead):
                 f"cannot load {checkpoint.source}: its Markov head is {kind} of rank {rank}. "
                 f"Choose a head with a {VANILLA} Markov head of rank 1 or more"
             )
-        head = cls(
-            Layout.of(config, checkpoint.source, sample_from_anchor=True),
-            rank,
-            assured=bool(config.get("enable_confidence_head", False)),
-            assured_by_token=bool(config.get("confidence_head_with_markov", True)),
+        layout = Layout.of(checkpoint, sample_from_anchor=True)
+        checkpoint.check_sides({"markov_rank": rank, "vocab_size": layout.sizes.vocab_size})
+        assured = bool(config.get("enable_confidence_head", False))
+        assured_by_token = bool(config.get("confidence_head_with_markov", True))
+        return filled(
+            checkpoint, layout, partial(cls, layout, rank, assured=assured, assured_by_token=assured_by_token)
         )
-        fill(head, checkpoint)
-        return head
 
     def dump(self, dtype: torch.dtype) -> Checkpoint:
         """Return the head in the flat layout."""

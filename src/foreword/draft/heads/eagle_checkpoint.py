@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,8 @@ from foreword.draft.heads.export_layout import (
     unsupported_engine,
     vllm,
 )
-from foreword.errors import ModelError
-from foreword.model.head_layers import HFConfig, LlamaConfig
+from foreword.errors import ModelError, words
+from foreword.model.head_layers import SIDES, HFConfig, LlamaConfig
 from foreword.model.loading.checkpoint import Checkpoint
 from foreword.model.pool.hooks import layer_count
 
@@ -95,16 +96,15 @@ def _head(checkpoint: Checkpoint, target: HFConfig) -> EagleHead:
             f"{llama.hidden_size} differs from the target's {about.hidden_size}. Choose a head trained for this target"
         )
     draft_vocab = _tensor(checkpoint, tensors, "lm_head.weight").shape[0]
-    head = EagleHead(
-        EagleConfig(
-            llama=llama, states=states, target_hidden=about.hidden_size, draft_vocab=draft_vocab, embeds=embeds,
-            norm_before_residual=bool(checkpoint.config.get("norm_before_residual", False)),
-            norm_output=bool(checkpoint.config.get("norm_output", False)),
-        )
+    config = EagleConfig(
+        llama=llama, states=states, target_hidden=about.hidden_size, draft_vocab=draft_vocab, embeds=embeds,
+        norm_before_residual=bool(checkpoint.config.get("norm_before_residual", False)),
+        norm_output=bool(checkpoint.config.get("norm_output", False)),
     )  # fmt: skip
     if draft_vocab == llama.vocab_size:  # such a head may omit the trivial mapping
-        tensors: dict[str, Tensor] = {"d2t": head.d2t, "t2d": head.t2d, **tensors}
-    Checkpoint(checkpoint.source, checkpoint.config, tensors).fill(head)
+        offsets, every = torch.zeros(draft_vocab, dtype=torch.int64), torch.ones(draft_vocab, dtype=torch.bool)
+        tensors: dict[str, Tensor] = {"d2t": offsets, "t2d": every, **tensors}
+    head = Checkpoint(checkpoint.source, checkpoint.config, tensors).filled(partial(EagleHead, config))
     if not bool(((head.tokens >= 0) & (head.tokens < llama.vocab_size)).all()):
         raise ModelError(
             f"cannot load {source}: d2t points outside the vocabulary of {llama.vocab_size} tokens. Download it again"
@@ -209,7 +209,14 @@ def _llama(checkpoint: Checkpoint) -> LlamaConfig:
             "supported. Choose another head"
         )
     sizes = {name: value for name, value in inner.items() if name not in ("architectures", "model_type", "torch_dtype")}
-    return LlamaConfig(**sizes)
+    checkpoint.check_sides({name: sizes.get(name) for name in SIDES})
+    try:
+        return LlamaConfig(**sizes)
+    except Exception as error:
+        raise ModelError(
+            f"cannot load {checkpoint.source}: its config.json describes no layer: {words(error)}. "
+            "Correct config.json, or download both again"
+        ) from error
 
 
 def _flat_name(name: str) -> str:
@@ -217,8 +224,9 @@ def _flat_name(name: str) -> str:
 
 
 def _tensor(checkpoint: Checkpoint, tensors: Mapping[str, Tensor], name: str) -> Tensor:
-    if name not in tensors:
+    if name not in tensors or tensors[name].dim() != 2:
         raise ModelError(
-            f"cannot load {checkpoint.source} as an EAGLE-3 head: it lacks {name}. Download it again, or choose another"
+            f"cannot load {checkpoint.source} as an EAGLE-3 head: it lacks {name}, or it is no matrix. "
+            "Download it again, or choose another"
         )
     return tensors[name]

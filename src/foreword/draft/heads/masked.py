@@ -5,9 +5,10 @@ Provides its layers, its config and its export to other engines.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -25,9 +26,10 @@ from foreword.draft.heads.export_layout import (
     vllm,
 )
 from foreword.errors import ModelError
-from foreword.model.head_layers import Attend, HFConfig, Layer, Qwen3Config, Rotary, as_config, norm, sizes
+from foreword.model.head_layers import SIDES, Attend, HFConfig, Layer, Qwen3Config, Rotary, as_config, norm, sizes
 from foreword.model.loading.checkpoint import Checkpoint
 
+LAYERS = "num_hidden_layers"
 SHARED = ("embed_tokens.weight", "lm_head.weight")
 """Tensors of the target that some checkpoints duplicate."""
 VOCABULARY = ("d2t", "t2d")
@@ -41,6 +43,8 @@ TENSORS = (
     ),
 )
 """Tensors of a layer that other engines require."""
+MOST_ROWS = 256
+"""Rows of a block, of which logits over the vocabulary are held; published heads have 16 at most."""
 Memory = tuple[Float[Tensor, "rows kv dim"], Float[Tensor, "rows kv dim"]]
 """Keys and values."""
 
@@ -66,22 +70,26 @@ class Layout:
         return self.block if self.sample_from_anchor else self.block - 1
 
     @classmethod
-    def of(cls, config: Mapping[str, Any], source: str, *, sample_from_anchor: bool) -> Layout:
+    def of(cls, checkpoint: Checkpoint, *, sample_from_anchor: bool) -> Layout:
         """Parse config.json, flat or in the layout of speculators; `sample_from_anchor` is the default.
 
-        Raises ModelError where a key is missing or invalid.
+        Raises ModelError where a key is missing, invalid, or larger than the tensors are.
         """
+        config, source = checkpoint.config, checkpoint.source
         merged = {**config, **(config.get("dflash_config") or {})}
         speculators = "speculators_model_type" in config
-        layer_config = sizes(config.get("transformer_layer_config") or {} if speculators else config, source)
+        about = config.get("transformer_layer_config") or {} if speculators else config
+        _check_sizes(checkpoint, about)
+        layer_config = sizes(about, source)
         ids = "aux_hidden_state_layer_ids" if speculators else "target_layer_ids"
         if missing := [name for name in (ids, "mask_token_id", "block_size") if merged.get(name) is None]:
             raise ModelError(f"cannot load {source}: config.json has no {', '.join(missing)}. Add it")
         mask, block = merged["mask_token_id"], merged["block_size"]
-        if not 0 <= mask < layer_config.vocab_size or block < 2:
+        whole = type(mask) is int and type(block) is int
+        if not whole or not 0 <= mask < layer_config.vocab_size or not 2 <= block <= MOST_ROWS:
             raise ModelError(
-                f"cannot load {source}: mask_token_id is {mask} and block_size {block}. "
-                f"mask_token_id must be one of {layer_config.vocab_size} tokens and block_size at least 2"
+                f"cannot load {source}: in its config.json, mask_token_id is {mask} and block_size {block}. "
+                f"mask_token_id must be one of {layer_config.vocab_size} tokens and block_size 2 to {MOST_ROWS}"
             )
         # Flat configs number the outputs of layers, transformers their inputs.
         states = tuple(layer if speculators else layer + 1 for layer in merged[ids])
@@ -97,6 +105,9 @@ class Layout:
         """Return the keys shared by all flat configs."""
         shared = {"model_type": "qwen3", "tie_word_embeddings": False, **as_config(self.sizes)}
         return {**shared, "block_size": self.block, "num_target_layers": self.depth}
+
+
+Head = TypeVar("Head", bound="MaskedHead")
 
 
 class MaskedHead(nn.Module):
@@ -168,17 +179,24 @@ def packed(
     return ExportLayout(write=exported.write, names=names, start=start[engine])
 
 
-def fill(head: MaskedHead, checkpoint: Checkpoint) -> None:
-    """Load a checkpoint's weights into a head. Raises ModelError where tensors are missing or unexpected.
+def filled(checkpoint: Checkpoint, layout: Layout, make: Callable[[], Head]) -> Head:
+    """Return `make()` with a checkpoint's weights. Raises ModelError where tensors are missing or unexpected.
 
     A map of the vocabulary (`d2t`, `t2d`) may say that each token is itself.
     """
-    if not _is_whole(checkpoint, head.layout.sizes.vocab_size):
+    if not _is_whole(checkpoint, layout.sizes.vocab_size):
         raise ModelError(
             f"cannot load {checkpoint.source}: a reduced vocabulary is not supported. Choose a head without d2t"
         )
     own = {name: tensor for name, tensor in checkpoint.tensors.items() if name not in (*SHARED, *VOCABULARY)}
-    Checkpoint(checkpoint.source, checkpoint.config, own).fill(head)
+    return Checkpoint(checkpoint.source, checkpoint.config, own).filled(make)
+
+
+def _check_sizes(checkpoint: Checkpoint, about: Mapping[str, Any]) -> None:
+    """Raise ModelError where the layers of a config are larger, or more, than its tensors can be."""
+    checkpoint.check_sides({name: about.get(name) for name in SIDES})
+    layers = math.ceil(len(checkpoint.tensors) / len(TENSORS))
+    checkpoint.check_most(LAYERS, about.get(LAYERS), layers, "the most layers that its tensors can make up")
 
 
 def _is_whole(checkpoint: Checkpoint, vocab: int) -> bool:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as List
+from functools import partial
 from itertools import islice
-from typing import cast
+from typing import TypeGuard, cast
 
 import torch
 import torch.nn.functional as F
@@ -75,18 +76,18 @@ class MedusaHeads(nn.ModuleList):
         """Load from a checkpoint. Raises ModelError for another kind, or where a tensor is missing."""
         config, first = checkpoint.config, checkpoint.tensors.get("0.0.linear.weight")
         heads, layers = config.get("medusa_num_heads"), config.get("medusa_num_layers", 1)
-        if not isinstance(heads, int) or not isinstance(layers, int) or min(heads, layers) < 1 or first is None:
+        if not isinstance(heads, int) or not isinstance(layers, int) or min(heads, layers) < 1 or not _is_matrix(first):
             raise ModelError(
                 f"cannot load {checkpoint.source} as {ARCHITECTURE}: medusa_num_heads in config.json or the tensor "
-                "0.0.linear.weight is missing. Choose Medusa heads"
+                "0.0.linear.weight is missing, or it is no matrix. Choose Medusa heads"
             )
+        several = "medusa_num_heads * medusa_num_layers"  # each is a matrix and a bias
+        checkpoint.check_most(several, heads * layers, len(checkpoint.tensors), "the number of its tensors")
         last = checkpoint.tensors.get(f"0.{layers}.weight")
-        vocab = len(last) if last is not None else config.get("vocab_size")
+        vocab = last.shape[0] if _is_matrix(last) else config.get("vocab_size")
         if not isinstance(vocab, int):
             raise ModelError(f"cannot load {checkpoint.source}: config.json has no vocab_size. Add it")
-        loaded = cls(heads, layers, first.shape[0], vocab, own=last is not None)
-        checkpoint.fill(loaded)
-        return loaded
+        return checkpoint.filled(partial(cls, heads, layers, first.shape[0], vocab, own=last is not None))
 
     def dump(self, dtype: torch.dtype) -> Checkpoint:
         """Return the heads as a checkpoint in the original's layout."""
@@ -100,6 +101,10 @@ class MedusaHeads(nn.ModuleList):
         }
         tensors = {name: tensor.detach().to("cpu", dtype) for name, tensor in self.state_dict().items()}
         return Checkpoint("", config, tensors)
+
+
+def _is_matrix(tensor: Tensor | None) -> TypeGuard[Tensor]:
+    return tensor is not None and tensor.dim() == 2
 
 
 class MedusaBlocks(BlockPredictor):

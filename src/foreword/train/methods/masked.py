@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from foreword.draft.heads.masked import Layout, MaskedHead
+from foreword.draft.heads.masked import MOST_ROWS, Layout, MaskedHead
 from foreword.errors import InvalidRequest
 from foreword.model import HFModel
 from foreword.model.architectures import head_dim, inner_size, kv_heads
@@ -88,14 +88,14 @@ def _seen(block: Block, anchors: Int[Tensor, "batch anchors"], rows: int) -> Boo
 def new_layout(target: HFModel, *, layers: int, block: int, mask: int, sample_from_anchor: bool) -> Layout:
     """Return a layout with layers of the target's sizes that reads as many target hidden states, low to high.
 
-    Raises InvalidRequest for a block of fewer than two rows, or a mask that is no token.
+    Raises InvalidRequest for a block of too few or too many rows, or a mask that is no token.
     """
     config = target.config.get_text_config()
     depth, vocab = config.num_hidden_layers, config.vocab_size
-    if layers < 1 or block < 2 or not 0 <= mask < vocab:
+    if layers < 1 or not 2 <= block <= MOST_ROWS or not 0 <= mask < vocab:
         raise InvalidRequest(
             f"cannot create a head with {layers} layers, a block of {block} rows and mask {mask}: "
-            f"'layers' must be 1 or more, 'block' 2 or more, and 'mask' below {vocab}"
+            f"'layers' must be 1 or more, 'block' between 2 and {MOST_ROWS}, and 'mask' below {vocab}"
         )
     names = "hidden_size num_attention_heads vocab_size max_position_embeddings"
     sizes = {name: getattr(config, name) for name in names.split()}
