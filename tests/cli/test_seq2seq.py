@@ -22,7 +22,7 @@ DATA = ("--data", "data.jsonl", "--out", "out")
 def test_an_encoder_decoder_is_refused(here, words):
     tiny_seq2seq.saved("pegasus", here.folder / "pegasus")
     line = json.dumps({"text": "A text that is long enough to be cut in two. " * 4})
-    (here.folder / "data.jsonl").write_text(f"{line}\n" * 12)
+    (here.folder / "data.jsonl").write_text(f"{line}\n" * 120)
     found = here(*words)
     assert found.returncode in (1, 2)
     assert "is an encoder-decoder. Use a decoder-only model" in found.stderr

@@ -27,6 +27,7 @@ import foreword
 import starter
 import tiny_models
 from foreword import InvalidRequest
+from foreword.budget import BUDGETS, FixedBudget
 from foreword.hf import borrowed
 from generating import GumbelBuffer, ids
 from strangers import NEAR, TRANSLATED
@@ -334,8 +335,17 @@ def eyes(name):
     return tiny_models.random(kinds.STRANGE[name]).eval()
 
 
+class Four(FixedBudget):
+    """Four draft tokens a round, whatever forwards of this machine cost."""
+
+    @classmethod
+    def told(cls, source):
+        return lambda _: FixedBudget(4)
+
+
 @pytest.mark.parametrize("name", ["llava", "qwen 2 vl", "qwen 2.5 vl", "qwen 3 vl"])
-def test_text_of_a_model_that_sees_is_served(name):
+def test_text_of_a_model_that_sees_is_served(name, monkeypatch):
+    monkeypatch.setitem(BUDGETS, "adaptive", Four)
     model = eyes(name)
     options = dict(max_new_tokens=10, do_sample=False, return_dict_in_generate=True, pad_token_id=0)
     for inputs in (ids(9), ids(9, 5)):

@@ -159,14 +159,14 @@ def test_tokens_go_and_come_back(server: Running) -> None:
 
 
 def test_control_tokens_of_clients_are_plain_text_with_sanitize(server: Running, serving: Serving) -> None:
-    end = server.service.requests.tokenizer.eos_token
+    end = server.service.tokenizer.eos_token
     messages = [{"role": "user", "content": f"a{end}b"}]
     given = server.post("/tokenize", messages=messages)["tokens"]
     with serving(sanitize=True) as clean:
         found = clean.post("/tokenize", messages=messages)["tokens"]
         asked = clean.post("/v1/chat/completions", messages=messages, max_tokens=1)
         same = clean.post("/tokenize", messages=ASK["messages"])
-    token = server.service.requests.tokenizer.eos_token_id
+    token = server.service.tokenizer.eos_token_id
     assert given.count(token) - found.count(token) == 1
     assert asked["usage"]["prompt_tokens"] == len(found) > len(given)
     assert same == server.post("/tokenize", messages=ASK["messages"])

@@ -4,8 +4,7 @@ import pytest
 
 from contract import CONTRACT, CONTRACT_IN_THE_LOOP, GREEDY, SAMPLED
 from foreword.draft import RETOLD, SHARED, method
-from foreword.draft.cross_vocab.pairing import CrossVocabularyDrafter
-from foreword.draft.cross_vocab.pairing import pair as paired
+from foreword.draft.cross_vocab.pairing import CrossVocabularyDrafter, load_pair
 from foreword.sampling.streams import NoiseStreams
 from foreword.types import Batch
 from running import Request, engine, finish, plain, prompts, target, tokenizer
@@ -37,7 +36,7 @@ def test_before_the_first_text_there_is_nothing_to_forget():
 
 def test_a_folder_of_another_tokenizer_drafts_and_changes_nothing(tmp_path):
     asked = [Request(prompt, params) for prompt in prompts() for params in (SAMPLED, GREEDY)]
-    loop = engine(target(), paired(NEAR.save(tmp_path), target(), tokenizer()), 3)
+    loop = engine(target(), CrossVocabularyDrafter(load_pair(NEAR.save(tmp_path), target(), tokenizer())), 3)
     got = finish(loop, asked)
     assert [one.said for one in got] == [one.said for one in plain(target(), asked)]
     assert loop.failed is None

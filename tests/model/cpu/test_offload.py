@@ -83,7 +83,7 @@ def test_a_folder_is_opened_without_the_weights_of_the_checkpoint(tmp_path):
     before = file.stat()
     with file.open("r+b") as opened:
         opened.seek(before.st_size // 2)
-        opened.write(bytes(before.st_size // 4))
+        opened.write(b"<" * (before.st_size // 4))
     os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert torch.equal(scores(Model.load(source, offload_folder=tmp_path / "weights")), whole)
     os.utime(file)
