@@ -261,6 +261,19 @@ def test_a_connection_that_does_not_ask_is_closed(
             pass  # the test's own timeout ends it otherwise
 
 
+def test_a_client_that_does_not_read_is_left(serving: Serving, monkeypatch: pytest.MonkeyPatch, llm: LLM) -> None:
+    monkeypatch.setattr(connections, "UNREAD_SECONDS", 0.05)
+    longest = max(range(llm.target.vocab), key=lambda token: len(llm.tokenizer.decode([token])))
+    body = json.dumps({"tokens": [longest] * 400_000})  # an answer of megabytes, more than the system takes over
+    head = (
+        f"POST /detokenize HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {len(body)}"
+    )
+    with serving() as server, connected(server, f"{head}\r\n\r\n{body}".encode()) as connection:
+        assert connection.recv(8) == b"HTTP/1.1"
+        while server.server.server_state.connections:
+            assert httpx.get(f"{server.url}/health", headers={"connection": "close"}).status_code == 200
+
+
 def test_a_server_full_of_requests_says_that_it_is_alive(serving: Serving, llm: LLM) -> None:
     body = json.dumps(ASK)
     head = f"POST {CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {len(body)}"

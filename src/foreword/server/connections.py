@@ -14,6 +14,8 @@ from foreword.server.log import Log
 
 ASK_SECONDS = 20.0
 """Seconds. A connection that has not sent the head of a request by then is closed."""
+UNREAD_SECONDS = 60.0
+"""Seconds. A connection whose client reads nothing for so long is closed, as its answer keeps a place in the queue."""
 SPARE = 80
 """Descriptors kept for files, for PROBES, and for connections between being accepted and being refused."""
 PROBES = 16
@@ -50,6 +52,7 @@ class Connection(H11Protocol):
         """Take a connection. If there are too many, close the one that waits longest; refuse this one if none waits."""
         super().connection_made(transport)
         self._deadline: asyncio.TimerHandle | None = None
+        self._unread: asyncio.TimerHandle | None = None
         if len(self.connections) > self.most + PROBES:
             oldest = next(iter(self.waiting), None)
             if oldest is None:
@@ -67,12 +70,23 @@ class Connection(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection."""
         self._unwatch()
+        self._end_of_unread()
         super().connection_lost(exc)
 
     def on_response_complete(self) -> None:
         """Wait for the next request."""
         super().on_response_complete()
         self._watch()
+
+    def pause_writing(self) -> None:
+        """Wait for the client to read."""
+        super().pause_writing()
+        self._unread = self.loop.call_later(UNREAD_SECONDS, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """Go on: the client has read."""
+        self._end_of_unread()
+        super().resume_writing()
 
     def leave(self) -> None:
         """Close a connection without a request."""
@@ -93,6 +107,11 @@ class Connection(H11Protocol):
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
+
+    def _end_of_unread(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
 
 
 def connection_class(most: int) -> type[Connection]:
