@@ -9,7 +9,7 @@ from functools import cached_property
 from foreword.errors import ContextExceeded
 
 LEAST_LONGEST = 32
-"""Characters. A tokenizer may read a longer word as one unknown token, so its longest token is no bound below this."""
+"""Characters. A tokenizer may read a longer word as one unknown token, so a shorter longest token bounds nothing."""
 SAMPLED = 8
 """Characters for each token of the context that are tokenized alone, of a text of twice as many."""
 MARGIN = 1.125
@@ -33,7 +33,7 @@ class TextLimit:
 
     @property
     def unchecked(self) -> int:
-        """Characters. A text that is no longer is tokenized at once."""
+        """Characters. A text of at most this length is tokenized at once."""
         return 2 * SAMPLED * self.context
 
     def check(self, text: str) -> None:

@@ -157,7 +157,7 @@ def _serve(model: str | None, settings: Settings, keywords: dict[str, Any], *, q
 
 
 def _number(option: str, value: float) -> float:
-    """Return a number. Raises InvalidRequest for infinity, and for what is no number."""
+    """Return a number. Raises InvalidRequest for infinity and NaN."""
     if not isfinite(value):
         raise InvalidRequest(f"cannot use {option} {value}: it must be a number. Give another")
     return value

@@ -38,7 +38,7 @@ async def while_connected(request: Request, threads: Executor, work: Callable[[]
             return work()
 
     running = asyncio.get_running_loop().run_in_executor(threads, run)
-    gone = asyncio.create_task(_left(request))
+    gone = asyncio.create_task(disconnected(request.receive))
     try:
         await asyncio.wait((running, gone), return_when=asyncio.FIRST_COMPLETED)
         if not running.done():
@@ -49,7 +49,7 @@ async def while_connected(request: Request, threads: Executor, work: Callable[[]
         gone.cancel()
 
 
-async def _left(request: Request) -> None:
-    """Return when the client has left."""
-    while (await request.receive())["type"] != "http.disconnect":
+async def disconnected(receive: Receive) -> None:
+    """Return when the client has left. The body of the request must have been read."""
+    while (await receive())["type"] != "http.disconnect":
         pass

@@ -15,6 +15,7 @@ from foreword.requests import Requests
 from foreword.server.answer import Answer, Call, Choice, Shown
 from foreword.server.body import parsed
 from foreword.server.errors import ApiError
+from foreword.server.leaving import disconnected
 from foreword.server.service import Service
 from foreword.server.wire import Json
 from foreword.types import Delta
@@ -67,7 +68,7 @@ class Computed(Response, Generic[B]):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Compute and send, until done or until the client leaves."""
         work = asyncio.create_task(self._guarded(scope, receive, send))
-        gone = asyncio.create_task(_disconnected(receive))
+        gone = asyncio.create_task(disconnected(receive))
         stopped = asyncio.create_task(self.service.stopped.wait())
         try:
             await asyncio.wait((work, gone, stopped), return_when=asyncio.FIRST_COMPLETED)
@@ -153,9 +154,3 @@ class Reply(Computed[B]):
             await super().fail(failure, scope, receive, send)
         else:
             await send({"type": "http.response.body", "body": self._dialect.failed(failure)})
-
-
-async def _disconnected(receive: Receive) -> None:
-    """Return when the client has left."""
-    while (await receive())["type"] != "http.disconnect":
-        pass

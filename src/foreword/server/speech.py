@@ -88,7 +88,7 @@ async def _answer(service: Service, threads: Executor, request: Request, task: s
     if not isinstance(sound := form.get("file", [None])[0], bytes):
         raise ApiError(400, "cannot transcribe: there is no sound. Send it as the field 'file'", param="file")
     if service.draining:
-        raise ApiError(503, "cannot serve this request: the server stops. Send it to another", retry_after=5)
+        raise service.stopping()
     given = {name: _number(form, name) for name in NUMBERS if name in form}
     params = replace(SamplingParams(**{"temperature": 0, **given}), method=method, tenant=request.state.tenant)
     transcribe = partial(

@@ -27,7 +27,7 @@ def parsed(path: Path) -> Any:
 
 @cache
 def _reader(gguf: Any) -> Any:
-    """Return the class: GGUFReader slices beyond the end without an error, and then loops for as long as it is told."""
+    """Return the class. GGUFReader slices beyond the end without an error, then loops as often as the header says."""
     kinds = gguf.GGUFValueType
 
     class BoundedReader(gguf.GGUFReader):

@@ -78,8 +78,8 @@ def report(
     """Measure the draft in `folder`; write report.json, README.md and (with matplotlib) acceptance.png there.
 
     `prompts` are (source, token ids) of the held-out records; `method` serves the draft of `parameters` parameters.
-    `trusted` lets code of the models' own folders run. `note` is told what is measured, how long it takes, and how far
-    it is.
+    `trusted` lets code of the models' own folders run. `note` gets lines that say what is measured, how long it takes,
+    and how far it is.
     """
     trained = sum(row.tokens for row in rows)
     questions = questions.after(trained)
@@ -149,7 +149,7 @@ def _trial(llm: LLM, prompts: List[Prompt], questions: Questions) -> float:
 
 
 class _Answered:
-    """Progress of the measurement, told in lines that can be read in a pipe."""
+    """Progress of the measurement, as lines that can be read in a pipe."""
 
     def __init__(self, prompts: int, questions: Questions, note: Callable[[str], None]) -> None:
         self._prompts, self._questions, self._note = prompts, questions, note
