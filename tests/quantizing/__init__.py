@@ -10,6 +10,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+import tiny_models
+
 SETTINGS = dict(quant_method="compressed-tensors", format="int-quantized", ignore=["lm_head"])
 
 
@@ -26,6 +28,20 @@ def int8(folder: Path) -> dict[str, Tensor]:
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
     configured(folder, quantization_config=SETTINGS)
     return plain
+
+
+def mxfp4(folder: Path) -> Path:
+    """Write a tiny gpt-oss whose experts are random blocks and scales, as MXFP4 stores them. Returns the folder."""
+    tiny_models.build("gpt-oss").to(torch.bfloat16).save_pretrained(folder)
+    tensors = load_file(folder / "model.safetensors")
+    noise = torch.Generator().manual_seed(0)
+    for name in [name for name in tensors if name.endswith(("gate_up_proj", "down_proj"))]:
+        experts, depth, outputs = tensors.pop(name).shape
+        blocks = (experts, outputs, depth // 32, 16)
+        tensors[f"{name}_blocks"] = torch.randint(256, blocks, dtype=torch.uint8, generator=noise)
+        tensors[f"{name}_scales"] = torch.randint(122, 126, blocks[:3], dtype=torch.uint8, generator=noise)
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    return configured(folder, quantization_config=dict(quant_method="mxfp4"))
 
 
 def configured(folder: Path, **values: object) -> Path:

@@ -18,16 +18,7 @@ from foreword.model.quantized.mxfp4 import coded
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny gpt-oss whose experts are random blocks and scales."""
-    path = tmp_path_factory.mktemp("gpt-oss")
-    tiny_models.build("gpt-oss").to(torch.bfloat16).save_pretrained(path)
-    tensors = load_file(path / "model.safetensors")
-    for name in [name for name in tensors if name.endswith(("gate_up_proj", "down_proj"))]:
-        experts, depth, outputs = tensors.pop(name).shape
-        tensors[f"{name}_blocks"] = torch.randint(256, (experts, outputs, depth // 32, 16), dtype=torch.uint8)
-        tensors[f"{name}_scales"] = torch.randint(122, 126, (experts, outputs, depth // 32), dtype=torch.uint8)
-    save_file(tensors, path / "model.safetensors", {"format": "pt"})
-    return quantizing.configured(path, quantization_config=dict(quant_method="mxfp4"))
+    return quantizing.mxfp4(tmp_path_factory.mktemp("gpt-oss"))
 
 
 @pytest.mark.filterwarnings("ignore")
